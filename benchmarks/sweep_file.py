@@ -18,12 +18,11 @@ from statistics import median
 from typing import Any
 
 from tvm_layout_ext.errors import LayoutExtError, RecordError
-from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.measure.backend import Measurement
 from tvm_layout_ext.tune.records.files import replace_file
 from tvm_layout_ext.tune.space.knobs import Config, describe
-from tvm_layout_ext.tune.space.operator import Operator, find_operator
+from tvm_layout_ext.tune.space.operator import Operator, Workload, find_operator
 from tvm_layout_ext.tune.space.task import Task
-from tvm_layout_ext.tune.space.workload import Workload
 
 __all__ = ["SWEEP_VERSION", "Header", "ReplayedError", "Sweep", "SweepEntry", "SweepRunner"]
 

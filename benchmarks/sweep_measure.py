@@ -17,9 +17,8 @@ from typing import Any, ClassVar
 import tvm
 
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
-from tvm_layout_ext.tune.measure.job import TRIALS
-from tvm_layout_ext.tune.measure.reference.problem import Problem
-from tvm_layout_ext.tune.measure.verify import WrongResultError
+from tvm_layout_ext.tune.measure.protocol import TRIALS
+from tvm_layout_ext.tune.measure.reference.problem import Problem, WrongResultError
 from tvm_layout_ext.tune.space.task import make_task
 
 __all__ = ["PROTOCOL", "REPEATS", "Job", "measure", "prepare"]

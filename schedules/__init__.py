@@ -15,6 +15,8 @@ __all__ = ["FILES"]
 
 #: Files of this folder that hold an operator each.
 FILES = (
+    "attention",
+    "attention_causal",
     "cast_transpose",
     "column_sum",
     "elementwise",

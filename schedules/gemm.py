@@ -14,7 +14,7 @@ operands that it cannot transpose) and multiplies them into its own part of C, w
 registers. The results leave through shared memory, in rows of 16 bytes a thread.
 
 Tiles are copied ``stages - 1`` steps ahead, and lie swizzled or padded so that every access is free
-of bank conflicts; :mod:`.shared_tiles` says what padding asks of the copies. Blocks run in groups
+of bank conflicts; :mod:`.tile_copies` says what padding asks of the copies. Blocks run in groups
 of rows, which share tiles in the L2 cache. :func:`multiply` takes any layout of the operands,
 batches, ragged sizes and whatever is computed from the product element by element.
 
@@ -37,9 +37,8 @@ from tvm import s_tir
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import BANK_BYTES, WARP_SIZE, Architecture
-from tvm_layout_ext.intrin import INSTRUCTIONS
-from tvm_layout_ext.ir.annotations import MIN_BLOCKS
-from tvm_layout_ext.schedule.shared_tiles import copy_of, fetch, staged, store
+from tvm_layout_ext.gpu.tile_copies import copy_of
+from tvm_layout_ext.schedule.composed.by_warps import by_warps
 from tvm_layout_ext.schedules import _gemm_hopper
 from tvm_layout_ext.schedules._gemm_hopper import NONE
 from tvm_layout_ext.schedules._gemm_space import check_grid, fit, prune
@@ -99,38 +98,17 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
         for copy in cut.copies:
             sch.compute_inline(copy)
         add_up(sch, cut.sum)
-    m_size, n_size, k_size = INSTRUCTIONS[tc.instruction].shape
-
-    mo, wm, mi = sch.split(tc.m, [None, warps[0], tile[0] // warps[0] // m_size])
-    no, wn, ni = sch.split(tc.n, [None, warps[1], tile[1] // warps[1] // n_size])
-    ko, ki = sch.split(tc.k, [None, tile[2] // k_size])
-    sch.reorder(*tc.batch, mo, no, wm, wn, ko, ki, mi, ni)
-    if tc.batch:
-        sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
-    sch.rasterize(mo, no, int(config["group"]))
-    sch.cluster(no, int(config.get("cluster", 1)))
-    if int(config["stages"]) == 1:
-        # Or ptxas stores part of a tile before it loads the rest: a wait for memory more, which
-        # made 212 TFLOPS of 270 (H200, 128x128x64, swizzled and padded).
-        sch.annotate(no, MIN_BLOCKS, 1)
-    sch.bind(wm, "threadIdx.y")
-    sch.bind(wn, "threadIdx.z")
-    for loop in (ki, mi, ni):
-        sch.unroll(loop)
-
-    for fragment in (tc.a_fragment, tc.b_fragment):
-        sch.compute_at(fragment, ki, preserve_unit_loops=True)
-        for loop in sch.get_loops(fragment)[-2:]:
-            sch.unroll(loop)
-        if int(config["prefetch"]):
-            sch.prefetch(fragment)
-    for operand, k_major in ((tc.a, tc.a_k_major), (tc.b, tc.b_k_major)):
-        sch.compute_at(operand, ko, preserve_unit_loops=True)
-        fetch(sch, operand, k_major, warps, str(config["swizzle"]))
-    sch.pipeline(ko, int(config["stages"]))
-    out = staged(sch, tc.result, wn)
-    sch.reverse_compute_at(out, no, preserve_unit_loops=True)
-    store(sch, tc.result, out, warps)
+    by_warps(
+        sch,
+        tc,
+        tile,
+        warps,
+        stages=int(config["stages"]),
+        group=int(config["group"]),
+        swizzle=str(config["swizzle"]),
+        prefetch=bool(int(config["prefetch"])),
+        cluster=int(config.get("cluster", 1)),
+    )
 
 
 def _warp_tile(config: Config) -> tuple[int, int]:

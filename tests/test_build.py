@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import tvm
@@ -40,6 +42,14 @@ def test_every_kind_of_source_builds() -> None:
     codes = {tlx.build(s).mod.imports[0].inspect_source() for s in sources}
     assert len(codes) == 1
     assert "threadIdx.x" in codes.pop()
+
+
+def test_threads_build_at_the_same_time() -> None:
+    sch = _scale()
+    alone = tlx.build(sch).mod.imports[0].inspect_source()
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lambda _: tlx.build(sch).mod.imports[0].inspect_source(), range(8)))
+    assert codes == [alone] * 8
 
 
 def test_lower_can_be_built_by_plain_tvm() -> None:
@@ -223,7 +233,7 @@ def test_only_cuda_has_device_functions_here() -> None:
 
 @pytest.mark.parametrize("source", [3, "main", None, object()])
 def test_refuses_what_is_not_a_program(source: object) -> None:
-    with pytest.raises(tlx.ScheduleError, match="expected a schedule, a PrimFunc or an IRModule"):
+    with pytest.raises(tlx.ScheduleError, match="expected a schedule, a PrimFunc, an IRModule or"):
         tlx.lower(source)
 
 

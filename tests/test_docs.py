@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_the_readmes_first_kernel_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, tmp_path / "kernel.py"],
         cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        env={"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "PATH": ""},
         capture_output=True,
         text=True,
         check=False,

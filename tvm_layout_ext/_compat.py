@@ -97,17 +97,18 @@ def stock_passes(factory: Callable[[], tuple[Any, ...]]) -> list[Any]:
     import tvm
 
     captured: list[Any] = []
+    own = threading.get_ident()
 
-    class _Recorder:
-        def __init__(self, passes: Sequence[Any], *_args: Any, **_kwargs: Any) -> None:
-            captured.extend(passes)
-
-        def __call__(self, mod: Any) -> Any:
-            return mod
+    def recorder(passes: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != own:
+            # A thread that lowers meanwhile.
+            return sequential(passes, *args, **kwargs)
+        captured.extend(passes)
+        return lambda mod: mod
 
     with _capture_lock:
         sequential = tvm.ir.transform.Sequential
-        tvm.ir.transform.Sequential = _Recorder
+        tvm.ir.transform.Sequential = recorder
         try:
             factory()[0](tvm.IRModule({}))
         finally:

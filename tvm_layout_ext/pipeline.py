@@ -29,6 +29,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.CanonicalizeLoop": (
         transform.MarkAnnotated,
         transform.LowerWarpgroups,
+        transform.LowerAttention,
         transform.LowerTensorCore,
         transform.FuseRows,
         transform.AutoCoalesce,

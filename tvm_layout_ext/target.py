@@ -96,7 +96,8 @@ def resolve(target: str | Target | None) -> Target:
 @lru_cache(maxsize=1)
 def _tvm_guess() -> dict[str, Any]:
     """Attributes that TVM gives the bare word ``"cuda"`` on this machine (sm_50 without a GPU)."""
-    return dict(Target("cuda").attrs)
+    # Without a GPU TVM says on stderr that it found none, which is no news here.
+    return dict(Target("cuda" if has_gpu() else {"kind": "cuda", "arch": "sm_50"}).attrs)
 
 
 def better_than_guess(target: Target) -> Target | None:
@@ -120,6 +121,13 @@ def target_arch(func: tvm.tirx.PrimFunc | None = None) -> str:
     """
     target = _around(func)
     return default_arch() if target is None else str(target.attrs["arch"])
+
+
+def capability(target: Target | None) -> tuple[int, int]:
+    """Compute capability of a target's GPU, also of one that we have no facts of; else (0, 0)."""
+    arch = "" if target is None or target.kind.name != "cuda" else str(target.attrs.get("arch", ""))
+    digits = "".join(filter(str.isdigit, arch))
+    return int(digits[:-1] or 0), int(digits[-1:] or 0)
 
 
 def _around(func: tvm.tirx.PrimFunc | None) -> Target | None:

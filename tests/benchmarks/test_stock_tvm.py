@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gemm_kernels import device_source
 from benchmarks.stock_tvm import CANDIDATES, StockCase, copies_asynchronously
-from tests.pipeline.corpus import cuda_source
+from tests.programs.emitted import cuda_text
 from tvm_layout_ext.simulate import simulate
 
 SMALL = (256, 256, 256)
@@ -59,5 +59,5 @@ def test_with_this_package_installed_tvm_compiles_the_same_kernel() -> None:
     """No pass of ours looks at it: the CUDA is that of TVM's pipeline alone, byte for byte."""
     case = StockCase(SMALL, CANDIDATES[0])
     with copies_asynchronously():
-        assert cuda_source(case.schedule().mod) == device_source(case.kernels())
+        assert cuda_text(case.schedule().mod) == device_source(case.kernels())
     assert "layout_ext" not in str(case.schedule().mod)

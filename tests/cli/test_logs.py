@@ -17,8 +17,7 @@ from tvm_layout_ext.cli.shared import runner_text
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.tune.apply.replay import best_records
 from tvm_layout_ext.tune.records.log import Log, Record
-from tvm_layout_ext.tune.space.operator import find_operator
-from tvm_layout_ext.tune.space.workload import Workload
+from tvm_layout_ext.tune.space.operator import Workload, find_operator
 
 DEFAULT = find_operator("transpose").default_config()
 

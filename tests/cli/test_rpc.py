@@ -23,8 +23,8 @@ import tvm
 from tests.cli.test_cli import invoke
 from tests.tune.measure.rpc.test_run import HOST, KEY, Farm
 from tvm_layout_ext.tune import Database, Log, Record
-from tvm_layout_ext.tune.measure import job as trials
 from tvm_layout_ext.tune.measure import measured
+from tvm_layout_ext.tune.measure import protocol as trials
 from tvm_layout_ext.tune.measure.builder.builder import INFO, Building, CubinBuilder
 from tvm_layout_ext.tune.space.task import make_task
 

@@ -208,8 +208,3 @@ def _entries() -> Iterator[tuple[str, Callable[[], tvm.IRModule]]]:
 
 
 CORPUS: dict[str, Callable[[], tvm.IRModule]] = dict(_entries())
-
-
-def cuda_source(mod: tvm.IRModule) -> str:
-    """CUDA that plain ``tvm.compile`` makes of a module."""
-    return str(tvm.compile(mod, target=TARGET).mod.imports[0].inspect_source())

@@ -10,7 +10,8 @@ from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
 import tvm_layout_ext as tlx
-from tests.pipeline.corpus import CORPUS, TARGET, cuda_source
+from tests.pipeline.corpus import CORPUS, TARGET
+from tests.programs.emitted import cuda_text
 from tvm_layout_ext import pipeline, transform
 
 
@@ -77,10 +78,10 @@ def test_pass_context_options_still_reach_tvm() -> None:
 def test_stock_code_under_options(option: str) -> None:
     mod = CORPUS["tiled_float32_pad_static"]()
     with tvm.transform.PassContext(config={option: True}):
-        ours = cuda_source(mod)
+        ours = cuda_text(mod)
         tlx.uninstall()
         try:
-            assert cuda_source(mod) == ours
+            assert cuda_text(mod) == ours
         finally:
             tlx.install()
 
@@ -88,4 +89,4 @@ def test_stock_code_under_options(option: str) -> None:
 def test_going_on_from_lower_gives_the_same_code() -> None:
     mod = CORPUS["tiled_float32_pad_static"]()
     lowered = tlx.lower(mod, target=TARGET)
-    assert cuda_source(lowered) == cuda_source(mod)
+    assert cuda_text(lowered) == cuda_text(mod)

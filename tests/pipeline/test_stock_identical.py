@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.corpus import CORPUS, cuda_source
+from tests.pipeline.corpus import CORPUS
+from tests.programs.emitted import cuda_text
 
 _ROOT = Path(__file__).parents[2]
 # The package is imported by the corpus itself for its target; `uninstall` must undo all of it.
@@ -17,8 +18,9 @@ _STOCK = """
 import json
 import tvm_layout_ext
 tvm_layout_ext.uninstall()
-from tests.pipeline.corpus import CORPUS, cuda_source
-print(json.dumps({name: cuda_source(make()) for name, make in CORPUS.items()}))
+from tests.pipeline.corpus import CORPUS
+from tests.programs.emitted import cuda_text
+print(json.dumps({name: cuda_text(make()) for name, make in CORPUS.items()}))
 """
 
 
@@ -37,4 +39,4 @@ def test_the_corpus_is_large_enough() -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", CORPUS)
 def test_cuda_source_is_stock(name: str, stock_sources: dict[str, str]) -> None:
-    assert cuda_source(CORPUS[name]()) == stock_sources[name]
+    assert cuda_text(CORPUS[name]()) == stock_sources[name]

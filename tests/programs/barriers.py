@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tests.programs.kernels import SYNC
-from tvm_layout_ext.analysis.barriers.read_outside import read_outside
+from tvm_layout_ext.analysis.barriers.read_program import read_outside
 from tvm_layout_ext.build import DeviceProgram, device_program, to_module
 from tvm_layout_ext.simulate import Report, simulate
 

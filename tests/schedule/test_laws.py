@@ -12,12 +12,14 @@ from tvm import s_tir, te
 from tvm.ir import assert_structural_equal
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
+import tvm_layout_ext as tlx
 from tests.programs import prefetched
 from tests.programs.products import Product, config
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.layout import BlockedLayout
 from tvm_layout_ext.schedule.install import PRIMITIVES
 from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.tune.space.operator import find_operator
 
 ROWS = BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
 BATCHED = Product(batch=2, epilogue=True)
@@ -39,6 +41,11 @@ def centred() -> Any:
     total = te.compute((128,), lambda i: te.sum(a[i, k], axis=k), "total")
     b = te.compute((128, 64), lambda i, j: a[i, j] - total[i], "B")
     return te.create_prim_func([a, b]).with_attr("global_symbol", "main")
+
+
+def attended() -> Any:
+    operator = find_operator("attention")
+    return operator.unscheduled((1, 1, 1, 64, 128, 64), "float16")["main"]
 
 
 def staged(sch: s_tir.Schedule) -> Any:
@@ -67,6 +74,11 @@ def _double_buffer(sch: s_tir.Schedule) -> None:
 def _eviction_policy(sch: s_tir.Schedule) -> None:
     for policy in ("evict_first", "evict_last"):
         sch.eviction_policy("B", policy)
+
+
+def _fuse_attention(sch: s_tir.Schedule) -> None:
+    with tlx.cuda_target("sm_90a"):
+        sch.fuse_attention("mean", keys=64)
 
 
 def _fuse_rows(sch: s_tir.Schedule) -> None:
@@ -116,6 +128,13 @@ def _stored_by_matrix(sch: s_tir.Schedule) -> None:
     sch.spread_sums(tc.result)
 
 
+def _cooperative_copy(sch: s_tir.Schedule) -> None:
+    copy = sch.cache_read("B", 0, "shared")
+    loop, _ = sch.get_loops("B")
+    sch.bind(loop, "blockIdx.x")
+    sch.cooperative_copy(copy, loop, warps=(2, 1))
+
+
 @dataclass(frozen=True)
 class Case:
     """A schedule that uses one primitive, or several."""
@@ -135,6 +154,7 @@ CASES = (
     Case("cluster", doubled, _cluster),
     Case("double_buffer", doubled, _double_buffer),
     Case("eviction_policy", doubled, _eviction_policy),
+    Case("fuse_attention", attended, _fuse_attention),
     Case("fuse_rows", centred, _fuse_rows),
     Case("pipeline", doubled, _pipeline),
     Case("prefetch", lambda: prefetched.row_sums(4, 4), _prefetch),
@@ -144,6 +164,8 @@ CASES = (
         Case("swizzle", doubled, lambda sch, mode=mode: _swizzle(sch, mode))
         for mode in ("auto", "pad", (8, 2, 4), 64)
     ),
+    Case("cooperative_copy", doubled, _cooperative_copy),
+    Case("gemm", RAGGED.func, lambda sch: sch.gemm("C", (64, 64, 32), (2, 2), 2), "none"),
     Case("split_k", BATCHED.func, lambda sch: sch.split_k("C", 3, multiple=16)),
     Case("split_k", RAGGED.func, lambda sch: sch.split_k("C", 2, multiple=16)),
     Case("use_tensor_core", BATCHED.func, lambda sch: sch.use_tensor_core("C")),
@@ -171,6 +193,7 @@ CASES = (
 #: Arguments behind the block or the loop.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cluster": (2,),
+    "cooperative_copy": (None,),
     "eviction_policy": ("evict_last",),
     "pipeline": (2,),
     "rasterize": (None,),

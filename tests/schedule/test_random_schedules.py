@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, event, given, note, settings
 
 from tests import sampling
 from tests.programs.chains import Problem, chains
-from tvm_layout_ext import ScheduleError
+from tvm_layout_ext import ScheduleError, device_program
 from tvm_layout_ext.simulate import simulate
 
 #: Chains are legal by construction but for what only TensorIR's bound inference sees.
@@ -25,12 +25,14 @@ def _outcome(problem: Problem, schedule: Any) -> str:
     arrays = problem.arrays(seed=0)
     try:
         mod = schedule.to_module(problem.args)
+        assert problem.unequal is None
+        note(mod.script())
+        # Whether a copy fills all that its readers need of a version is known when it is lowered.
+        program = device_program(mod)
     except ScheduleError as error:
         note(str(error))
         return "unequal" if f"bind {problem.unequal} to loops" in str(error) else "refused"
-    assert problem.unequal is None
-    note(mod.script())
-    report = simulate(mod, *arrays, progress=False)
+    report = simulate(program, *arrays, progress=False)
     for tensor, wanted in zip(problem.outputs, problem.reference(*arrays), strict=True):
         np.testing.assert_array_equal(report.outputs[tensor.op.name], wanted)
     assert report.hazards == []

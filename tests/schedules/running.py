@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext.build import shared_buffers
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
-from tvm_layout_ext.tune.measure.verify import poison, require_close
+from tvm_layout_ext.tune.measure.reference.problem import poison, require_close
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task
 
@@ -32,18 +30,3 @@ def kernel_bytes(module: Any) -> list[int]:
     """Bytes of shared memory of each kernel."""
     kernels = tlx.device_program(module, target=H200).kernels.values()
     return [sum(shared_buffers(kernel).values()) for kernel in kernels]
-
-
-def cuda_of(module: Any) -> str:
-    """CUDA source."""
-    return str(tlx.build(module, target=H200).mod.imports[0].inspect_source())
-
-
-def require_no_spills(source: str, folder: Path) -> None:
-    """Let nvcc say that neither a stack nor a spilled register goes to local memory."""
-    (folder / "kernel.cu").write_text(source)
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "--keep", "-Xptxas", "-v", "-o", "k.cubin"]
-    ran = subprocess.run(
-        [*command, "kernel.cu"], cwd=folder, capture_output=True, text=True, check=True
-    )
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in ran.stderr

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text
 from tests.programs.products import Product, simulated
 from tests.sampling import pairs
 from tests.schedule.primitives.test_use_tensor_core import TYPES
-from tests.schedules.running import H200, cuda_of, kernel_bytes
+from tests.schedules.running import H200, kernel_bytes
 from tvm_layout_ext import ScheduleError, TargetError, decisions
 from tvm_layout_ext.gpu.counts import count_shared
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.schedule.shared_tiles import dealt
+from tvm_layout_ext.gpu.tile_copies import copy_of, dealt
 from tvm_layout_ext.schedules import gemm
 
 DEFAULT = gemm.OPERATOR.default_config()
@@ -87,7 +88,7 @@ def test_tiles_that_fit_meet_no_bank_twice(
     if mode == "pad":
         # The extra bytes of a row are those that are stated.
         row, line = k if k_major else m, 128 // size
-        stride = row + gemm.copy_of(8 * size, k_major, row, "pad").pad
+        stride = row + copy_of(8 * size, k_major, row, "pad").pad
         (told,) = {str(x) for x in made if x.maker == "SwizzleSharedMemory" and "A_" in str(x)}
         assert f"pad({line}, {stride % line})" in told
 
@@ -186,7 +187,7 @@ def shared_size(sch: s_tir.Schedule) -> int:
 
 def emitted(config: dict[str, Any]) -> str:
     product = replace(TYPES["f16"], shape=(512, 512, 512), b_transposed=True)
-    return cuda_of(scheduled(product, config).mod)
+    return cuda_text(scheduled(product, config))
 
 
 def loop_along_k(kernel: str) -> str:

@@ -14,7 +14,7 @@ from tests.schedules.running import run
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm, gemm_nt, matmul
-from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
+from tvm_layout_ext.tune.measure.reference.problem import WrongResultError, require_close
 from tvm_layout_ext.tune.space.recognise import recognise
 from tvm_layout_ext.tune.space.space import Space
 from tvm_layout_ext.tune.space.task import make_task

@@ -16,8 +16,8 @@ from tvm_layout_ext import ScheduleError, cuda_target, decisions, knob, lower, s
 from tvm_layout_ext.build import check_fits, device_program
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._generic import COALESCE_KNOBS, operator_of
+from tvm_layout_ext.tune.measure.reference.problem import WrongResultError, require_close
 from tvm_layout_ext.tune.measure.reference.reference import Reference, draw
-from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
 from tvm_layout_ext.tune.space.candidate import traced
 from tvm_layout_ext.tune.space.knobs import Refusal
 from tvm_layout_ext.tune.space.operator import Operator

@@ -12,13 +12,15 @@ import pytest
 from tests.sampling import SEED, pairwise
 from tests.schedules.running import run
 from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.tune.measure.reference.problem import WrongResultError, require_close
 from tvm_layout_ext.tune.measure.simulated import count, verified_shape
-from tvm_layout_ext.tune.measure.verify import WrongResultError, require_close
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import Task
 
 SM90 = architecture("sm_90a")
 SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "attention": [(1, 2, 1, 40, 70, 64)],
+    "attention_causal": [(2, 1, 1, 70, 130, 64)],
     "cast_transpose": [(64, 64), (128, 192), (100, 72), (33, 47), (32, 32)],
     "transpose": [(1, 1), (1, 70), (64, 64), (33, 47), (96, 40), (129, 64)],
     "matmul": [(1, 1, 1), (64, 64, 64), (33, 20, 17), (1, 64, 40), (70, 4, 64), (48, 96, 8)],

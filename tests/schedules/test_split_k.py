@@ -9,6 +9,7 @@ import pytest
 
 from tests.schedules.running import H200
 from tests.schedules.test_generic import linear, task_of
+from tvm_layout_ext import cuda_target
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._split_k import best_slices, cycles, workspace_bytes
@@ -26,24 +27,26 @@ SLIM = (128, 4096, 4096)
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("shape", "slices"),
+    ("shape", "slices", "by_warpgroups"),
     [
-        ((4096, 4096, 4096), 1),
-        ((2048, 2048, 16384), 1),
-        ((1024, 4096, 4096), 1),
-        ((1024, 1024, 1024), 1),
-        ((512, 512, 256), 1),
-        ((128, 4096, 4096), 4),
-        ((16, 4096, 4096), 8),
-        ((64, 64, 65536), 8),
+        ((4096, 4096, 4096), 1, 1),
+        ((2048, 2048, 16384), 1, 1),
+        ((1024, 4096, 4096), 1, 1),
+        ((1024, 1024, 1024), 1, 1),
+        ((512, 512, 256), 1, 1),
+        # Tiles of 64x64 are 128 blocks of a result of which those of 128x128 are 32.
+        ((128, 4096, 4096), 4, 1),
+        ((16, 4096, 4096), 8, 4),
+        ((64, 64, 65536), 8, 8),
     ],
 )
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_default_splits_where_few_tiles_have_long_sums(
-    shape: tuple[int, int, int], slices: int
+    shape: tuple[int, int, int], slices: int, by_warpgroups: int, arch: str
 ) -> None:
-    space = make_task("gemm", shape, "float16").space
+    space = make_task("gemm", shape, "float16", target=cuda_target(arch)).space
     config = space.default()
-    assert config["split_k"] == slices
+    assert config["split_k"] == (by_warpgroups if arch == "sm_90a" else slices)
     assert config["cluster"] == 1
     assert config in space.legal
 

@@ -10,14 +10,13 @@ import tvm
 from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
-from tvm_layout_ext.tune.measure.measurement import Measurement
-from tvm_layout_ext.tune.measure.verify import WrongResultError
+from tvm_layout_ext.tune.measure.backend import Measurement
+from tvm_layout_ext.tune.measure.reference.problem import WrongResultError
 from tvm_layout_ext.tune.model.cost import Counters
 from tvm_layout_ext.tune.records.log import Record
 from tvm_layout_ext.tune.space.knobs import Config
-from tvm_layout_ext.tune.space.operator import Operator, find_operator
+from tvm_layout_ext.tune.space.operator import Operator, Workload, find_operator
 from tvm_layout_ext.tune.space.task import Task
-from tvm_layout_ext.tune.space.workload import Workload
 
 #: Of the search, for runs that take few steps.
 BRIEF = {"RANKED": 16, "POPULATION": 8, "GENERATIONS": 1}

@@ -18,20 +18,7 @@ from .accesses import AccessSite
 
 @dataclass(frozen=True)
 class BufferUse:
-    """A buffer of a block, as far as the block uses it.
-
-    Attributes
-    ----------
-    extents : tuple of int
-        Elements in each dim that are there at a time.
-    row : int
-        Elements between rows, padding included.
-    size : int
-        Bytes of an element.
-    versions : int
-    mode : str
-        Swizzle: ``auto``, ``xor``, ``pad``, or ``none``.
-    """
+    """Part of a buffer that a block uses: extents, row with padding, element bytes, swizzle."""
 
     extents: tuple[int, ...]
     row: int
@@ -54,17 +41,8 @@ class BufferUse:
 class Use:
     """What an access costs a block.
 
-    Attributes
-    ----------
-    site : AccessSite
-    requests : float
-        Instructions of warps.
-    cost, least : float
-        Sectors (global) or wavefronts (shared) of one request, and the least for its bytes.
-    bytes : int
-        That a request moves.
-    torn : int
-        Sectors of a request in 128-byte lines of which it touches only a part (global).
+    ``cost`` and ``least`` are sectors or wavefronts of a request, ``bytes`` what it moves, ``torn``
+    its sectors in 128-byte lines of which it touches only a part.
     """
 
     site: AccessSite

@@ -1,8 +1,7 @@
 """Every access of a function's memory, with the loops and conditions around it.
 
 Works before lowering, where indices have several dims and vectors are loops, and on final device
-functions, where offsets are flat and vectors are ramps. Instructions that take an address of shared
-memory are known by name (:data:`.pointers.POINTER_OPS`); nothing else that takes one is understood.
+functions, where offsets are flat and vectors are ramps.
 """
 
 from __future__ import annotations
@@ -116,10 +115,7 @@ class AccessSite:
         return any(one.source.same_as(self.buffer) for one in self.context.blocks[-1].writes)
 
     def at(self, values: Mapping[int, Any]) -> list[Any]:
-        """Indices for arrays of loop values, by position of the loop; others are 0.
-
-        None for an index that is itself loaded.
-        """
+        """Indices for arrays of loop values, by the loop's position; None for a loaded one."""
         env: dict[Any, Any] = {
             loop.var: values.get(number, np.int64(0)) for number, loop in enumerate(self.loops)
         }

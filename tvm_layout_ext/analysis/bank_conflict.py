@@ -62,22 +62,8 @@ class Conflict:
 def bank_conflicts(func: Any) -> list[Conflict]:
     """Count every shared-memory access of a function as its buffers lie now.
 
-    Parameters
-    ----------
-    func : PrimFunc
-        A function of opaque blocks, or a final device function.
-
-    Returns
-    -------
-    list of Conflict
-        In the order of the program; accesses whose indices hold loads are left out.
-
-    Examples
-    --------
-    >>> for conflict in bank_conflicts(kernel):    # doctest: +SKIP
-    ...     print(conflict)
-    store of A_shared: 4 bytes a lane, 1 wavefronts a request (least 1)
-    load of A_shared: 4 bytes a lane, 32 wavefronts a request (least 1)
+    ``func`` has opaque blocks, or is a final device function. Conflicts are in the order of the
+    program; accesses whose indices hold loads are left out.
     """
     found: list[Conflict] = []
     for access in read_shared_accesses(func):

@@ -44,10 +44,7 @@ class Requests:
 
 
 def read_requests(access: AccessSite, most: int = MOST_REQUESTS) -> Requests | None:
-    """Evaluate the indices of an access for all warps and iterations, or a sample of ``most``.
-
-    None where an index holds something that is not arithmetic, such as a load.
-    """
+    """Indices for all warps and iterations, or ``most`` of them; None if one is loaded."""
     loops = list(loops_in_use(access))
     free = [loop for loop in loops if loop.kind not in THREADS and loop.kind != "vectorized"]
     threads = prod(access.context.threads.values())

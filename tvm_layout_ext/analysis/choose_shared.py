@@ -50,11 +50,6 @@ def choose(
 
     ``auto`` looks at all ways, ``xor`` at XOR swizzles only, ``pad`` at paddings, of which it takes
     one without conflicts of plain loads and stores before one that ``cp.async`` prefers.
-
-    Raises
-    ------
-    LayoutError
-        If the buffer has no rows to pad, or rows that no XOR swizzle permutes.
     """
     vector = _widest_vector(accesses, element_bits)
     if kind == "xor":
@@ -83,11 +78,7 @@ def choose(
 
 
 def _best_padding(ways: Sequence[tuple[str, Placement]], accesses: Sequence[Requests]) -> Choice:
-    """The padding with which loads and stores conflict least, and of such the cheapest.
-
-    ``cp.async`` takes more wavefronts into padded rows than into plain ones, by how much depends on
-    the padding; that is not worth conflicts of the loads.
-    """
+    """The padding with which loads and stores conflict least, and of such the cheapest."""
     direct = [each for each in accesses if each.access.kind != "cp.async"]
 
     def price(choice: Choice) -> tuple[int, int]:
@@ -122,7 +113,6 @@ def _cost(choice: Choice, accesses: Sequence[Requests], whole: Sequence[int]) ->
 
 
 def _in_rows(requests: Requests) -> Conflict:
-    """What an access costs in plain rows."""
     return count(requests, dense(shape_of(requests.access.buffer) or []))
 
 
@@ -171,8 +161,7 @@ def _swizzles(
 def _xor_params(shape: Sequence[int], element_bits: int, vector: int) -> list[tuple[int, int, int]]:
     """Parameters worth trying: Triton's first, then few permutations first, wide vectors last.
 
-    Vectors wider than an access serve loads that take several rows of some neighbours at a time:
-    of ``tf32`` operands stored along N, a warp reads 4 rows of 8 elements, 32 bytes each.
+    Vectors wider than an access serve loads of several rows: of ``tf32`` operands along N.
     """
     if len(shape) < 2 or not is_power_of_two(shape[-1]):
         return []

@@ -62,29 +62,42 @@ class Contraction:
 
 
 def read_contraction(block: Any) -> Contraction:
-    """Take a block apart.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no sum of products of two buffers with an m, an n and a k; the sentence names the
-        condition that failed.
-    """
+    """Take a block apart: a sum of products of two buffers with an m, an n and a k."""
     return _ContractionReader(block).read()
 
 
 def iterators_of(block: Any, index: Any) -> list[int]:
-    """Positions of the iterators of an index that is ``(slice * length + one) * length + ...``.
+    """Positions of the iterators of an index that counts them through, as ``(a * 5 + b) * 3 + c``.
 
-    The fastest comes last; there are none where the index has another form, or is a number.
+    The fastest comes last; only the first may have a symbolic extent. There are none where the
+    index has another form, or is a number.
     """
-    if isinstance(index, tirx.Add) and isinstance(index.a, tirx.Mul):
-        outer, inner = iterators_of(block, index.a.a), iterators_of(block, index.b)
-        factor = index.a.b
-        extents = [block.iter_vars[i].dom.extent for i in inner]
-        if outer and inner and all(isinstance(n, tirx.IntImm) for n in (factor, *extents)):
-            return [*outer, *inner] if prod(map(int, extents)) == int(factor) else []
-    return [i for i, one in enumerate(block.iter_vars) if one.var.same_as(index)]
+    own = block.iter_vars
+    terms = []
+    for step, var in _terms(index, 1):
+        at = next((i for i, one in enumerate(own) if one.var.same_as(var)), None)
+        if at is None:
+            return []
+        extent = own[at].dom.extent
+        terms.append((step, int(extent) if isinstance(extent, tirx.IntImm) else 0, at))
+    if len(terms) == 1:
+        return [terms[0][2]] if terms[0][0] == 1 else []
+    length, found = 1, list[int]()
+    for step, extent, at in sorted(terms):
+        if step != length:
+            return []
+        length *= extent
+        found.insert(0, at)
+    return found
+
+
+def _terms(index: Any, factor: int) -> list[tuple[int, Any]]:
+    """Parts of a sum, each with its factor."""
+    if isinstance(index, tirx.Add):
+        return [*_terms(index.a, factor), *_terms(index.b, factor)]
+    if isinstance(index, tirx.Mul) and isinstance(index.b, tirx.IntImm):
+        return _terms(index.a, factor * int(index.b))
+    return [(factor, index)]
 
 
 class _ContractionReader:
@@ -223,10 +236,7 @@ class _ContractionReader:
         return next((i for i in reversed(dims) if not self._is_unit(i)), dims[-1])
 
     def _ordered(self, group: Sequence[int], *buffers: Sequence[int]) -> tuple[int, ...]:
-        """Order iterators as the first buffer that ends with one of them has them.
-
-        Spatial ones of extent 1 are left to the batch, as far as there are others.
-        """
+        """Order iterators as the first buffer that ends with one of them has them."""
         ending = (dims for dims in buffers if self._last(dims) in group)
         dims = next(ending, buffers[0])
         listed = [*(i for i in group if i not in dims), *(i for i in dims if i in group)]

@@ -104,10 +104,7 @@ class KernelFacts:
         return BufferUse(spans, row, element_bytes(buffer), versions, mode)
 
     def _spans(self, site: AccessSite, around: Sequence[LoopVar], own: Sequence[str]) -> list[int]:
-        """Elements of each dim that an access touches while the common loops stand still.
-
-        So do thread axes that each have a buffer of their own.
-        """
+        """Elements of each dim that an access touches while the common loops stand still."""
         rng = np.random.default_rng(0)
         by_tag: dict[str, Any] = {}
         values: dict[int, Any] = {}

@@ -103,11 +103,7 @@ class Access:
         return str(self.buffer.dtype) != "bool"
 
     def vector(self, run: Sequence[Loop], most_bytes: int = MAX_ACCESS_BYTES) -> int:
-        """Find how many neighbours along a run of loops one instruction may take.
-
-        The loops, outermost first, together walk contiguously. Every group of so many neighbours, a
-        power of two, begins at a multiple of its bytes.
-        """
+        """How many neighbours along contiguous loops, outermost first, one instruction may take."""
         if not self.has_vectors:
             return 1
         width = max(1, min(self.most_lanes, most_bytes // self.bytes))
@@ -168,11 +164,7 @@ class Nest:
         return access.steps[self.position(loop)]
 
     def groups(self, access: Access, loop: Loop) -> tuple[int, int]:
-        """Count the neighbours along a loop that an access walks one by one, or that it stays at.
-
-        Powers of two, of every aligned group of so many iterations: of ``a[i % 12, i // 128]`` they
-        are 4 where the column stays, and 128 of ``b[i // 128]``.
-        """
+        """Aligned powers of two of neighbours along a loop that an access walks, or stays at."""
         ranges = {
             one.var: tvm.ir.Range.from_min_extent(0, one.extent)
             for one in self.loops
@@ -220,11 +212,7 @@ def read_nest(sch: Any, block: Any) -> Nest:
 
 
 def _references(block: Any) -> list[BodyAccess]:
-    """List what a block accesses; a reduction reads each element once.
-
-    Its formulas name an operand again and again: both results of an argmax choose by the values,
-    and a square of a difference has it twice.
-    """
+    """List what a block accesses; a reduction reads each element once, however often named."""
     reduces = any(it.iter_type == IterVar.CommReduce for it in block.iter_vars)
     found: list[BodyAccess] = []
     for one in read_body(block.body):

@@ -1,9 +1,8 @@
 """Whether TVM finds the tile that a schedule puts into shared memory, or takes the whole buffer.
 
-A cached buffer has the shape of its source until CompactBufferAllocation shrinks it to what one
-block touches. In TVM 0.27 that analysis gives up on some guards: ``x % 32 < 24`` beside
-``x // 32 * 32 + x % 8 * 4 < n``, or a grid whose size multiplies symbols. Then the buffer stays as
-long as its source, which no swizzle of a tile fits, or has 2**31 - 1 elements along a dim.
+TVM 0.27's CompactBufferAllocation gives up on some guards, as ``x % 32 < 24`` beside ``x // 32 * 32
++ x % 8 * 4 < n``. Then the buffer stays as long as its source, or has 2**31 - 1 elements along a
+dim.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ _COMPACTION = "s_tir.CompactBufferAllocation"
 
 
 def longer_than(sch: Any, block: Any, tile: Sequence[int]) -> list[Any] | None:
-    """Find the shape that the buffer a block fills will have, if it is longer than a tile.
-
-    None if it fits, or if TVM's first passes refuse the program as it stands.
-    """
+    """The shape that the buffer a block fills will have, if it is longer than a tile."""
     site = sch.get(block)
     held = holder_of(sch.mod, site)
     if held is None:

@@ -39,7 +39,7 @@ def _replayed(record: Record, operator: Operator, runner: str) -> Replay | None:
     from ..errors import RecordError
     from ..tune.apply.replay import replay
     from ..tune.measure.backend import ReportedError
-    from ..tune.measure.verify import WrongResultError
+    from ..tune.measure.reference.problem import WrongResultError
 
     try:
         return replay(record, runner, operator)

@@ -44,7 +44,7 @@ def _replay_one(record: Record, operator: Operator, runner: str) -> bool:
     """Replay a record and print what it gave; whether it is right."""
     from ..report.tuning import replay_lines
     from ..tune.apply.replay import replay as run
-    from ..tune.measure.verify import WrongResultError
+    from ..tune.measure.reference.problem import WrongResultError
 
     typer.echo(f"{record.id}  {record.workload} on {record.device} ({record.arch})")
     try:

@@ -32,17 +32,13 @@ def report(
     """Write a page on a log: curves, all trials, winners and their kernels; it needs no network."""
     from ..report.page import render_page, workloads, write_plots
     from ..tune.apply.programs import Programs
-    from ..tune.records.pruned import read_pruned
 
     if out.suffix != ".html":
         raise LayoutError(f"A report is written to a .html file, not to {out}.")
     if not out.parent.is_dir():
         raise LayoutError(f"Cannot write {out}: there is no folder {out.parent}.")
     reading = some_records(log)
-    pruned = read_pruned(log)
-    shown = workloads(
-        reading.records, kernels=kernels, told=_tell, pruned=pruned, programs=Programs(log)
-    )
+    shown = workloads(reading.records, kernels=kernels, told=_tell, programs=Programs(log))
     write_text(out, render_page(str(log), shown, reading.warning or ""))
     if png is not None:
         for path in write_plots(png, shown):

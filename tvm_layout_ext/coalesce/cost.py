@@ -30,8 +30,8 @@ from ..gpu.measured import H200, GpuSpeeds
 from ..gpu.requests import NOTHING, distinct, pieces
 from ..gpu.sectors import request_sectors
 from ..ir.annotations import SHIFTED
-from ..ir.atomics import atomic_of
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
+from ..ir.pointers import atomic_of
 from ..ir.queries import depends_on, is_among
 from ..ir.walk import THREADS, Context, LoopVar, walk
 

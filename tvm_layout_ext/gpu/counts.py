@@ -25,26 +25,14 @@ from .sectors import request_sectors
 
 @dataclass(frozen=True)
 class Count:
-    """Sums over requests.
+    """Sums over requests."""
 
-    Attributes
-    ----------
-    requests : int
-        Warp instructions with at least one active thread.
-    bytes : int
-        What all active threads together ask for; shared addresses count each time.
-    sectors, ideal_sectors : int
-        32-byte sectors touched, and the least possible; 0 for shared memory.
-    wavefronts, least_wavefronts : int
-        Passes of the shared memory, and the least possible; 0 for global memory.
-    """
-
-    requests: int = 0
-    bytes: int = 0
-    sectors: int = 0
-    ideal_sectors: int = 0
-    wavefronts: int = 0
-    least_wavefronts: int = 0
+    requests: int = 0  #: Warp instructions with at least one active thread
+    bytes: int = 0  #: Of all active threads; shared addresses count each time
+    sectors: int = 0  #: 32-byte sectors touched; 0 for shared memory
+    ideal_sectors: int = 0  #: The least possible
+    wavefronts: int = 0  #: Passes of the shared memory; 0 for global memory
+    least_wavefronts: int = 0  #: The least possible
 
     def __add__(self, other: Count) -> Count:
         return Count(

@@ -84,31 +84,15 @@ DEFAULT_ARCH = "sm_90a"
 
 @dataclass(frozen=True)
 class Architecture:
-    """The limits of one compute capability.
+    """The limits of one compute capability."""
 
-    Attributes
-    ----------
-    name : str
-        As ptxas spells it, e.g. ``sm_90a``.
-    shared_per_block : int
-        Bytes of shared memory one block may have after opting in (static limit: 49,152).
-    shared_per_sm : int
-        Bytes of shared memory of one multiprocessor.
-    threads_per_sm : int
-        Resident threads of one multiprocessor.
-    threads_per_block : int
-        Threads of one block, over all dims.
-    registers_per_sm, registers_per_thread : int
-        Registers of 32 bits, of one multiprocessor and the most of one thread.
-    """
-
-    name: str
-    shared_per_block: int
-    shared_per_sm: int
-    threads_per_sm: int
-    threads_per_block: int = 1024
-    registers_per_sm: int = 65536
-    registers_per_thread: int = 255
+    name: str  #: As ptxas spells it, e.g. ``sm_90a``
+    shared_per_block: int  #: Bytes that one block may have after opting in (static limit: 49,152)
+    shared_per_sm: int  #: Bytes of shared memory of one multiprocessor
+    threads_per_sm: int  #: Resident ones
+    threads_per_block: int = 1024  #: Over all dims
+    registers_per_sm: int = 65536  #: Of 32 bits
+    registers_per_thread: int = 255  #: At most
 
     @property
     def capability(self) -> tuple[int, int]:

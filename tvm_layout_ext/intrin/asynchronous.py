@@ -143,12 +143,27 @@ def multiply(
 ) -> Any:
     """Multiply two described tiles into registers, or add to what they hold.
 
-    ``transposed``: for A and B, whether neighbours in memory lie along M or N.
+    ``a`` may be a sequence of four registers instead, which hold 16 columns of its rows.
+    ``transposed``: for A and B, whether neighbours in memory lie along M or N; in registers those
+    of A lie along K.
     """
+    held = isinstance(a, Sequence)
     signs = () if one.sums == "int32" else (1, 1)
-    turned = [int(value) for value in transposed] if one.takes_any_major else ()
+    turned = [int(value) for value in transposed[held:]] if one.takes_any_major else ()
     adds = T.ptx.pred(T.Cast("int32", adds))
-    return _do(T.ptx[one.ptx](*sums, a, b, adds, *signs, *turned))
+    left = a if held else [a]
+    return _do(T.ptx[one.ptx](*sums, *left, b, adds, *signs, *turned))
+
+
+def power_of_two(result: Any, exponent: Any) -> Any:
+    """Raise 2 to a power; what is too small for 32 bits without more zeros in front is zero."""
+    return _do(T.ptx["ex2.approx.ftz.f32"](result, exponent))
+
+
+def pack(result: Any, low: Any, high: Any, dtype: str) -> Any:
+    """Round two numbers to 16 bits each, into one register."""
+    short = {"float16": "f16x2", "bfloat16": "bf16x2"}[dtype]
+    return _do(T.ptx[f"cvt.rn.{short}.f32"](result, high, low))
 
 
 def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:
@@ -161,7 +176,9 @@ def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:
     return T.reinterpret("float16", T.Cast("uint16", half))
 
 
-def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:
+def tensor_map(
+    buffer: Any, shape: Sequence[int], extents: Sequence[int], box: Sequence[int]
+) -> tuple[Any, list[Any]]:
     """Describe the first elements of a buffer along each dim to TMA, on the host.
 
     Boxes have the 128-byte swizzle, and zeros outside of the extents.
@@ -170,8 +187,10 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
     ----------
     buffer : Buffer
         In global memory, without gaps.
+    shape : sequence of int
+        What its elements are taken for.
     extents : sequence of int
-        Elements along each dim of the buffer.
+        Elements along each dim.
     box : sequence of int
         Elements of a box along each dim, the innermost first.
 
@@ -181,7 +200,6 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
         The variable of the map, and the statements that fill it.
     """
     size = np.dtype(str(buffer.dtype)).itemsize
-    shape = [int(extent) for extent in buffer.shape]
     pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
     kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)

@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.ir.prim.expr import Ramp
 from tvm.script import tirx as T
 
-from ..ir.policy_stores import PREFIX
+from ..ir.pointers import PREFIX
 
 #: Eviction priorities, as Triton's ``eviction_policy`` names them.
 POLICIES = ("evict_first", "evict_last")

@@ -1,9 +1,4 @@
-"""What a block's body accesses, and under which conditions: through ``if`` and ``let`` statements.
-
-A body may choose between statements by ``if``, and name values by ``let`` (``Bind`` of TVM 0.27).
-What is accessed then follows from the values that the names stand for, and is only accessed where
-the conditions around it hold.
-"""
+"""What a block's body accesses under which conditions, through ``if`` and ``let`` statements."""
 
 from __future__ import annotations
 
@@ -15,9 +10,9 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .atomics import atomic_of
 from .conditions import selects_as_choices
 from .ops import CHOICE
+from .pointers import atomic_of
 from .queries import are_equal, is_call_of, loads_in, nodes_in, substitute
 from .walk import own_parts, statements_of, walk
 
@@ -41,18 +36,7 @@ class BodyAccess:
 
 
 def read_body(body: Any) -> Iterator[BodyAccess]:
-    """List the loads, stores and atomics of a body in the order of the program.
-
-    Loads come in the order of :func:`.queries.loads_in`.
-
-    Examples
-    --------
-    >>> n = tirx.Var("n", "int32")
-    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
-    >>> zero, one = (tirx.BufferStore(b, tirx.const(x, "float32"), [n]) for x in (0.0, 1.0))
-    >>> [found.conditions for found in read_body(tirx.IfThenElse(n < 4, one, zero))]
-    [(n < 4,), (not n < 4,)]
-    """
+    """Loads, stores and atomics of a body, in the order of the program."""
     plain = _is_stores(body)
     for stmt, context in walk(body if plain else selects_as_choices(body)):
         values: dict[Any, Any] = {}
@@ -103,15 +87,11 @@ def _choices_around(node: Any, values: Mapping[Any, Any]) -> list[tuple[Any, Any
 
 
 def _choices(node: Any) -> list[Any]:
-    """Arguments of the choices between values."""
     return [call.args for call in nodes_in(node, tvm.ir.Call) if is_call_of(call, CHOICE)]
 
 
 def without_lets(body: Any) -> Any:
-    """Put the values of ``let`` statements in the place of their names.
-
-    The result is for reading only: a value may stand in it where what it loads was stored since.
-    """
+    """Put the values of ``let`` statements in the place of their names, for reading only."""
     return _inlined(body, {})
 
 
@@ -142,16 +122,8 @@ def binds_truth(body: Any) -> bool:
 def choices_of_values(body: Any) -> list[Any]:
     """Conditions of choices in a body that is more than stores, in its iterators.
 
-    Choices are ``if_then_else``, and ``Select`` of loads by indices alone.
-
-    ``GuardVectors`` takes vectors of stores apart where such a condition differs among the lanes;
-    beside ``if`` and ``let`` statements TVM does them element by element.
-
-    >>> n = tirx.Var("n", "int32")
-    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
-    >>> store = tirx.BufferStore(b, tirx.if_then_else(n < 3, b[n], 0.0), [n])
-    >>> choices_of_values(store), choices_of_values(tirx.IfThenElse(n > 0, store, None))
-    ([], [n < 3])
+    Choices are ``if_then_else``, and ``Select`` of loads by indices alone: beside ``if`` and
+    ``let`` statements TVM does vectors of them element by element.
     """
     if _is_stores(body):
         return []
@@ -170,16 +142,7 @@ def is_reduction_step(body: Any) -> bool:
 
 
 def one_element(body: Any) -> bool:
-    """Whether a body stores exactly one element whatever its conditions are, and the same one.
-
-    >>> n = tirx.Var("n", "int32")
-    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
-    >>> store = tirx.BufferStore(b, tirx.const(0.0, "float32"), [n])
-    >>> one_element(tirx.IfThenElse(n < 4, store, store))
-    True
-    >>> one_element(tirx.IfThenElse(n < 4, store, None))
-    False
-    """
+    """Whether a body stores exactly one element whatever its conditions are, and the same one."""
     return _stored(without_lets(body)) is not None
 
 

@@ -32,24 +32,26 @@ def choice_parts(value: Any) -> tuple[Any, Any, Any] | None:
     return tuple(value.args) if is_call_of(value, CHOICE) else None
 
 
-def is_zero(value: Any) -> bool:
-    """Whether an expression is the number 0, also cast, or in every lane of a vector.
+def ranges_known(body: Any) -> Any:
+    """An analyzer that knows the range of every loop and thread of a statement."""
+    analyzer = tvm.sym.Analyzer()
+    for node in nodes_in(body, tirx.For, tirx.AttrStmt):
+        if isinstance(node, tirx.For):
+            analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+        elif node.attr_key in ("thread_extent", "virtual_thread"):
+            analyzer.bind(node.node.var, tvm.ir.Range(0, node.value))
+    return analyzer
 
-    >>> is_zero(tirx.IntImm("int32", 0)), is_zero(tirx.Var("n", "int32"))
-    (True, False)
-    """
+
+def is_zero(value: Any) -> bool:
+    """Whether an expression is the number 0, also cast, or in every lane of a vector."""
     while isinstance(value, tirx.Cast | tirx.Broadcast):
         value = value.value
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)
 
 
 def step_of(value: Any, var: Any, analyzer: Any = None) -> int | None:
-    """By how much one step of a variable moves a value; None where that is no one number.
-
-    >>> i = tirx.Var("i", "int32")
-    >>> step_of(i * 4 + 7, i), step_of(i // 4, i)
-    (4, None)
-    """
+    """By how much one step of a variable moves a value; None where that is no one number."""
     known = analyzer or tvm.sym.Analyzer()
     step = known.simplify(substitute(value, {var: var + 1}) - value)
     return int(step) if isinstance(step, tirx.IntImm) else None
@@ -59,10 +61,6 @@ def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
     """Whether a condition is proven the same from each multiple of some lanes to the next one.
 
     Comparisons of what goes up or down with the variable are, if they are at both ends.
-
-    >>> i = tirx.Var("i", "int32")
-    >>> same_at_ends(i < 700, i, 4), same_at_ends(i < 701, i, 4)
-    (True, False)
     """
     if isinstance(condition, tirx.Not):
         return same_at_ends(condition.a, var, lanes)
@@ -82,10 +80,7 @@ def same_at_ends(condition: Any, var: Any, lanes: int) -> bool:
 
 
 def compares_values(body: Any) -> bool:
-    """Whether a statement selects, or compares or rounds what it loads: vectors of truth values.
-
-    The condition of an ``if_then_else`` on indices alone stays a scalar.
-    """
+    """Whether a statement selects, or compares or rounds what it loads: vectors of truth values."""
     quotients = nodes_in(body, *_ROUNDED)
     rounded = [one for one in quotients if not str(one.ty).startswith("uint")]
     compared = [*nodes_in(body, *_COMPARISONS), *rounded]
@@ -95,21 +90,8 @@ def compares_values(body: Any) -> bool:
 def selects_as_choices(node: Any) -> Any:
     """Write ``Select`` of loads from global memory by indices alone as ``if_then_else``.
 
-    A scalar ``Select`` loads in CUDA code only what it takes, a vector of them all of both sides.
-    ``if_then_else`` is the same in both forms.
-
-    Parameters
-    ----------
-    node : PrimExpr or Stmt
-        A condition that asks a name which a ``let`` statement in it binds is left alone: the value
-        may be a loaded one.
-
-    Examples
-    --------
-    >>> i = tirx.Var("i", "int32")
-    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
-    >>> selects_as_choices(tirx.Select(i < 3, b[i], 0.0))
-    T.if_then_else(i < 3, B[i], T.float32(0.0))
+    A scalar ``Select`` loads in CUDA code only what it takes, a vector of them all of both sides. A
+    condition that asks a name of a ``let`` statement is left alone: it may be a loaded value.
     """
     bound = [bind.var for bind in nodes_in(node, tirx.Bind)]
 

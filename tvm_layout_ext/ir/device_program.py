@@ -13,16 +13,8 @@ from tvm.target import Target
 class DeviceProgram:
     """A program split for host and device, as code generation sees the device side.
 
-    Attributes
-    ----------
-    host : tvm.IRModule
-        Entry functions; kernels are called through ``T.call_ffi_kernel``.
-    kernels : dict of str to PrimFunc
-        Finalised device functions by name.
-    target : tvm.target.Target, optional
-        What they are for.
-    source : tvm.IRModule, optional
-        What was lowered; its schedule blocks name statements in reports.
+    ``host`` has entry functions, ``kernels`` finalised device functions by name; ``source`` is what
+    was lowered, whose blocks name statements in reports.
     """
 
     host: tvm.IRModule

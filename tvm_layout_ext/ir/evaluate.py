@@ -1,8 +1,4 @@
-"""Evaluating TIR's integer expressions for arrays of values: an interpreter over NumPy.
-
-What lanes of a warp touch is seen where their indices are evaluated together. Loads have no value
-here, and symbolic sizes have one that stands in for them.
-"""
+"""Evaluating TIR's integer expressions for arrays of values: an interpreter over NumPy."""
 
 from __future__ import annotations
 
@@ -50,16 +46,10 @@ _CALLS: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(expr: Any, env: Mapping[Any, Any]) -> np.ndarray:
-    """Evaluate an integer expression for arrays of values.
+    """Evaluate an integer expression for arrays of values; KeyError if a part is no arithmetic.
 
     Variables that ``env`` does not have are symbolic sizes and count as 1021. The elements of a
     ramp lie along the last axis, so where there are ramps, arrays of values end in an axis of 1.
-
-    Raises
-    ------
-    KeyError
-        At a load, any other operation that is not arithmetic, or a variable that is None in
-        ``env``.
     """
     if isinstance(expr, int | tirx.IntImm):
         return np.asarray(int(expr), np.int64)

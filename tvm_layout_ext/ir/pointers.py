@@ -8,6 +8,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.ir.prim.expr import Ramp
 
 from ..gpu.hardware import MATRIX_ROW_BYTES
 from . import ops
@@ -64,10 +65,7 @@ POINTER_OPS: dict[str, PointerOp] = {
 
 
 def shape_of(buffer: Any) -> list[int] | None:
-    """Extents of a buffer, or what bounds them; None where one has no bound.
-
-    A tile of a symbolic size has min(n, 64) rows.
-    """
+    """Extents of a buffer, or what bounds them, as of min(n, 64); None where one has no bound."""
     if any(is_unbounded(extent) for extent in buffer.shape):
         return None
     return [_most(extent) for extent in buffer.shape]
@@ -139,3 +137,39 @@ def _indices(buffer: Any, offset: Any) -> tuple[Any, ...]:
         parts.append(tirx.floordiv(offset, stride))
         offset = tirx.floormod(offset, stride)
     return (*parts, offset)
+
+
+#: Begins the names of the helpers that store with a policy.
+PREFIX = "tvm_layout_ext_store_"
+
+
+def is_policy_store(call: Any) -> bool:
+    """Whether a call is a store with a policy."""
+    return is_call_of(call, ops.CUDA_FUNC_CALL) and str(call.args[0].value).startswith(PREFIX)
+
+
+def plain_store(call: Any) -> Any:
+    """The plain store that such a call does the work of."""
+    element, value = call.args[1].args[0], call.args[2]
+    # TVM may have made the elements of an intermediate vectors already.
+    lanes = int(value.ty.dtype.lanes) // int(element.ty.dtype.lanes)
+    *outer, first = element.indices
+    index = first if lanes == 1 else Ramp(first, 1, lanes)
+    return tirx.BufferStore(element.source, value, [*outer, index])
+
+
+_EXTERN_CALLS = (ops.CALL_EXTERN, ops.CALL_PURE_EXTERN)
+_ATOMIC_CALLS = (ops.CUDA_ATOMIC_ADD, ops.CUDA_ATOMIC_CAS)
+
+
+def atomic_of(body: Any) -> Any | None:
+    """Element that a statement updates by an atomic of CUDA's or TVM's, as a load."""
+    if not isinstance(body, tirx.Evaluate) or not isinstance(body.value, tvm.ir.Call):
+        return None
+    name, args = str(getattr(body.value.op, "name", "")), list(body.value.args)
+    if name in _EXTERN_CALLS and str(getattr(args[0], "value", "")).startswith("atomic"):
+        args = args[1:]
+    elif name not in _ATOMIC_CALLS:
+        return None
+    pointer: Any = args[0] if args else None
+    return pointer.args[0] if is_call_of(pointer, ops.ADDRESS_OF) else None

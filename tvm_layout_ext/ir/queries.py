@@ -77,11 +77,7 @@ def is_load_of(expr: Any, buffer: Any) -> bool:
 
 
 def is_number(expr: Any, value: int) -> bool:
-    """Whether an expression is a literal of this value.
-
-    >>> is_number(tirx.IntImm("int64", 4), 4), is_number(tirx.Var("n", "int32"), 4)
-    (True, False)
-    """
+    """Whether an expression is a literal of this value."""
     return isinstance(expr, tirx.IntImm) and int(expr) == value
 
 

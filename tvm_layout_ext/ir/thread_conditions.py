@@ -14,23 +14,9 @@ class ThreadConditions:
     """Rules of a rewrite that know the threads and the conditions around each statement.
 
     A subclass overrides :meth:`loop` and :meth:`realize` for what it rewrites, and leaves the rest
-    to :meth:`under`. Inside of ::
-
-        for t in T.thread_binding(64, "threadIdx.x"):
-            for k in range(n):
-                if t < 40:
-
-    ``bound`` is the loop over t, and ``conditions`` are ``n`` and ``t < 40``.
-
-    Attributes
-    ----------
-    rules : list of (type, callable)
-        For ``structural_mutate``.
-    bound : list of For
-        Loops over threads and blocks, outermost first.
-    conditions : list of expressions
-        Extents of the other loops, predicates of blocks, and conditions of branches, outermost
-        first. Threads of which none differs come to the statement together.
+    to :meth:`under`. ``rules`` are for ``structural_mutate``; ``bound`` are the loops over threads
+    and blocks, ``conditions`` extents of other loops, predicates and conditions of branches,
+    outermost first.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,9 @@
 """Vector types that TVM's CUDA code generation has, and those that it writes wrongly.
 
-TVM 0.27 prints a vector as a type of CUDA (``char4``, ``float2``), or as one of words that holds as
-many bytes (``int4`` for 16 of ``int8``, ``uint3`` for 6 of ``float16``). Of other lengths it says
-"Cannot convert type", or it prints a type that CUDA lacks, such as ``longlong5``, at which the
-compiler stops. Two kinds compile and move other bytes than the elements': vectors of ``bool`` are
-``ushort2`` to ``ushort4``, twice as wide as the elements, and of FP8 the length is divided by 4 and
-rounded down, so that 6 elements are a ``uint1`` of 4 bytes.
+TVM 0.27 prints a vector as a type of CUDA (``char4``), or as one of words of as many bytes. Of
+other lengths it says "Cannot convert type", or prints a type that CUDA lacks. Two kinds compile and
+move other bytes: vectors of ``bool`` are ``ushort2`` to ``ushort4``, twice as wide, and of FP8 the
+length is divided by 4 and rounded down.
 """
 
 from __future__ import annotations
@@ -50,15 +48,7 @@ class VectorUse(NamedTuple):
 
 
 def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | None:
-    """Lengths of the vectors that CUDA code can have of an element type; None if nobody knows.
-
-    Examples
-    --------
-    >>> lanes_of_type("float16", (9, 0))
-    (2, 4, 6, 8)
-    >>> lanes_of_type("float8_e5m2", (8, 0)) == lanes_of_type("uint8", (8, 0))
-    True
-    """
+    """Lengths of the vectors that CUDA code can have of an element type; None if nobody knows."""
     since, instead = _SINCE.get(dtype, ((0, 0), dtype))
     return _LANES.get(dtype if capability >= since else instead)
 
@@ -84,13 +74,7 @@ def _constant_lanes(value: Any) -> int:
 
 
 def lacking(func: Any, capability: tuple[int, int]) -> str | None:
-    """Say which vector CUDA has no type for, of a function after TVM's VectorizeLoop; None if none.
-
-    Examples
-    --------
-    >>> lacking(func, (9, 0))  # doctest: +SKIP
-    'The kernel loads vectors of 5 int8 (A), and CUDA code has those of 2, 3, 4, 8 or 16.'
-    """
+    """Say which vector CUDA has no type for, of a function after TVM's VectorizeLoop."""
     for one in vectors_of(func.body):
         lanes = lanes_of_type(one.dtype, capability)
         if lanes and one.lanes not in lanes:
@@ -103,11 +87,7 @@ def lacking(func: Any, capability: tuple[int, int]) -> str | None:
 
 
 def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
-    """Say which access TVM's CUDA would make to other bytes, of a function after VectorizeLoop.
-
-    Loads of ``bool`` at places that are never multiples of their length go element by element, and
-    are right.
-    """
+    """Say which access TVM's CUDA would make to other bytes, of a function after VectorizeLoop."""
     loops = [loop.loop_var for loop in nodes_in(func.body, tirx.For)]
     for one in vectors_of(func.body):
         if one.buffer is None:

@@ -1,8 +1,4 @@
-"""Statements of a program with what lies around each: loops, names, conditions and blocks.
-
-Works before lowering, where threads are bound loops and iterators of blocks are names for
-expressions, and on flat functions, where threads are attributes.
-"""
+"""Statements of a program, of any stage, with the loops, names, conditions and blocks around."""
 
 from __future__ import annotations
 

@@ -28,25 +28,9 @@ MAX_ACCESS_BITS = 8 * MAX_ACCESS_BYTES
 def vector_width(registers: LinearLayout, shared: LinearLayout, element_bits: int) -> int:
     """Find how many elements a thread can move at once between registers and shared memory.
 
-    The registers may be taken in any order. A vector needs registers whose elements lie at
-    offsets 0, 1, 2, ... of an aligned group, in every lane and warp.
-
-    Parameters
-    ----------
-    registers : LinearLayout
-        From register, lane, warp and block to the tensor.
-    shared : LinearLayout
-        From offset and block to the tensor.
-    element_bits : int
-        Bits of an element.
-
-    Examples
-    --------
-    >>> shared = LinearLayout.identity(256, "offset", "x")
-    >>> bases = {"register": [(1,), (2,), (128,)], "lane": [(4,), (8,), (16,), (32,), (64,)]}
-    >>> registers = LinearLayout.from_bases(bases, ["x"])
-    >>> vector_width(registers, shared, 32)
-    4
+    ``registers`` leads from register, lane, warp and block to the tensor, ``shared`` from offset
+    and block. A vector needs registers, in any order, whose elements lie at offsets 0, 1, 2, ... of
+    an aligned group, in every lane and warp.
     """
     _check(registers, shared, element_bits)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
@@ -75,14 +59,10 @@ def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: 
 
     The count is one less than the number of lanes of a phase that meet in a bank, in the widest
     access that :func:`vector_width` allows. Two lanes meet when their offsets differ by a multiple
-    of the 128-byte row; elements narrower than a word that meet in a bank at different bytes are
-    not counted, for those :func:`wavefronts` is exact. Parameters as of :func:`vector_width`.
+    of the 128-byte row; for elements narrower than a word :func:`wavefronts` is exact.
 
     Examples
     --------
-    A warp for each column of a 32x32 tile of words: its lanes all meet in one bank; a swizzle
-    gives each its own:
-
     >>> from tvm_layout_ext.layout import BlockedLayout, SwizzledSharedLayout
     >>> column = BlockedLayout([1, 1], [32, 1], [1, 32], [0, 1]).to_linear([32, 32])
     >>> plain = SwizzledSharedLayout(1, 1, 1, [1, 0]).to_linear([32, 32])
@@ -112,28 +92,14 @@ def lanes_of_phase_log2(access_bits: int) -> int:
 def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int:
     """Count the wavefronts of one request by looking at every lane.
 
-    Parameters
-    ----------
-    addresses : array of int
-        Byte address of each lane, at most 32 in lane order; -1 for an idle lane.
-    access_bytes : int
-        Bytes that each lane moves: 1, 2, 4, 8 or 16.
-    store : bool
-        Whether the request writes; only reads join phases
-        (:func:`tvm_layout_ext.gpu.request_wavefronts`).
-
-    Raises
-    ------
-    LayoutError
-        If an access has other than these bytes, or there are more lanes than in a warp.
+    ``addresses`` has the byte address of each lane, -1 for an idle one; a lane moves
+    ``access_bytes``, 1 to 16. Only reads join phases
+    (:func:`tvm_layout_ext.gpu.request_wavefronts`).
 
     Examples
     --------
     >>> wavefronts(np.arange(32) * 4, 4), wavefronts(np.arange(32) * 128, 4)
     (1, 32)
-    >>> pairs = np.arange(32) // 2 * 16
-    >>> wavefronts(pairs, 16), wavefronts(pairs, 16, store=True)
-    (2, 4)
     """
     check_integer(access_bytes, "access_bytes")
     if not is_power_of_two(access_bytes) or access_bytes > MAX_ACCESS_BYTES:

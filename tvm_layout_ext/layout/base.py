@@ -128,8 +128,7 @@ class CTALayout:
 class ClusteredLayout(Layout):
     """Base of the layouts that may be spread over the blocks of a cluster.
 
-    A subclass declares these three fields last, each None by default; :class:`CTALayout` says what
-    they are. They are given together or not at all, which means one block.
+    A subclass declares these three fields last: all of them, or None, which means one block.
     """
 
     order: Sequence[int]

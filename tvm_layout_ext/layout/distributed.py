@@ -39,46 +39,28 @@ class Distributed:
 class BlockedLayout(Distributed, ClusteredLayout):
     """Each thread holds a small box; boxes fill a warp's box, those the block's, which repeats.
 
-    Attributes
-    ----------
-    size_per_thread : sequence of int
-        Neighbouring elements that one thread holds along each dim.
-    threads_per_warp : sequence of int
-        Lanes along each dim; they multiply to 32.
-    warps_per_cta : sequence of int
-        Warps along each dim.
-    order : sequence of int
-        The dims, the one along which neighbouring registers, lanes and warps lie first.
-
     Examples
     --------
-    Two warps over 16x16 elements, 2x2 of them a thread, 8x4 threads a warp. Number the threads
-    32 * warp + lane. Thread 0 holds the corner, thread 1 the box to its right because
-    ``order[0]`` is 1, thread 4 the box below since 4 threads fill a row, and thread 32, the first
-    of the second warp, begins at column 8 because the warps stand side by side:
+    Two warps over 16x16 elements, 2x2 of them a thread, 8x4 threads a warp; thread 0 holds the
+    corner, thread 1 the box to its right because ``order[0]`` is 1:
 
     >>> layout = BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0])
     >>> linear = layout.to_linear([16, 16])
     >>> linear  # doctest: +NORMALIZE_WHITESPACE
     Linear({register: [[0, 1], [1, 0]], lane: [[0, 2], [0, 4], [2, 0], [4, 0], [8, 0]],
             warp: [[0, 8]], block: []}, {dim0: 16, dim1: 16})
-    >>> holder = linear.invert()
-    >>> row = [holder.apply(dim0=2, dim1=j) for j in range(16)]
-    >>> print(*(32 * at["warp"] + at["lane"] for at in row))
-    4 4 5 5 6 6 7 7 36 36 37 37 38 38 39 39
 
     A larger tensor repeats the tile in more registers; in a smaller one, several registers, lanes
     or warps hold copies:
 
     >>> layout.to_linear([16, 32]).basis("register")
     ((0, 1), (1, 0), (0, 16))
-    >>> layout.to_linear([16, 8]).basis("warp")
-    ((0, 0),)
     """
 
-    size_per_thread: Sequence[int]
-    threads_per_warp: Sequence[int]
-    warps_per_cta: Sequence[int]
+    size_per_thread: Sequence[int]  #: Neighbouring elements that one thread holds along each dim
+    threads_per_warp: Sequence[int]  #: Lanes along each dim; they multiply to 32
+    warps_per_cta: Sequence[int]  #: Warps along each dim
+    #: The dims, the one along which neighbouring registers, lanes and warps lie first.
     order: Sequence[int]
     ctas_per_cga: Sequence[int] | None = None
     cta_split_num: Sequence[int] | None = None
@@ -98,18 +80,10 @@ class BlockedLayout(Distributed, ClusteredLayout):
         order: Sequence[int],
         num_warps: int,
     ) -> BlockedLayout:
-        """Choose lanes and warps so that neighbours in ``order`` cover the shape.
+        """Choose lanes and warps so that neighbours in ``order`` cover the shape of one block.
 
-        Each dim in turn, the fastest first, takes as many lanes as it has boxes for, then as
-        many warps; the slowest dim takes what is left. The shape is what one block holds.
-
-        Examples
-        --------
-        64 columns of half precision are 8 vectors of 16 bytes: 8 lanes a row, so 4 rows a warp.
-
-        >>> BlockedLayout.covering([64, 64], [1, 8], [1, 0], 4)  # doctest: +NORMALIZE_WHITESPACE
-        Blocked(size_per_thread=[1, 8], threads_per_warp=[4, 8],
-                warps_per_cta=[4, 1], order=[1, 0])
+        Each dim in turn, the fastest first, takes as many lanes as it has boxes for, then as many
+        warps; the slowest dim takes what is left.
         """
         check_power_of_two("num_warps", num_warps, 1, 32)
         named = {"shape": shape, "size_per_thread": size_per_thread}
@@ -154,13 +128,6 @@ class SliceLayout(Distributed, Layout):
     The result of a reduction along that dim lies so, and so must a vector that is to be broadcast
     along it: each thread then already holds the elements it needs.
 
-    Attributes
-    ----------
-    dim : int
-        The dim of the parent that is gone.
-    parent : Layout
-        A distributed layout with one dim more.
-
     Examples
     --------
     Row sums of the 16x16 tile of :class:`BlockedLayout`: a thread holds the sums of two rows, and
@@ -171,8 +138,8 @@ class SliceLayout(Distributed, Layout):
     Linear({register: [[1]], lane: [[0], [0], [2], [4], [8]], warp: [[0]], block: []}, {dim0: 16})
     """
 
-    dim: int
-    parent: Layout
+    dim: int  #: The dim of the parent that is gone
+    parent: Layout  #: A distributed layout with one dim more
 
     def __post_init__(self) -> None:
         if not isinstance(self.parent, Distributed):
@@ -205,13 +172,6 @@ class SliceLayout(Distributed, Layout):
 class DistributedLinearLayout(Distributed, Layout):
     """Any placement at all, for tensors of one shape, by its basis vectors.
 
-    Attributes
-    ----------
-    reg_bases, lane_bases, warp_bases, block_bases : sequence of vectors
-        The elements held by register (lane, warp, block) 1, 2, 4, ...
-    shape : sequence of int
-        The tensor's shape.
-
     Examples
     --------
     A column of 64 elements with two neighbours a lane:
@@ -221,11 +181,12 @@ class DistributedLinearLayout(Distributed, Layout):
     2
     """
 
+    #: The elements held by register (lane, warp, block) 1, 2, 4, ...
     reg_bases: Sequence[Sequence[int]]
     lane_bases: Sequence[Sequence[int]]
     warp_bases: Sequence[Sequence[int]]
     block_bases: Sequence[Sequence[int]]
-    shape: Sequence[int]
+    shape: Sequence[int]  #: The tensor's shape
 
     def __post_init__(self) -> None:
         if not integers("shape", self.shape):

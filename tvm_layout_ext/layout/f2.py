@@ -13,16 +13,8 @@ from operator import xor
 class Columns:
     """The columns of a matrix, brought to echelon form in the order given.
 
-    A column that the earlier ones already span becomes *free*. :meth:`solve` gives free columns
-    the coefficient 0, so equal columns are always answered by the first of them.
-
-    Examples
-    --------
-    >>> columns = Columns([0b01, 0b10, 0b11])
-    >>> columns.rank, bin(columns.free)
-    (2, '0b100')
-    >>> bin(columns.solve(0b11))
-    '0b11'
+    A column that the earlier ones already span becomes *free*. :meth:`solve` gives free columns the
+    coefficient 0, so equal columns are always answered by the first of them.
     """
 
     def __init__(self, columns: Iterable[int]) -> None:
@@ -81,11 +73,7 @@ def intersection(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def meet(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """List vectors that make up the meet of two spans.
-
-    >>> meet([0b001, 0b010], [0b100, 0b111])
-    [3]
-    """
+    """List vectors that make up the meet of two spans."""
     columns = Columns([*first, *second])
     found = []
     for index, vector in enumerate(second, len(first)):

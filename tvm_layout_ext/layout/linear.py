@@ -88,13 +88,6 @@ class LinearLayout:
     Make one with :meth:`from_bases`, :meth:`identity`, :meth:`strided`, :meth:`zeros`, or by
     multiplying such pieces. What cannot be is a LayoutError of one sentence.
 
-    Attributes
-    ----------
-    bases : tuple of (str, tuple of tuple of int)
-        For each input dim, in order, the images of its indices 1, 2, 4, ...
-    out_dims : tuple of (str, int)
-        The output dims, in order, with their sizes. A basis vector has one number for each.
-
     Examples
     --------
     A row of eight words dealt to two lanes in pairs, then asked who holds word 6:
@@ -107,7 +100,8 @@ class LinearLayout:
     {'register': 2, 'lane': 1}
     """
 
-    bases: Bases
+    bases: Bases  #: For each input dim, in order, the images of its indices 1, 2, 4, ...
+    #: The output dims, in order, with their sizes. A basis vector has one number for each.
     out_dims: Sizes
 
     def __post_init__(self) -> None:
@@ -155,12 +149,6 @@ class LinearLayout:
             that holds every basis vector.
         surjective : bool
             Refuse bases that leave a coordinate out. Sizes that are wrong usually show here.
-
-        Raises
-        ------
-        LayoutError
-            If something is no integer, a size is no power of two, a vector does not fit, or a
-            coordinate is left out.
         """
         if not isinstance(bases, Mapping):
             raise LayoutError(f"bases is {bases!r}; it must map input dims to vectors.")
@@ -289,15 +277,7 @@ class LinearLayout:
         return dict(zip(self.out_names, image, strict=True))
 
     def apply_arrays(self, **indices: Any) -> dict[str, np.ndarray]:
-        """Map arrays of indices, which broadcast against each other, to arrays of coordinates.
-
-        Examples
-        --------
-        >>> from tvm_layout_ext.layout import LinearLayout
-        >>> swizzle = LinearLayout.from_bases({"i": [(1,), (3,)]}, ["o"])
-        >>> swizzle.apply_arrays(i=np.arange(4))["o"]
-        array([0, 1, 3, 2])
-        """
+        """Map arrays of indices, which broadcast against each other, to arrays of coordinates."""
         self._check_given(indices)
         arrays = {name: as_indices(indices[name], name) for name in self.in_dims}
         for name, size in self.out_dims:
@@ -345,11 +325,7 @@ class LinearLayout:
         return self.is_surjective() and self.is_injective()
 
     def free_variable_masks(self) -> dict[str, int]:
-        """For each input dim, the index bits that the earlier bits make redundant.
-
-        Two indices that differ only there may hold the same element; a thread with any of them
-        set repeats another's work.
-        """
+        """For each input dim, the index bits that the earlier bits make redundant."""
         masks, shift = {}, 0
         for name, vectors in self.bases:
             masks[name] = self._eliminated.free >> shift & (1 << len(vectors)) - 1
@@ -362,13 +338,6 @@ class LinearLayout:
         This is the width to which the first output dim can be accessed at once: it also asks that
         no other index bit ever touches the low bits of that coordinate, so that each such run is
         aligned to its own length.
-
-        Examples
-        --------
-        >>> from tvm_layout_ext.layout import LinearLayout
-        >>> bases = {"register": [(1,), (2,), (8,)], "lane": [(4,)]}
-        >>> LinearLayout.from_bases(bases, ["x"]).num_consecutive()
-        4
         """
         if not self.bases or not self.out_dims:
             return 1
@@ -389,11 +358,6 @@ class LinearLayout:
         """Put ``other`` around this layout: its vectors come after, scaled by our sizes.
 
         Where both have a dim, ours is the fast part of it.
-
-        Examples
-        --------
-        >>> LinearLayout.identity(4, "lane", "x") * LinearLayout.identity(2, "warp", "x")
-        Linear({lane: [[1], [2]], warp: [[4]]}, {x: 8})
         """
         check_linear(other, "A product of linear layouts needs another one")
         mine, theirs = self.out_sizes, other.out_sizes
@@ -446,20 +410,10 @@ class LinearLayout:
     def invert_and_compose(self, outer: LinearLayout) -> LinearLayout:
         """Find the map C from our indices to those of ``outer`` with outer(C(x)) = self(x).
 
-        With a layout to write with (this one) and one to read with (``outer``), C says which
-        index of the reader meets what each index of the writer left. Two rules settle the choice
-        where several indices of ``outer`` hold one element: an input dim with the same vectors in
-        both layouts goes to itself, and of the other dims the free index bits are 0.
-
-        Examples
-        --------
-        Rows held by lanes, read back with columns held by lanes:
-
-        >>> rows = LinearLayout.from_bases({"register": [(0, 1)], "lane": [(1, 0)]}, ["i", "j"])
-        >>> columns = rows.transpose_outs(["j", "i"]).rename_outs({"i": "j", "j": "i"})
-        >>> columns = columns.transpose_outs(["i", "j"])
-        >>> rows.invert_and_compose(columns)
-        Linear({register: [[0, 1]], lane: [[1, 0]]}, {register: 2, lane: 2})
+        With a layout to write with (this one) and one to read with (``outer``), C says which index
+        of the reader meets what each index of the writer left. Two rules settle the choice where
+        several indices of ``outer`` hold one element: an input dim with the same vectors in both
+        layouts goes to itself, and of the other dims the free index bits are 0.
         """
         check_linear(outer, "A composition of linear layouts needs another one")
         outer = outer.transpose_outs(self.out_names)

@@ -62,11 +62,6 @@ def shared_for_wgmma(
     """Choose the widest hardware swizzle that the contiguous dim of a stored tile can fill.
 
     Parameters as of :func:`shared_for_mma_sync`; :func:`wgmma_order` tells which order may be.
-
-    Examples
-    --------
-    >>> shared_for_wgmma([64, 32], [1, 0], 16)
-    NVMMAShared(swizzle_byte_width=64, element_bitwidth=16, rank=2, transposed=False)
     """
     check_power_of_two("element_bits", element_bits, 8, 64)
     _check_operand(0, shape, order)
@@ -82,13 +77,8 @@ def wgmma_order(
 ) -> tuple[int, ...]:
     """Tell in which order an operand must be stored for ``wgmma``.
 
-    Only 16-bit operands may be contiguous along either dim; all others must be along K.
-    Parameters as of :func:`shared_for_mma_sync`; ``order`` is that in which the tile was loaded.
-
-    Examples
-    --------
-    >>> wgmma_order(1, [1, 0], 16), wgmma_order(1, [1, 0], 8)
-    ((1, 0), (0, 1))
+    Only 16-bit operands may be contiguous along either dim; all others must be along K. Parameters
+    as of :func:`shared_for_mma_sync`; ``order`` is that in which the tile was loaded.
     """
     check_power_of_two("element_bits", element_bits, 8, 64)
     _check_operand(operand_index, [1, 1], order)

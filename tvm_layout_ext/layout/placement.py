@@ -26,13 +26,6 @@ class Strided:
     """An element lies at the sum of its indices times the strides, the last of which is 1.
 
     The buffer must be aligned to ``alignment`` bytes.
-
-    Examples
-    --------
-    >>> padded([4, 32], 1)
-    Strided(strides=(33, 1), alignment=128)
-    >>> padded([4, 32], 1).elements([4, 32])
-    132
     """
 
     strides: tuple[int, ...]
@@ -51,11 +44,7 @@ class Strided:
         return self.strides[0] * shape[0]
 
     def whole(self) -> int:
-        """Find how many aligned neighbours of the last dim surely stay neighbours and aligned.
-
-        >>> Strided((40, 1)).whole()
-        8
-        """
+        """Find how many aligned neighbours of the last dim surely stay neighbours and aligned."""
         if self.strides[-1] != 1:
             return 1
         outer = [stride for stride in self.strides[:-1] if stride]
@@ -64,18 +53,7 @@ class Strided:
 
 @dataclass(frozen=True)
 class Xor:
-    """An element lies at the XOR of the images of its indices' bits.
-
-    ``images`` has for each dim the offsets to which the bits of the index go, lowest first.
-
-    Examples
-    --------
-    >>> swizzle = xor_rows([4, 8], 2, 1, 4)
-    >>> swizzle.images
-    ((10, 20), (1, 2, 4))
-    >>> swizzle.offsets([np.arange(4), np.zeros(4, int)])
-    array([ 0, 10, 20, 30])
-    """
+    """An element lies at the XOR of the images of its indices' bits: offsets, lowest bit first."""
 
     images: tuple[tuple[int, ...], ...]
     alignment: int = LINE_BYTES
@@ -95,11 +73,7 @@ class Xor:
         return int(np.max(self.offsets(grid))) + 1
 
     def whole(self) -> int:
-        """Find how many aligned neighbours of the last dim surely stay neighbours and aligned.
-
-        >>> xor_rows([4, 8], 2, 1, 4).whole()
-        2
-        """
+        """Find how many aligned neighbours of the last dim surely stay neighbours and aligned."""
         last = self.images[-1]
         others = [image for images in self.images[:-1] for image in images]
         width = 1
@@ -116,20 +90,12 @@ Numbers = ParamSpec("Numbers")
 
 
 def dense(shape: Sequence[int]) -> Strided:
-    """Plain rows without gaps.
-
-    >>> dense([2, 4, 8]).strides
-    (32, 8, 1)
-    """
+    """Plain rows without gaps."""
     return Strided(tuple(prod(shape[d + 1 :]) for d in range(len(shape))))
 
 
 def padded(shape: Sequence[int], padding: int) -> Strided:
-    """Rows with ``padding`` elements after each.
-
-    >>> padded([2, 4, 8], 1).strides
-    (36, 9, 1)
-    """
+    """Rows with ``padding`` elements after each."""
     if len(shape) < 2:
         raise LayoutError(f"A buffer of shape {list(shape)} has no rows to pad.")
     return dense([*shape[:-1], shape[-1] + padding])
@@ -149,10 +115,7 @@ def _remembered(make: Callable[Numbers, Xor]) -> Callable[Numbers, Xor]:
 
 @_remembered
 def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> Xor:
-    """Permute the vectors of each row by an XOR with its number, as :class:`.SwizzledSharedLayout`.
-
-    All dims but the last count rows together. The first dim may have any extent.
-    """
+    """Permute each row's vectors by an XOR with its number, as :class:`.SwizzledSharedLayout`."""
     rows, columns = _rows(shape)
     if vec * max_phase > columns:
         raise LayoutError(
@@ -168,9 +131,6 @@ def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor
     """Lay rows out as TMA and ``wgmma`` swizzle them, in panels of 32, 64 or 128 bytes.
 
     All dims but the last count rows together, 8 or more.
-
-    >>> hardware_swizzle([8, 32], 64, 16).images
-    ((32, 72, 144), (1, 2, 4, 8, 16))
     """
     rows, columns = _rows(shape)
     layout = NVMMASharedLayout(width, element_bits)
@@ -251,20 +211,6 @@ def bank_text(
 ) -> str:
     """Draw a buffer's rows with the bank at which each vector begins.
 
-    Examples
-    --------
-    Four rows of 32 halves in vectors of 8, as they are, padded by 8, and swizzled:
-
-    >>> print(bank_text(dense([4, 32]), [4, 32], 16, 8))
-     0  4  8 12
-    16 20 24 28
-     0  4  8 12
-    16 20 24 28
-    >>> print(bank_text(padded([4, 32], 8), [4, 32], 16, 8))
-     0  4  8 12
-    20 24 28  0
-     8 12 16 20
-    28  0  4  8
     >>> print(bank_text(xor_rows([4, 32], 8, 2, 2), [4, 32], 16, 8))
      0  4  8 12
     16 20 24 28

@@ -131,7 +131,6 @@ class _Side:
 
     @property
     def sums(self) -> bool:
-        """Whether some vector has several bits."""
         return any(not is_power_of_two(v) for v in self.inputs)
 
     def phase(self, access_bits: int) -> list[int]:
@@ -139,10 +138,7 @@ class _Side:
         return [v for v in self.lanes[: lanes_of_phase_log2(access_bits)] if v]
 
     def joined(self, access_bits: int) -> list[int]:
-        """Vectors of the lanes that read together; two phases where neighbours hold copies.
-
-        See :func:`.requests.request_wavefronts`: lanes ask for the same in pairs.
-        """
+        """Vectors of the lanes that read together; two phases where neighbours hold copies."""
         pairs = access_bits > BANK_BITS and 0 in self.lanes[:2]
         return self.phase(access_bits // 2 if pairs else access_bits)
 
@@ -159,9 +155,8 @@ def _fill_word(src: _Side, dst: _Side, vector: Sequence[int]) -> list[int]:
     """List vectors that may complete a 32-bit word, best first.
 
     Whatever shares a word never conflicts, so registers of both that sums keep from being vectors
-    come first, and registers of one side that are warps of the other: these widen one side's
-    accesses. Then warps of both; then any warps. Where too
-    few warps hold a small tensor, registers of one side that are lanes of the other, then lanes.
+    come first, and registers of one side that are warps of the other; then warps; then registers of
+    one side that are lanes of the other.
     """
 
     def left(vectors: Iterable[int]) -> list[int]:
@@ -203,8 +198,7 @@ def _beside(known: Sequence[int], vectors: Sequence[int]) -> list[int]:
 def _rounds(segment: Sequence[int], others: Sequence[int], src: _Side, dst: _Side) -> list[int]:
     """List the segment's vectors that are a register of both sides and part of nothing else there.
 
-    Where lanes, or more registers, lead to other elements of a round, threads would meet in memory
-    in different rounds. Only vectors with more than one bit can be such sums.
+    Where lanes lead to other elements of a round, threads would meet in memory in different rounds.
     """
     basis = [*segment, *others]
     columns = Columns(basis)
@@ -228,8 +222,7 @@ def _aligned(
 ) -> tuple[list[int], list[int]]:
     """Take from the vectors of rows and banks what they have of a vector's registers.
 
-    Then the low bits of an offset come from these registers alone, and the side moves them whole.
-    Which conflicts there are stays as it is: what shares an access never conflicts.
+    Then a side moves registers whole; conflicts stay, as what shares an access never conflicts.
     """
     side = max((src, dst), key=lambda one: len(_common(vector, one.registers)))
     own = _common(vector, side.registers)

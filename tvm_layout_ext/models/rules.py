@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
 from .by_rows import by_rows
@@ -10,6 +11,7 @@ from .rule import Apply
 
 #: By the name in :attr:`.FunctionChoice.rule`. The last one takes what all others refuse.
 RULES: dict[str, Apply] = {
+    "attention": by_attention,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
     "rows": by_rows,
@@ -17,3 +19,5 @@ RULES: dict[str, Apply] = {
     "dlight": by_dlight,
 }
 LAST = "dlight"
+#: Those whose kernels the model of memory-bound kernels counts.
+MODELLED = ("rows", "blocks")

@@ -10,7 +10,7 @@ from rich.table import Table
 from ..errors import RecordError
 from ..tune.apply.replay import best_records
 from ..tune.records.log import Record
-from ..tune.records.ranking import NOISE
+from ..tune.records.record import NOISE
 from .tuning import make_table, recorded_text
 
 _Key = tuple[str, bool, str, str]

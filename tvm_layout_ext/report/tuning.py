@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..tune.apply.check import Checked
 from ..tune.apply.replay import Replay
-from ..tune.measure.measurement import Measurement
+from ..tune.measure.backend import Measurement
 from ..tune.records.log import Record
 from ..tune.search.tune import Result
 from ..tune.space.knobs import describe

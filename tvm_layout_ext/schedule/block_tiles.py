@@ -16,7 +16,7 @@ from ..gpu.warpgroups import MAP_PITCH_BYTES, WARPGROUP_ROWS
 from ..intrin.warpgroups import choose_warpgroup
 from ..ir.annotations import TENSOR_CORE
 from ..ir.queries import blocks_in
-from .shared_tiles import fetch, staged, store
+from .shared_tiles import share_copy, staged, store
 
 #: Rows of a warp that multiplies by ``mma.sync``, and warps side by side: four share 64 rows.
 _ROWS, _ACROSS = 32, 2
@@ -56,7 +56,7 @@ def why_no_warpgroups(what: Contraction, tile: Any, gpu: Architecture) -> str | 
     return None
 
 
-def by_warpgroups(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
+def warpgroup_loops(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
     """Split the loops of ``wgmma`` into tiles of a block, warpgroups and their 64 rows."""
     count = min(2, tile[0] // WARPGROUP_ROWS)
     m, group, piece = sch.split(tc.m, [None, count, tile[0] // WARPGROUP_ROWS // count])
@@ -64,7 +64,7 @@ def by_warpgroups(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
     return replace(tc, m=m, warpgroup=group)
 
 
-def by_warps(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> Any:
+def warp_loops(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> Any:
     """Split the loops of ``mma.sync`` so too: rows and columns of warps, and their tiles."""
     m, group, mi = sch.split(tc.m, [None, tile[0] // _ROWS, _ROWS // shape[0]])
     n, across, ni = sch.split(tc.n, [None, _ACROSS, tile[1] // _ACROSS // shape[1]])
@@ -85,12 +85,12 @@ def by_warps(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> An
 
 
 def is_by_warps(nest: Any) -> bool:
-    """Whether a loop holds a product that :func:`by_warps` split."""
+    """Whether a loop holds a product that :func:`warp_loops` split."""
     return any(len(one.annotations.get(TENSOR_CORE, ())) > 1 for one in blocks_in(nest))
 
 
 def share_out(sch: Any, loop: Any) -> None:
-    """Share copies and results around a loop of :func:`by_warps` out to its warps."""
+    """Share copies and results around a loop of :func:`warp_loops` out to its warps."""
     var = sch.get(loop).loop_var
     inside = sch.get_child_blocks(loop)
     around = list(sch.get_loops(inside[0]))
@@ -106,7 +106,7 @@ def share_out(sch: Any, loop: Any) -> None:
         )
     warps = int(sch.get(loop).extent), _ACROSS
     for copy in copies:
-        fetch(sch, copy, True, warps, "auto")
+        share_copy(sch, copy, True, warps, "auto")
     (result,) = sch.get_producers(outs[0])
     store(sch, result, outs[0], warps)
 

@@ -66,10 +66,7 @@ def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:
 
 
 def merge_result(sch: Any, block: Any, sums: Any) -> None:
-    """Let a block that reads sums have batch, rows and columns, neighbours in memory last.
-
-    It reads each of the sums once (:func:`read_groups`), by batch, rows and columns.
-    """
+    """Let a block that reads sums once have batch, rows and columns, neighbours in memory last."""
     node = sch.get(block)
     *batch, rows, columns = read_groups(node, sums)
     every = range(len(node.iter_vars))
@@ -85,10 +82,7 @@ def merge_result(sch: Any, block: Any, sums: Any) -> None:
 
 
 def read_groups(block: Any, buffer: Any) -> list[list[int]]:
-    """The iterators in each index by which a block reads each element of a buffer once.
-
-    None where it does not do that.
-    """
+    """The iterators in each index by which a block reads each element once; else None."""
     if any(one.iter_type != tirx.IterVar.DataPar for one in block.iter_vars):
         return []
     region = next(one for one in block.reads if one.source.same_as(buffer)).region

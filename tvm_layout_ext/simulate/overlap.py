@@ -1,9 +1,8 @@
 """Kernels that are launched while others run: what they may touch before they wait for these.
 
-A kernel with the tag of a programmatic dependent launch may run beside the kernels before it until
-it has executed ``griddepcontrol.wait`` (PTX ISA, "griddepcontrol"), whether these let it start
-early or not: their end alone makes nothing visible to it. The simulated GPU runs kernels one after
-another, so that nothing goes wrong there; what would is told from the code.
+Before ``griddepcontrol.wait`` a programmatic dependent launch sees nothing of the kernels before it
+for certain (PTX ISA). The simulated GPU runs them in turn; what would go wrong is told from the
+code.
 """
 
 from __future__ import annotations

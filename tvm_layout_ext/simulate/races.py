@@ -71,10 +71,7 @@ class Clocks:
 
 @dataclass(frozen=True)
 class UnorderedAccesses:
-    """Accesses that are not ordered: parallel arrays, one entry a location and lane.
-
-    ``tags`` are those of the other accesses, and ``at`` positions in the arrays that were checked.
-    """
+    """Parallel arrays: ``tags`` of the other accesses, ``at`` positions among those checked."""
 
     cells: Any
     lanes: Any

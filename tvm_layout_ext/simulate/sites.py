@@ -1,13 +1,9 @@
 """Ties statements of the device function to lines of its script and blocks of the schedule.
 
-Lines come from one print of the function in which every statement carries a numbered mark. Blocks
-come from the source: lowering drops them, but the buffers they write and read keep their names, so
-a statement belongs to the one block that writes what it writes and reads what it reads. A buffer
-name that several such blocks share leaves the block unknown.
-
-TVM's StorageRewrite gives a buffer the place of another one of its type that is done with, and its
-name with it. A statement that belongs to no block belongs to the one that it would fit if one of
-its names were that of a buffer which the device functions have no more.
+Lines come from one print of the function in which every statement carries a numbered mark. A
+statement belongs to the one block of the source that writes what it writes and reads what it reads.
+StorageRewrite gives a buffer the place and the name of another that is done with: what belongs to
+no block belongs to the one that it would fit if a name were that of a buffer that is gone.
 """
 
 from __future__ import annotations
@@ -18,9 +14,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import tirx
 
+from ..ir.queries import blocks_in, loads_in, nodes_in
 from .model.places import handle
 
 #: Name, written and read buffers.
@@ -43,15 +39,8 @@ class Script:
     lines: dict[int, int]
 
 
-def _statements(kernel: Any) -> list[Any]:
-    found: list[Any] = []
-    for kind in _STATEMENTS:
-        tvm_ffi.structural_walk(kernel.body, [(kind, found.append)])
-    return found
-
-
 def _print_kernel(kernel: Any) -> tuple[list[str], dict[int, int]]:
-    statements = _statements(kernel)
+    statements = [one for kind in _STATEMENTS for one in nodes_in(kernel.body, kind)]
     marks = {statement: f"@{number}@" for number, statement in enumerate(statements)}
     lines: dict[int, int] = {}
     text: list[str] = []
@@ -80,8 +69,7 @@ def print_kernels(kernels: dict[str, Any]) -> Script:
 class Blocks:
     """Schedule blocks of the source: name, written buffers and read buffers of each.
 
-    ``kinds`` has scope and element type of each buffer, None for a name of several kinds; ``kept``
-    are the names that the device functions still have.
+    ``kinds`` has scope and type of each buffer, ``kept`` the names that are still there.
     """
 
     def __init__(
@@ -96,10 +84,7 @@ class Blocks:
         self._lost = {name for name in written - kept if self._kinds.get(name) is not None}
 
     def of(self, written: str | None, reads: Callable[[], set[str]]) -> str | None:
-        """Name of the block that a statement comes from, or None if that is not certain.
-
-        What the statement reads is asked for only where several blocks write what it writes.
-        """
+        """Name of the block that a statement comes from, or None if that is not certain."""
         if written is None:
             return None
         fitting = [b for b in self._blocks if written in b[1]]
@@ -112,10 +97,7 @@ class Blocks:
     def replaced(
         self, written: str | None, reads: Callable[[], set[str]]
     ) -> tuple[str, str, str] | None:
-        """Name in the device function, own name and block of a buffer at another one's place.
-
-        None if the statement fits a block as it is, or the answer is not certain.
-        """
+        """Device name, own name and block of a buffer at another one's place."""
         if written is None or not self._lost:
             return None
         read = reads()
@@ -153,35 +135,19 @@ def find_blocks(module: Any, kernels: Iterable[Any]) -> Blocks:
         kinds[name] = kind if kinds.setdefault(name, kind) == kind else None
         return name
 
-    def look(block: Any) -> None:
+    functions = () if module is None else module.functions.values()
+    bodies = [func.body for func in functions if isinstance(func, tirx.PrimFunc)]
+    for block in (block for body in bodies for block in blocks_in(body)):
         writes = frozenset(map(name_of, block.writes))
         reads = frozenset(map(name_of, block.reads))
         if writes:
             found.append((str(block.name_hint), writes, reads))
-
-    for function in () if module is None else module.functions.values():
-        if isinstance(function, tirx.PrimFunc):
-            tvm_ffi.structural_walk(function.body, [(s_tir.SBlock, look)])
-    return Blocks(found, kinds, _buffer_names(kernels))
-
-
-def _buffer_names(kernels: Iterable[Any]) -> set[str]:
-    names: set[str] = set()
-    for kernel in kernels:
-        tvm_ffi.structural_walk(
-            kernel.body,
-            [
-                (tirx.AllocBuffer, lambda node: names.add(str(node.buffer.name))),
-                (tirx.DeclBuffer, lambda node: names.add(str(node.buffer.name))),
-            ],
-        )
-    return names
+    made = [
+        one for func in kernels for one in nodes_in(func.body, tirx.AllocBuffer, tirx.DeclBuffer)
+    ]
+    return Blocks(found, kinds, {str(one.buffer.name) for one in made})
 
 
 def loaded_names(statement: Any) -> set[str]:
     """Names of the buffers that a statement loads."""
-    names: set[str] = set()
-    tvm_ffi.structural_walk(
-        statement, [(ir.TensorLoad, lambda load: names.add(str(load.source.name)))]
-    )
-    return names
+    return {str(load.source.name) for load in loads_in(statement)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .attention.lower_attention import LowerAttention
 from .auto_coalesce import AutoCoalesce
 from .conversions.combine_conversions import CombineLayoutConversions
 from .fragments.lower_fragment import LowerFragment
@@ -60,6 +61,7 @@ __all__ = [
     "KeepEvictionPolicy",
     "LaunchClusters",
     "LowerAsyncCopy",
+    "LowerAttention",
     "LowerEvictionPolicy",
     "LowerFragment",
     "LowerSharedResults",

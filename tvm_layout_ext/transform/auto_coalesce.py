@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import decisions
@@ -19,25 +18,15 @@ from ..coalesce.request import NAME, Request, request_of
 from ..coalesce.strategy import Strategy
 from ..coalesce.subject import Subject
 from ..ir.annotations import COALESCE, DONE
+from ..ir.queries import blocks_in
 
 
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
-    """Re-map a block of a schedule; everything done to it is traced.
+    """Re-map a block of a schedule; everything done to it is traced. Else ScheduleError.
 
     Where no traced primitive does what is needed, the block is only marked, and the pass maps it
     when the program is lowered: where it updates a buffer in place, or is to be staged or reduced
     in a program of its own (:mod:`..coalesce.isolate`).
-
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    request : Request
-
-    Raises
-    ------
-    ScheduleError
-        If the block cannot be re-mapped; the schedule is then as it was.
     """
     outcome, way, isolated = _decide(sch, block, request)
     if COALESCE in sch.get(block).annotations:
@@ -51,11 +40,7 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
 
 
 def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, Isolated | None]:
-    """Choose for a block: what is done, how, and the program in which it is done, if not its own.
-
-    TensorIR takes no block for parallel that updates a buffer in place, so that one is mapped apart
-    in any case.
-    """
+    """Choose for a block: what is done, how, and in which program, if not its own."""
     check_place(sch, block)
     nest = read_nest(sch, block)
     check(nest)
@@ -71,14 +56,7 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, 
 
 
 def _find_asking(func: Any) -> list[str]:
-    names: list[str] = []
-
-    def look(block: Any) -> None:
-        if COALESCE in block.annotations:
-            names.append(block.name_hint)
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
-    return names
+    return [one.name_hint for one in blocks_in(func.body) if COALESCE in one.annotations]
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.AutoCoalesce")
@@ -97,7 +75,6 @@ def _auto_coalesce(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
 
 
 def _map(mod: tvm.IRModule, func: str, name: str) -> tvm.IRModule:
-    """Map a block that asks for it."""
     sch = s_tir.Schedule(mod, debug_mask="none")
     sch.work_on(func)
     block = sch.get_sblock(name, func)
@@ -123,10 +100,5 @@ def AutoCoalesce() -> Any:
     Does not handle, and refuses by name: opaque blocks (with other statements than stores, atomics,
     ``if`` and ``let``), reductions under an ``if``, loops that are bound or vectorized already,
     indices with calls of unknown functions.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     return _auto_coalesce

@@ -35,15 +35,9 @@ def mapped(func: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
 def function_pass(*, asks: str = "", everywhere: bool = False) -> Callable[[Rewrite], Any]:
     """Make of what rewrites, or checks, one function what creates a pass of its name.
 
-    Functions without the mark ``layout_ext.annotated`` come back as the same objects: TVM's code
-    for them stays what it is, byte for byte.
-
-    Parameters
-    ----------
-    asks : str
-        Annotation without which a function is left alone, too.
-    everywhere : bool
-        Run on functions without the mark, too: for checks of what TVM would get wrong in any.
+    Functions without the mark ``layout_ext.annotated`` come back as the same objects, so that TVM's
+    code for them stays what it is, and so do those without the annotation that it ``asks`` for;
+    ``everywhere`` is for checks of what TVM would get wrong in any.
     """
 
     def made(rewrite: Rewrite) -> Any:

@@ -25,16 +25,10 @@ def FuseRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that puts chains of blocks over the same rows into one kernel each.
 
     A block annotated ``layout_ext.fuse_rows`` is the last of a chain: seven numbers, the fields of
-    :class:`.plan.RowPlan`, and the names of its blocks. A thread reads its part of a row once, and
-    keeps it in registers, or in shared memory where it has a place for itself. What is kept in
-    neither is read again.
+    :class:`.plan.RowPlan`, and the names of its blocks. A thread keeps its part of a row in
+    registers, or in shared memory, or reads it again.
 
     Does not handle, and refuses by name: what :func:`.chain.read_chain` refuses.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     for block in (block for block in blocks_in(func.body) if FUSE_ROWS in block.annotations):
         name, wanted = str(block.name_hint), list(block.annotations[FUSE_ROWS])

@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 
 import tvm_layout_ext as tlx
+from tests.programs.emitted import no_compiler
 from tests.programs.kernels import numpy_dtype
 from tvm_layout_ext import decisions
 from tvm_layout_ext.build import DeviceProgram, device_program
@@ -17,7 +18,6 @@ from tvm_layout_ext.simulate import simulate
 
 #: By section, its text.
 Record = dict[str, str]
-_COMPILE = "tvm_callback_cuda_compile"
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,11 @@ class Program:
 
 
 def cuda_text(program: DeviceProgram, target: tvm.target.Target) -> str:
-    """CUDA of a program, as TVM hands it to a compiler; needs neither a compiler nor a GPU."""
-    known = tvm.get_global_func(_COMPILE, allow_missing=True)
+    """CUDA of a program, as TVM hands it to a compiler."""
     generate = tvm.get_global_func("target.build.cuda")
     kernels = tvm.IRModule(dict(sorted(program.kernels.items())))
-    tvm.register_global_func(_COMPILE, lambda code, target=None: b"\0", override=True)
-    try:
+    with no_compiler():
         return str(generate(kernels, target).inspect_source())
-    finally:
-        if known is not None:
-            tvm.register_global_func(_COMPILE, known, override=True)
 
 
 def record(program: Program) -> Record:

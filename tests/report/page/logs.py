@@ -6,8 +6,7 @@ from typing import Any
 
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.tune.records.log import Record
-from tvm_layout_ext.tune.space.operator import find_operator
-from tvm_layout_ext.tune.space.workload import Workload
+from tvm_layout_ext.tune.space.operator import Workload, find_operator
 
 DEFAULT = find_operator("transpose").default_config()
 WORKLOAD = Workload("transpose", (256, 256), "float32")

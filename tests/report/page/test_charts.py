@@ -12,7 +12,7 @@ from tvm_layout_ext.report.page.convergence import convergence_chart
 from tvm_layout_ext.report.page.roofline import roofline, roofline_chart, roofs_of
 from tvm_layout_ext.text import number
 from tvm_layout_ext.tune.records.log import Record
-from tvm_layout_ext.tune.space.workload import Workload
+from tvm_layout_ext.tune.space.operator import Workload
 
 pytest.importorskip("matplotlib")
 

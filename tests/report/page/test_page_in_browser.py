@@ -111,22 +111,14 @@ def test_pointing_at_marks_and_cells_tells_details(show: Show, width: int) -> No
     page = show(width)
     tip = page.locator("#tip")
     assert tip.is_hidden()
-
     page.locator("g.failed").first.hover()
-
     assert tip.inner_text() == ("trial 2 failed, WrongResultError: It is <b>wrong</b> at (0, 0).")
     box = tip.bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= width
-
     page.locator("g.point").first.hover()
-
     assert "of the memory roof" in tip.inner_text() or "nearest roof" in tip.inner_text()
-
     page.locator("section").nth(1).locator("tbody tr.winner td").first.hover()
-
     assert tip.inner_text().startswith("number in its run; 0 is the default schedule; trial 4, ")
-
     page.locator("h1").hover()
-
     assert tip.is_hidden()

@@ -13,8 +13,8 @@ from tvm_layout_ext.report.layout_grids import strided_grid
 from tvm_layout_ext.report.page import render_page, workloads, write_plots
 from tvm_layout_ext.report.page.kernel import kernel_of
 from tvm_layout_ext.report.page.table import trial_table
+from tvm_layout_ext.tune.space.operator import Workload
 from tvm_layout_ext.tune.space.task import make_task
-from tvm_layout_ext.tune.space.workload import Workload
 
 
 def test_the_table_keeps_numbers_as_numbers_and_leaves_empty_columns_out() -> None:

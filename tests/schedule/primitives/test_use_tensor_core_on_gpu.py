@@ -15,7 +15,7 @@ from tests.programs.products import Product, scheduled
 from tests.schedule.primitives.test_use_tensor_core import TYPES, staged_by_stmatrix
 from tests.schedules.test_gemm import SMALL
 from tvm_layout_ext.schedules import gemm
-from tvm_layout_ext.tune.measure.verify import poison
+from tvm_layout_ext.tune.measure.reference.problem import poison
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 
 import tvm_layout_ext as tlx
-from tests.pipeline.corpus import cuda_source
+from tests.programs.emitted import cuda_text
 from tests.programs.pipelines import LANES, block, copy, loop, program
 from tests.programs.prefetched import scheduled
 from tests.sampling import pairs
@@ -65,7 +65,7 @@ def test_a_reversed_gather_keeps_its_load_in_the_prologue(stages: int) -> None:
     np.testing.assert_array_equal(found, expected)
     func = gathered(index, stages)
     mod = func if isinstance(func, tvm.IRModule) else tvm.IRModule.from_expr(func)
-    source = cuda_source(mod)
+    source = cuda_text(mod)
     assert ("W_ptr[0]" in source) == (stages > 1), source
 
 

@@ -15,7 +15,8 @@ from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
 from tests.coalesce import test_two_writers as writers
-from tests.pipeline.corpus import cuda_source, two_warp_buffers
+from tests.pipeline.corpus import two_warp_buffers
+from tests.programs.emitted import cuda_text
 from tests.programs.products import Product, scheduled, simulated
 from tests.transform.tvm_fixes import test_align_offsets as offsets
 from tests.transform.tvm_fixes import test_check_tile_bounds as tiles
@@ -27,7 +28,6 @@ from tvm_layout_ext import pipeline, te, transform
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.transform import tvm_fixes
 
-TARGET = tlx.cuda_target("sm_90a")
 Without = Callable[..., None]
 
 
@@ -46,14 +46,10 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Without:
     return take_out
 
 
-def _source(mod: Any) -> str:
-    return str(tvm.compile(mod, target=TARGET).mod.imports[0].inspect_source())
-
-
 def test_align_offsets(without: Without) -> None:
     """A vector that starts at an element offset is loaded element by element."""
     without("AlignOffsets")
-    assert "*(float4*)(A" not in _source(offsets.mapped().mod)
+    assert "*(float4*)(A" not in cuda_text(offsets.mapped())
 
 
 def test_check_tile_bounds(without: Without) -> None:
@@ -65,8 +61,8 @@ def test_check_tile_bounds(without: Without) -> None:
 def test_check_vectors(without: Without) -> None:
     """Two truth values move as 4 bytes, and six FP8 as 4."""
     without("CheckVectors")
-    assert "ushort2*" in _source(vectors.vectors("bool", 2).mod)
-    assert "uint1*" in _source(vectors.vectors("float8_e4m3fn", 6).mod)
+    assert "ushort2*" in cuda_text(vectors.vectors("bool", 2))
+    assert "uint1*" in cuda_text(vectors.vectors("float8_e4m3fn", 6))
 
 
 def test_expose_pointers(without: Without) -> None:
@@ -93,7 +89,7 @@ def test_lower_shared_results(without: Without) -> None:
 
 def test_lower_warp_memory() -> None:
     """Only the first of two warp buffers is given to the lanes in parts."""
-    assert "q_ptr[32]" in cuda_source(two_warp_buffers())
+    assert "q_ptr[32]" in cuda_text(two_warp_buffers())
 
 
 def test_pack_bytes(without: Without) -> None:
@@ -103,7 +99,7 @@ def test_pack_bytes(without: Without) -> None:
     b = te.compute((4, 512), lambda i, j: a[i, j] + tirx.const(7, "int8"), "B")
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     sch.auto_coalesce("B")
-    arguments = re.findall(r"make_int4\(([^;]*)\);", _source(sch.mod))
+    arguments = re.findall(r"make_int4\(([^;]*)\);", cuda_text(sch))
     assert any(text.count(",") == 15 for text in arguments)
 
 

@@ -20,9 +20,8 @@ from tests.tune.helpers import make_record, transpose_schedule
 from tvm_layout_ext import RecordError, ScheduleError, TargetError, cuda_target, export, te
 from tvm_layout_ext.tune.export.launches import KernelLaunch, host_plan
 from tvm_layout_ext.tune.export.text import cuda_text, header_text
-from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.operator import Workload, find_operator
 from tvm_layout_ext.tune.space.task import make_task
-from tvm_layout_ext.tune.space.workload import Workload
 
 TARGET = cuda_target("sm_90a")
 nvcc = pytest.mark.nvcc
@@ -179,7 +178,7 @@ def test_what_cannot_be_exported_is_refused(
     failed = record(status="error", error_class="WrongResultError")
     with pytest.raises(RecordError, match=r"failed \(WrongResultError\); it has no kernel"):
         export(failed, tmp_path / "turn")
-    with pytest.raises(RecordError, match="cannot be exported: transpose has the knobs"):
+    with pytest.raises(RecordError, match="has no kernel today: transpose has the knobs"):
         export(record(config={"tile": 3}), tmp_path / "turn")
     with pytest.raises(TargetError, match="nvcc refuses the kernel"):
         export(record(), tmp_path / "turn")

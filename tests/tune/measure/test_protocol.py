@@ -11,8 +11,8 @@ import pytest
 import tvm
 
 from tests.tune.artifacts import Shelf, doubling_task
+from tvm_layout_ext.tune.measure.backend import quartile_distance
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
-from tvm_layout_ext.tune.measure.measurement import quartile_distance
 from tvm_layout_ext.tune.measure.protocol import (
     MOST_COPIES,
     Arguments,
@@ -21,9 +21,8 @@ from tvm_layout_ext.tune.measure.protocol import (
     measure,
     timed,
 )
-from tvm_layout_ext.tune.measure.reference.problem import Problem
+from tvm_layout_ext.tune.measure.reference.problem import Problem, WrongResultError
 from tvm_layout_ext.tune.measure.reference.reference import Expected
-from tvm_layout_ext.tune.measure.verify import WrongResultError
 from tvm_layout_ext.tune.space.operator import Tolerance
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_layout_ext.tune.measure.job import Job
-from tvm_layout_ext.tune.measure.protocol import Measured, Timing
+from tvm_layout_ext.tune.measure.protocol import Job, Measured, Timing
 from tvm_layout_ext.tune.measure.trial_queue import Trial, TrialQueue, TryAgainError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tvm_layout_ext.tune.measure.verify import WrongResultError, poison, require_close
+from tvm_layout_ext.tune.measure.reference.problem import WrongResultError, poison, require_close
 from tvm_layout_ext.tune.space.operator import Tolerance
 
 EXACT = Tolerance()

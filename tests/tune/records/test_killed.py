@@ -16,7 +16,7 @@ from tests import sampling
 from tests.tune.helpers import BRIEF, FakeRunner
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Record, tune
-from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.measure.backend import Measurement
 from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.search import run
 from tvm_layout_ext.tune.space.knobs import Config

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.records.log import SCHEMA_VERSION, Log, Record
-from tvm_layout_ext.tune.space.workload import Workload
+from tvm_layout_ext.tune.space.operator import Workload
 
 _seconds = st.floats(min_value=1e-9, max_value=1e3)
 _maybe_text = st.none() | st.text(max_size=40)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.tune.records.log import Record
-from tvm_layout_ext.tune.records.ranking import NOISE, best_first
+from tvm_layout_ext.tune.records.record import NOISE, best_first
 
 
 def _measured(trial: int, seconds: float, cost: float | None) -> Record:

@@ -18,13 +18,12 @@ from tvm_layout_ext._compat import without_tensor_intrinsics
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import backend_pool
-from tvm_layout_ext.tune.measure.backend import Begun, InProcess
-from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.measure.backend import Begun, InProcess, Measurement
 from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.search import run
 from tvm_layout_ext.tune.search.batches import Batches
 from tvm_layout_ext.tune.search.design import Candidates
-from tvm_layout_ext.tune.search.interrupt import Interrupt
+from tvm_layout_ext.tune.search.history import Interrupt
 from tvm_layout_ext.tune.space.candidate import config_of
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task, make_task

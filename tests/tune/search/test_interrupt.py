@@ -15,7 +15,7 @@ from tvm_layout_ext.tune.records import records
 from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.search import run
 from tvm_layout_ext.tune.search.design import Candidates
-from tvm_layout_ext.tune.search.interrupt import Interrupt
+from tvm_layout_ext.tune.search.history import Interrupt
 
 
 def test_ctrl_c_in_a_callback_of_the_search_ends_it_and_not_the_process(

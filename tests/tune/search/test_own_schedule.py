@@ -12,11 +12,8 @@ from tvm import tirx
 
 from tests.tune.helpers import by_threads, doubled
 from tvm_layout_ext import te
-from tvm_layout_ext.cli import app
 from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
-from tvm_layout_ext.report.page import render_page, workloads
 from tvm_layout_ext.tune import Log, Result, apply_best, tune
-from tvm_layout_ext.tune.records.pruned import PRUNED, read_pruned
 from tvm_layout_ext.tune.space.knobs import Config, knob
 
 
@@ -151,39 +148,6 @@ def test_threads_and_what_the_schedule_refuses_are_pruned_and_counted(strategy: 
     assert {record.status for record in result.trials} == {"ok"}
     assert len(result.trials) == len(result.task.space.legal) == 4
     assert told[-1] == (4, 4)
-
-
-def test_what_was_pruned_is_in_the_log_for_its_report(tmp_path: Path) -> None:
-    """The page said that it knew no such operator."""
-    tiles = (8192, 16384)
-    first = staged("shared", tiles, log=tmp_path)
-    staged("shared", tiles, log=tmp_path)
-    (pruned,) = read_pruned(tmp_path)
-    (record,) = Log(tmp_path).read().records
-    assert pruned.is_of(record)
-    assert (pruned.legal, pruned.refused) == (1, {"shared memory": 1})
-    assert pruned.reasons == first.task.space.reasons
-    (view,) = workloads([record], kernels=False, pruned=[pruned])
-    assert view.space == (
-        "1 configurations are legal as far as they were scheduled; 1 were left out before building."
-    )
-    (row,) = view.refused
-    assert row[:3] == ["shared memory", "1", "before building"]
-    assert "needs 65,536 bytes of static shared memory" in row[3]
-    assert row[3] in render_page("log", [view])
-    page = tmp_path / "page.html"
-    app(["report", str(tmp_path), "-o", str(page), "--no-kernels"], standalone_mode=False)
-    assert row[3] in page.read_text()
-
-
-def test_lines_that_tell_of_no_pruning_are_skipped(tmp_path: Path) -> None:
-    staged("shared", (8192, 16384), log=tmp_path)
-    with (tmp_path / PRUNED).open("ab") as file:
-        file.write(b'null\n{"workload": 1}\n\xff\xfe\n[1\n{"refused": [1], "reasons": 2}\n')
-    assert len(read_pruned(tmp_path)) == 1
-    assert read_pruned(tmp_path / "trials.jsonl") == read_pruned(tmp_path / "none") == []
-    staged("shared", (8192,), log=tmp_path / "new")
-    assert not (tmp_path / "new" / PRUNED).exists()
 
 
 def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -> None:

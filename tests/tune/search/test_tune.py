@@ -15,8 +15,7 @@ from tests.tune.helpers import FakeRunner, offset_cost
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import backend_pool
-from tvm_layout_ext.tune.measure.backend import InProcess
-from tvm_layout_ext.tune.measure.measurement import Measurement
+from tvm_layout_ext.tune.measure.backend import InProcess, Measurement
 from tvm_layout_ext.tune.records.log import Log, Record
 from tvm_layout_ext.tune.search.tune import Result
 from tvm_layout_ext.tune.space.knobs import Config

@@ -67,17 +67,6 @@ def apply_binary(
     Examples
     --------
     >>> index = AxisInfo.of_range(0, 256)
-    >>> apply_binary("mul", index, AxisInfo.of_constant(4, (256,)), (256,))
-    AxisInfo(contiguity=(1,), divisibility=(4,), constancy=(1,), constant=None)
-
-    A mask ``i < n`` with n a multiple of 16 is uniform over groups of 16:
-
-    >>> bound = AxisInfo((1,), (16,), (256,))
-    >>> apply_binary("lt", index, bound, (256,)).constancy
-    (16,)
-
-    Only ``tir`` knows what an XOR keeps:
-
     >>> mask = AxisInfo.of_constant(16, (256,))
     >>> [apply_binary("xor", index, mask, (256,), r).contiguity for r in ("triton", "tir")]
     [(1,), (16,)]
@@ -101,7 +90,6 @@ def _fold(name: str, left: int | None, right: int | None, rules: RuleSet) -> int
 
 
 def _quotient(left: int, right: int) -> int:
-    """Divide as C does, towards zero."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
@@ -173,16 +161,7 @@ def _subtract(axis: Axis, _: int) -> tuple[int, int, int]:
 def add_pointer(
     pointer: AxisInfo, offset: AxisInfo, shape: Sequence[int], element_bits: int
 ) -> AxisInfo:
-    """Move pointers by a number of elements; divisibility stays in bytes.
-
-    Examples
-    --------
-    An aligned base, but the offset begins at 1: only 2 bytes can be relied on.
-
-    >>> base = AxisInfo((1,), (16,), (64,))
-    >>> add_pointer(base, AxisInfo.of_range(1, 65), (64,), 16).divisibility
-    (2,)
-    """
+    """Move pointers by a number of elements; divisibility stays in bytes."""
     element_bytes = max(1, element_bits // 8)
 
     def rule(axis: Axis, _: int) -> tuple[int, int, int]:

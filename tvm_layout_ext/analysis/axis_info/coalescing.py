@@ -37,14 +37,7 @@ class MemoryAccess:
 
     @property
     def vector(self) -> int:
-        """Elements along the first dim of the order that one instruction can take.
-
-        Examples
-        --------
-        >>> rows = AxisInfo((1, 64), (16, 16), (1, 1))
-        >>> MemoryAccess(rows, (32, 64), 16, True).vector
-        8
-        """
+        """Elements along the first dim of the order that one instruction can take."""
         dim = self.order[0]
         aligned = max(1, self.pointer.divisibility[dim] * 8 // max(8, self.element_bits))
         most = self.most_elements or max(1, 8 * MAX_ACCESS_BYTES // self.element_bits)
@@ -60,9 +53,6 @@ def choose_layout(
 
     Examples
     --------
-    A load of half and one of single precision that are added: both take 8 elements a thread, so
-    the sum needs no conversion.
-
     >>> runs = AxisInfo((1024,), (16,), (1,))
     >>> half = MemoryAccess(runs, (1024,), 16, True)
     >>> single = MemoryAccess(runs, (1024,), 32, True)
@@ -81,13 +71,7 @@ def choose_layout(
 
 
 def atomic_add_elements(element_bits: int, capability: int, *, floating: bool) -> int:
-    """Tell how many neighbours one atomic addition may take.
-
-    Examples
-    --------
-    >>> [atomic_add_elements(16, sm, floating=True) for sm in (80, 90)]
-    [2, 8]
-    """
+    """Tell how many neighbours one atomic addition may take."""
     if not floating or element_bits == 64:
         return 1
     if capability >= 90:

@@ -70,14 +70,8 @@ _LAST_BOUND, _BEYOND = (1 << 63) - 1, 1 << 64
 class IndexAnalyzer:
     """Finds axis information of the index expressions of one loop nest.
 
-    Parameters
-    ----------
-    axes : sequence of (Var, Range)
-        The variables to look along, slowest first, and what they range over.
-    ranges : mapping of Var to Range, optional
-        What other variables range over; they are taken as fixed while the axes run.
-    assumptions : Assumptions, optional
-        What the function promises about its arguments.
+    ``axes`` are the variables to look along, slowest first; other variables are taken as fixed
+    while they run, in their ``ranges``.
 
     Examples
     --------
@@ -85,10 +79,6 @@ class IndexAnalyzer:
     >>> axes = [(i, tvm.ir.Range(0, 32)), (j, tvm.ir.Range(0, 100))]
     >>> told = Assumptions((tirx.EQ(tirx.FloorMod(n, 8), 0),))
     >>> IndexAnalyzer(axes, assumptions=told).info(i * n + j).contiguity
-    (1, 8)
-    >>> IndexAnalyzer(axes, {n: tvm.ir.Range(0, 4096)}, told).info(i * n + j).contiguity
-    (1, 128)
-    >>> IndexAnalyzer(axes).info((j // 8 ^ i % 8) * 8 + j % 8).contiguity
     (1, 8)
     """
 
@@ -122,10 +112,7 @@ class IndexAnalyzer:
         return apply_binary("add", start, run, self.shape, "tir")
 
     def info(self, expression: Any) -> AxisInfo:
-        """Describe an expression, of integers or booleans, along the axes.
-
-        Of parts without a rule, vectors among them, only what does not vary is known.
-        """
+        """Describe an expression along the axes; of vectors only what does not vary is known."""
         if not expression.ty.is_scalar():
             return AxisInfo.unknown(len(self.shape))
         return self._within(expression, self._raw(expression))
@@ -174,10 +161,7 @@ class IndexAnalyzer:
         return self._choice(node.condition, node.true_value, node.false_value)
 
     def _choice(self, *parts: Any) -> AxisInfo:
-        """Choose between two values by a condition, which may differ between elements.
-
-        Triton forgets what divides both sides unless the condition is one for the whole tensor.
-        """
+        """Choose between two values by a condition, which may differ between elements."""
         condition, left, right = map(self.info, parts)
         if condition.constancy == self.shape:
             return select(condition, left, right, scalar=True)
@@ -203,10 +187,7 @@ class IndexAnalyzer:
         return opaque(sides[0], sides[-1], self.shape)
 
     def _load(self, node: Any) -> AxisInfo:
-        """Tell where a load repeats: where all its indices do.
-
-        Memory of one thread holds for each thread what it has stored there.
-        """
+        """Tell where a load repeats: where all its indices do, but in memory of one thread."""
         if str(node.source.scope()).startswith("local"):
             return AxisInfo.unknown(len(self.shape))
         indices = [self.info(index) for index in node.indices]

@@ -50,17 +50,8 @@ def times(a: int, b: int) -> int:
 
 @dataclass(frozen=True)
 class AxisInfo:
-    """Contiguity, divisibility and constancy along each axis.
+    """Contiguity, divisibility and constancy along each axis; a scalar has one of size 1.
 
-    Attributes
-    ----------
-    contiguity, divisibility, constancy : tuple of int
-        One number an axis; a scalar has one axis of size 1.
-    constant : int, optional
-        The value, where it is one known number throughout.
-
-    Examples
-    --------
     Along an axis with contiguity 1 every element begins a group, so its divisibility holds
     everywhere, and the other axes may have it too:
 
@@ -181,11 +172,7 @@ def transpose(info: AxisInfo, order: Sequence[int]) -> AxisInfo:
 
 
 def reshape(info: AxisInfo, shape: Sequence[int], to: Sequence[int]) -> AxisInfo:
-    """Renumber the elements in row-major order.
-
-    A new axis steps through the elements at one stride, which lies inside one old axis. It inherits
-    that axis' run if it walks along it, or its constancy as far as that reaches.
-    """
+    """Renumber the elements in row-major order."""
     if info.constant is not None:
         return AxisInfo.of_constant(info.constant, to)
     strides = _row_major_strides(shape)

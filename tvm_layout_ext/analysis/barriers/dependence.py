@@ -25,8 +25,6 @@ _ITERATIONS = 3
 
 @dataclass(frozen=True)
 class _Pending:
-    """An access since the last barrier."""
-
     access: SharedEffect
     node: Node  #: The leaf that made it
     at: Distances  #: Of the loops that go on, or have ended since
@@ -37,10 +35,9 @@ class _Pending:
 
 @dataclass(frozen=True)
 class UnorderedPair:
-    """Two accesses that nothing orders, and the statements that make them.
+    """Two accesses that nothing orders, and the statements that make them, in the loops ``around``.
 
-    A barrier between the two lies in all loops ``around``. If ``is_flying``, the first is an
-    asynchronous copy that no wait has covered, and no barrier helps.
+    If ``is_flying``, the first is an asynchronous copy that no wait has covered.
     """
 
     first: Node
@@ -225,11 +222,7 @@ def _most_groups(root: Node) -> int:
 def first_hazard(
     prints: Footprints, barriers: Iterable[Node] = (), dropped: Iterable[Node] = ()
 ) -> UnorderedPair | None:
-    """Find the first hazard of a kernel, in program order.
-
-    ``barriers`` are statements before which barriers are to stand, beside the kernel's own, and
-    ``dropped`` those of its own that are to go.
-    """
+    """The first hazard of a kernel with further ``barriers``, and without its ``dropped`` ones."""
     try:
         _DependenceWalk(prints, barriers, dropped).visit(prints.program.root, {})
     except _Found as found:

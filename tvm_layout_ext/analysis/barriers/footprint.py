@@ -120,10 +120,7 @@ class Footprints:
     def _values(
         self, access: SharedEffect, known: _Case
     ) -> tuple[dict[Symbol, Any], dict[Symbol, int]]:
-        """Values of all symbols of an access, other loops and threads along axes of their own.
-
-        Also how far apart values are that are not told apart, or 0.
-        """
+        """Values of all symbols of an access, other loops and threads along axes of their own."""
         others = [loop for loop in access.index_loops if loop.symbol not in known]
         others.sort(key=lambda loop: loop.symbol.name)
         # Threads lie along the last axis but one, lanes of a vector along the last.
@@ -213,13 +210,7 @@ def _cases(
 def _values_of(
     symbol: Symbol, whole: range | None, accesses: Sequence[SharedEffect]
 ) -> tuple[range, int]:
-    """Values of a symbol that make a difference to addresses, and how far apart equals are, or 0.
-
-    Raises
-    ------
-    Uncertain
-        If there are too many, or nobody knows.
-    """
+    """A symbol's values that make a difference to addresses, and the distance of equals, or 0."""
     if symbol is UNKNOWN:
         raise Uncertain(symbol.name)
     if whole is not None and len(whole) <= _FEW_VALUES:

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from .terms import Symbol, Term
+import numpy as np
+
+from .terms import UNKNOWN, Symbol, Term
 
 READ, WRITE, ATOMIC = "read", "write", "atomic"
 
 
 @dataclass(frozen=True, eq=False)
 class EnclosingLoop:
-    """A loop around an access; a ``while`` has neither start nor extent.
-
-    Each has a symbol of its own, also where TIR shares a variable among unrolled copies.
-    """
+    """A loop around an access, of a symbol of its own; a ``while`` has neither start nor extent."""
 
     symbol: Symbol
     start: Term | None
@@ -87,8 +86,7 @@ class Sync:
 class Node:
     """A statement: ``seq``, ``if``, ``loop``, ``scope`` (an attribute) or ``leaf``.
 
-    ``condition`` is that of an ``if`` or a ``while``; ``before`` and ``after`` are what happens
-    before and after its children and accesses.
+    ``before`` and ``after`` are what happens before and after its children and accesses.
     """
 
     stmt: Any
@@ -165,3 +163,29 @@ class Program:
     #: An operator whose synchronisation is not understood; a break, continue or return.
     foreign: str = ""
     jump: str = ""
+
+
+def divergent_barrier(program: Program) -> str:
+    """The innermost condition or loop around a barrier on which threads do not agree."""
+    for node in program.root.walk():
+        if node.is_barrier:
+            for around in node.ancestors():
+                if any(_differs(term, program) for term in around.decisions):
+                    return around.described()
+    return ""
+
+
+def _differs(term: Term, program: Program) -> bool:
+    """Whether threads are known to see different values, or nothing tells that they do not."""
+    if not term.varies or UNKNOWN in term.symbols:
+        return False
+    threads = (s for tag, s in program.symbols.items() if tag in program.threads)
+    axes = [symbol for symbol in threads if symbol in term.symbols]
+    if term.symbols != set(axes) or not all(symbol.extent for symbol in axes):
+        return True
+    grid = np.meshgrid(*(np.arange(symbol.extent) for symbol in axes), indexing="ij")
+    # The lanes of a vector lie along the last axis.
+    known = {symbol: index[..., None] for symbol, index in zip(axes, grid, strict=True)}
+    value = term.value(known)
+    lanes = value.reshape(-1, value.shape[-1])
+    return bool((lanes != lanes[:1]).any())

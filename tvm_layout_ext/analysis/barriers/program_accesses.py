@@ -13,10 +13,9 @@ from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir import ops
-from ...ir.atomics import atomic_of
 from ...ir.conditions import conjuncts
 from ...ir.ops import CHOICE
-from ...ir.pointers import OPAQUE, POINTER_OPS, constant, pointer_of
+from ...ir.pointers import OPAQUE, POINTER_OPS, atomic_of, constant, pointer_of
 from ..nest import element_bytes
 from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
 from .terms import Scope, Term
@@ -74,10 +73,7 @@ class _View:
 
 
 class AccessReader:
-    """Knows the shared buffers of a kernel, and finds what expressions and calls do to them.
-
-    It fills the program with the arenas, and with operators that barriers cannot be planned around.
-    """
+    """Finds what expressions and calls do to shared buffers; fills the program with the arenas."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

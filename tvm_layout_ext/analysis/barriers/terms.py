@@ -75,13 +75,7 @@ class Term:
         return int(evaluate(self.expr, {})) if is_number else None
 
     def value(self, values: Mapping[Symbol, Any]) -> Any:
-        """Evaluate for arrays of values, whose last axis is for the lanes of vectors.
-
-        Raises
-        ------
-        Uncertain
-            If a symbol has no value.
-        """
+        """Evaluate for arrays of values, whose last axis is for the lanes of vectors."""
         for symbol in self.symbols - values.keys():
             raise Uncertain(symbol.name)
         return evaluate(self.expr, {one.var: values[one] for one in self.symbols})

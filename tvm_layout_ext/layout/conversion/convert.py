@@ -59,16 +59,7 @@ def movement(src: LinearLayout, dst: LinearLayout) -> Movement:
 
 
 def scratch_bytes(src: LinearLayout, dst: LinearLayout, element_bits: int) -> int:
-    """Compute the bytes of shared memory that a conversion needs, moved by plain loads and stores.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> rows = BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]).to_linear([64, 64])
-    >>> columns = BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1]).to_linear([64, 64])
-    >>> scratch_bytes(rows, columns, 16), scratch_bytes(rows, rows, 16)
-    (8192, 0)
-    """
+    """Bytes of shared memory that a conversion needs, moved by plain loads and stores."""
     needed = movement(src, dst)
     if needed is Movement.CLUSTER:
         raise LayoutError("The conversion moves elements between blocks of a cluster.")
@@ -86,11 +77,7 @@ def _is_permutation(layout: LinearLayout) -> bool:
 
 
 def _exchanged_bits(src: LinearLayout, dst: LinearLayout) -> int:
-    """Count the register bits of ``src`` that become lane bits of ``dst``.
-
-    Bits that hold copies (zero vectors) are matched with each other, first in place, then in
-    order, registers before lanes; those can cross too.
-    """
+    """Count the register bits of ``src`` that become lane bits of ``dst``; copies match copies."""
     before, after = _bits(src), _bits(dst)
     registers = max(len(before["register"]), len(after["register"]))
     for bits in (before, after):

@@ -12,10 +12,7 @@ from ..linear import LinearLayout
 
 @dataclass(frozen=True)
 class Field:
-    """``width`` neighbouring bits of an index, each the XOR of as many bits of other indices.
-
-    ``sources`` are input dims, and the bit of each that goes to ``first``; the next go to the next.
-    """
+    """``width`` neighbouring bits of an index from ``first`` on, made of ``sources``."""
 
     first: int
     width: int
@@ -23,18 +20,7 @@ class Field:
 
 
 def bit_fields(layout: LinearLayout, out_dim: str) -> tuple[Field, ...]:
-    """Cut one output index into as few fields as possible, so that it can be computed by shifts.
-
-    Examples
-    --------
-    The column of a row-major tile of pairs: bit 0 is the register, the next two are the lane's.
-
-    >>> bases = {"register": [(0, 1)], "lane": [(0, 2), (0, 4), (1, 0)]}
-    >>> for field in bit_fields(LinearLayout.from_bases(bases, ["i", "j"]), "j"):
-    ...     print(field)
-    Field(first=0, width=1, sources=(('register', 0),))
-    Field(first=1, width=2, sources=(('lane', 0),))
-    """
+    """Cut one output index into as few fields as possible, so that it can be computed by shifts."""
     sources = _sources(layout, out_dim)
     fields, bit = [], 0
     while bit < len(sources):
@@ -67,16 +53,7 @@ def _sources(layout: LinearLayout, out_dim: str) -> list[list[tuple[str, int]]]:
 
 
 def per_thread(layout: LinearLayout) -> LinearLayout:
-    """Join lanes and warps to one dim ``thread``, and drop registers that are only copies.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> per_thread(BlockedLayout([1, 2], [8, 4], [2, 1], [1, 0]).to_linear([16, 8]))
-    ... # doctest: +NORMALIZE_WHITESPACE
-    Linear({register: [[0, 1]], thread: [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0], [8, 0]]},
-           {dim0: 16, dim1: 8})
-    """
+    """Join lanes and warps to one dim ``thread``, and drop registers that are only copies."""
     if layout.in_sizes.get("block", 1) > 1:
         raise LayoutError(
             f"The layout spreads the tensor over {layout.in_sizes['block']} blocks of a cluster; "
@@ -96,14 +73,7 @@ def join_threads(layout: LinearLayout) -> LinearLayout:
 
 
 def split_input(layout: LinearLayout, dim: str, parts: Mapping[str, Sequence[int]]) -> LinearLayout:
-    """Replace an input dim by several, each made of some of its bits.
-
-    Examples
-    --------
-    >>> layout = LinearLayout.identity(8, "register", "x")
-    >>> split_input(layout, "register", {"v": [1], "r": [0, 2]})
-    Linear({v: [[2]], r: [[1], [4]]}, {x: 8})
-    """
+    """Replace an input dim by several, each made of some of its bits."""
     vectors = layout.basis(dim)
     bases = {name: [vectors[bit] for bit in bits] for name, bits in parts.items()}
     bases |= {name: list(own) for name, own in layout.bases if name != dim}
@@ -116,13 +86,6 @@ def contiguous_bits(layout: LinearLayout, out_dim: str, most: int) -> tuple[int,
     As in a vector access, the run begins at a multiple of its length: no other input touches the
     low bits of the index, and the run moves no other index. ``most``, a power of two, is the
     longest run wanted.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> layout = BlockedLayout([2, 4], [8, 4], [1, 1], [0, 1]).to_linear([16, 16])
-    >>> contiguous_bits(layout, "dim1", 8), contiguous_bits(layout, "dim0", 8)
-    ((1, 2), (0,))
     """
     at = layout.out_names.index(out_dim)
     registers = layout.basis("register")
@@ -154,14 +117,6 @@ def same_thread(wanted: LinearLayout, held: LinearLayout) -> LinearLayout | None
     Both lead from register and thread to the tensor (:func:`per_thread`). What is wanted may be
     smaller than what is held. The result leads from registers of ``wanted`` to those of ``held``;
     None if some thread lacks an element, or holds it in another register than its neighbours.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> row = per_thread(BlockedLayout([1, 2], [8, 4], [1, 1], [1, 0]).to_linear([8, 8]))
-    >>> swapped = per_thread(BlockedLayout([1, 4], [8, 4], [1, 1], [1, 0]).to_linear([8, 8]))
-    >>> same_thread(row, row), same_thread(row, swapped)
-    (Linear({register: [[1]]}, {register: 2}), None)
     """
     wanted = LinearLayout(wanted.bases, held.out_dims)
     if wanted.basis("thread") != held.basis("thread"):

@@ -12,15 +12,9 @@ from .per_thread import contiguous_bits, join_threads
 
 @dataclass(frozen=True)
 class Transfer:
-    """One way between registers and shared memory.
+    """One way between registers and shared memory, ``vector`` register bits at once, lowest first.
 
-    Attributes
-    ----------
-    offsets : LinearLayout
-        From (register, thread) to (offset, round). Each round moves the registers that belong to
-        it; all use the same memory.
-    vector : tuple of int
-        The register bits that one access moves at once, lowest first.
+    ``offsets`` leads from (register, thread) to (offset, round).
     """
 
     offsets: LinearLayout
@@ -49,15 +43,6 @@ def plan_round_trip(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     """Plan the way through the shared layout that :func:`optimal_swizzle` finds.
 
     The layouts before and after lead from register, lane, warp and block (one) to the tensor.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> rows = BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0]).to_linear([32, 128])
-    >>> columns = BlockedLayout([1, 2], [32, 1], [1, 4], [0, 1]).to_linear([32, 128])
-    >>> plan = plan_round_trip(rows, columns, 32)
-    >>> plan.elements, plan.rounds, plan.write.vector, plan.read.vector
-    (4096, 1, (0,), (0,))
     """
     swizzle = optimal_swizzle(src, dst, element_bits)
     sizes = swizzle.in_sizes

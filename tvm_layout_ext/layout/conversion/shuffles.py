@@ -16,17 +16,9 @@ _LANE_BITS = log2(WARP_SIZE)
 class ShufflePlan:
     """As many exchanges as the result has registers; in each, every lane sends one register.
 
-    Which register that is may depend on one bit of the lane, and so may the place where the
-    element ends up; a select each does that. Registers are never indexed by the lane.
-
-    Attributes
-    ----------
-    send : LinearLayout
-        From (exchange, lane) to the register that the lane sends.
-    source : LinearLayout
-        From (exchange, lane) to the lane from which it takes.
-    place : LinearLayout
-        From (register of the result, lane) to the exchange that brought it.
+    ``send`` leads from (exchange, lane) to the register sent, ``source`` to the lane from which it
+    takes, ``place`` from (register of the result, lane) to the exchange that brought it. A select
+    does where that depends on one bit of the lane; registers are never indexed by it.
     """
 
     send: LinearLayout
@@ -45,15 +37,6 @@ def plan_shuffles(src: LinearLayout, dst: LinearLayout) -> ShufflePlan | None:
 
     The layouts have registers without copies. None if elements cross warps, or one select on each
     side is not enough.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> rows = BlockedLayout([1, 2], [1, 32], [1, 1], [1, 0]).to_linear([2, 64])
-    >>> singles = BlockedLayout([1, 1], [1, 32], [1, 1], [1, 0]).to_linear([2, 64])
-    >>> plan = plan_shuffles(rows, singles)
-    >>> plan.send.basis("lane"), plan.place.basis("lane")
-    (((0,), (0,), (0,), (0,), (1,)), ((1,), (0,), (0,), (0,), (0,)))
     """
     moves = dst.invert_and_compose(src)
     left = moves.without_identity(("block", "warp"))

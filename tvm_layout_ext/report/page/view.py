@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,8 +15,7 @@ from ...tune.apply.programs import Programs
 from ...tune.measure.builder.cubin import CompileError, PtxasError
 from ...tune.model.cost import FORMULA
 from ...tune.records.log import Record
-from ...tune.records.pruned import Pruned
-from ...tune.records.ranking import best_first
+from ...tune.records.record import best_first
 from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ...tune.space.task import make_task
@@ -84,15 +83,13 @@ def workloads(
     *,
     kernels: bool = True,
     told: Callable[[str], None] | None = None,
-    pruned: Sequence[Pruned] = (),
     programs: Programs | None = None,
 ) -> list[WorkloadView]:
     """Gather what the page shows, in the order in which workloads appear in the log.
 
     With ``kernels``, the default's and the winner's kernels are built again and explained, by the
     log's ``programs`` or as ready schedules. ``told`` is called with each title before, since that
-    takes seconds. ``pruned`` is what the log has of the spaces of users' schedules, the latest
-    last.
+    takes seconds.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -102,7 +99,7 @@ def workloads(
     for index, group in enumerate(groups.values(), 1):
         if told is not None:
             told(f"{group[0].workload} on {group[0].device}")
-        views.append(_workload(index, group, kernels, pruned, programs))
+        views.append(_workload(index, group, kernels, programs))
     return views
 
 
@@ -110,7 +107,6 @@ def _workload(
     index: int,
     group: list[Record],
     kernels: bool,
-    pruned: Sequence[Pruned],
     programs: Programs | None,
 ) -> WorkloadView:
     ranked = best_first(group)
@@ -122,7 +118,7 @@ def _workload(
     first = group[0]
     # Of a trial that failed no program was kept. It is looked up where it is needed.
     operator = partial(_operator, winner or first, programs)
-    space, left_out = _space(winner or first, pruned, operator)
+    space, left_out = _space(winner or first, operator)
     title = " ".join(str(first.workload).split())
     return WorkloadView(
         slug="_".join([str(index), *title.split()[:-1]]),
@@ -166,17 +162,9 @@ def _work(group: Sequence[Record], find: Callable[[], Operator]) -> tuple[float,
     return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
 
 
-def _space(
-    record: Record, pruned: Sequence[Pruned], find: Callable[[], Operator]
-) -> tuple[str, list[list[str]]]:
+def _space(record: Record, find: Callable[[], Operator]) -> tuple[str, list[list[str]]]:
     """A sentence on the legal space, and what each rule left out of it."""
     workload = record.workload
-    if mine := next((one for one in reversed(pruned) if one.is_of(record)), None):
-        text = (
-            f"{mine.legal:,} configurations are legal as far as they were scheduled; "
-            f"{sum(mine.refused.values()):,} were left out before building."
-        )
-        return text, _left_out(mine.refused, mine.reasons)
     if record.program is not None:
         return "Not known: a log has the programs of a user's trials, not the other candidates.", []
     try:
@@ -189,13 +177,9 @@ def _space(
         f"{len(space.legal):,} configurations are legal and worth trying; "
         f"{space.refused.total():,} combinations of the knobs were left out before building."
     )
-    return text, _left_out(space.refused, space.reasons)
-
-
-def _left_out(refused: Mapping[str, int], reasons: Mapping[str, str]) -> list[list[str]]:
-    return [
-        [rule, f"{count:,}", "before building", reasons.get(rule, "")]
-        for rule, count in sorted(refused.items(), key=lambda item: -item[1])
+    return text, [
+        [rule, f"{count:,}", "before building", space.reasons.get(rule, "")]
+        for rule, count in space.refused.most_common()
     ]
 
 

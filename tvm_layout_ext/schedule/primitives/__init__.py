@@ -1,5 +1,1 @@
-"""The primitives of TensorIR schedules, one a file.
-
-Each is also a method of ``tvm.s_tir.Schedule``: its first parameter ``sch`` is the schedule. Blocks
-are given by handle or by name.
-"""
+"""The primitives of TensorIR schedules, one a file; each is also a method of the schedule."""

@@ -26,11 +26,10 @@ def assume_divisible(buffer_or_var: Any, divisor: int) -> Any:
     A number counts as it is; of a buffer, the base address counts in bytes, as ``tt.divisibility``
     does in Triton. The vectors of ``auto_coalesce`` then need no guard of their own.
 
-    Inside a TVMScript function a call is a statement, ``T.assume``, and belongs at the head of the
-    function. Outside it is for TE: the promise is remembered with the variable or tensor, and
-    written into every function that ``create_schedule`` or :func:`create_prim_func` makes of it.
-    Lowering makes it a check on the host, which refuses arguments that break the promise; of base
-    addresses only a symbolic ``elem_offset`` can be checked there.
+    Inside a TVMScript function a call is a statement, ``T.assume``, at its head. Outside it is for
+    TE: the promise is written into every function that ``create_schedule`` or
+    :func:`create_prim_func` makes of the variable or tensor. Lowering makes it a check on the host;
+    of base addresses only a symbolic ``elem_offset`` can be checked there.
 
     Parameters
     ----------

@@ -20,16 +20,10 @@ def auto_coalesce(
 ) -> Outcome:
     """Map the loops of a block to threads so that its requests to memory are full and wide.
 
-    Called ``coalesce`` in Triton, where it chooses a layout. Only TVM's traced primitives are used,
-    so that the schedule replays from its trace.
-
-    ::
-
-        # before                          # after
-        for i in range(64):               for bx in T.thread_binding(2, "blockIdx.x"):
-            for j in range(32):               for tx in T.thread_binding(256, "threadIdx.x"):
-                B[i, j] = A[i, j]                 for v in T.vectorized(4):
-                                                      B[...] = A[...]
+    Called ``coalesce`` in Triton, where it chooses a layout. Of the possible mappings the best by a
+    model is taken, by TVM's traced primitives. Where none does what is needed the block is only
+    marked, and pass ``AutoCoalesce`` maps it when the program is lowered; ``docs/auto_coalesce.md``
+    tells what is done to which block.
 
     Parameters
     ----------
@@ -52,19 +46,6 @@ def auto_coalesce(
     -------
     Outcome
         What was done, with the sectors of each access before and after.
-
-    Notes
-    -----
-    Of the possible mappings the one with the fewest sectors is taken, counted at sampled warps.
-    Where no traced primitive does what is needed (a block that updates a buffer in place, or reads
-    one at several places, or whose staged loops are fused) the block is only marked, and pass
-    ``AutoCoalesce`` maps it when the program is lowered; ``text`` then begins so. The page
-    ``docs/auto_coalesce.md`` tells what is done to which block.
-
-    Raises
-    ------
-    ScheduleError
-        If an argument is not legal or the block cannot be mapped; the program is unchanged.
     """
     request = Request(num_threads, vector_bytes, stage)
     found = find_block(sch, block, "auto_coalesce")

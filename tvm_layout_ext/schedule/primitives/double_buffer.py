@@ -37,15 +37,6 @@ def versions_for_triton_stages(
     --------
     >>> [versions_for_triton_stages(s) for s in (1, 2, 3, 4)]
     [1, 1, 2, 3]
-    >>> versions_for_triton_stages(3, "wgmma")
-    3
-
-    Operands gathered by indices, and the indices, of which Triton stages none where it says 1:
-
-    >>> [versions_for_triton_stages(s, levels=2) for s in (2, 3, 4, 5, 6)]
-    [1, 1, 1, 2, 2]
-    >>> [versions_for_triton_stages(s, level=1, levels=2) for s in (2, 3, 4, 5, 6)]
-    [1, 2, 2, 3, 3]
     """
     number, of, at = whole(stages), whole(levels), whole(level)
     if number is None or number < 1:

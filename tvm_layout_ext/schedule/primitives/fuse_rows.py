@@ -48,11 +48,6 @@ def fuse_rows(
     keep : str
         Where a row stays between its uses: ``registers``, ``shared``, ``none`` (it is read again),
         or ``auto``.
-
-    Raises
-    ------
-    ScheduleError
-        If the blocks form no chain, or no plan is as wished.
     """
     wishes = Wishes(lanes, num_threads, vector_bytes, keep)
     listed = blocks if isinstance(blocks, Sequence) and not isinstance(blocks, str) else [blocks]

@@ -14,24 +14,9 @@ def persistent(sch: Any, loop: Any) -> None:
     """Launch as many blocks as there are multiprocessors; each takes tile after tile.
 
     The warpgroup that copies goes on to the next tile while the others store the last one, and the
-    start of a block is paid for once. Called "persistent kernels" in CUTLASS and Triton.
-
-    ::
-
-        for tile in T.thread_binding(512, "blockIdx.x"):
-            ...
-
-        for block in T.thread_binding(132, "blockIdx.x"):
-            for turn in range(4):
-                if turn * 132 + block < 512:
-                    ...                              # tile number turn * 132 + block
-
-    Only kernels of ``use_tensor_core(block, "wgmma")`` can be persistent.
-
-    Parameters
-    ----------
-    loop : LoopRV
-        A loop that is bound to the grid.
+    start of a block is paid for once. Called "persistent kernels" in CUTLASS and Triton. Only
+    kernels of ``use_tensor_core(block, "wgmma")`` can be persistent; ``loop`` is the one bound to
+    the grid.
     """
     nest = find_loop(sch, loop, "persistent")
     if not thread_tag(nest).startswith("blockIdx."):

@@ -16,7 +16,7 @@ from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup, is_warpgroup
 from ...ir.annotations import NOT_WARPGROUPS, TENSOR_CORE, WARPGROUP
-from ..block_tiles import by_warpgroups, by_warps, check_tile, why_no_warpgroups
+from ..block_tiles import check_tile, warp_loops, warpgroup_loops, why_no_warpgroups
 from ..handles import blockize_tiles, find_block, own_arch
 from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
 
@@ -27,46 +27,26 @@ _COLUMNS = 128
 
 @dataclass(frozen=True)
 class TensorCore:
-    """What :func:`use_tensor_core` leaves to the user to place.
+    """What :func:`use_tensor_core` leaves to the user to place: blocks and loops."""
 
-    Attributes
-    ----------
-    product : SBlockRV
-        Multiplies tiles of 16 x 16 x k; its loops are :attr:`batch`, :attr:`m`, :attr:`n`,
-        :attr:`k`, the last three counting tiles.
-    batch : tuple of LoopRV
-        One for each batch iterator, and for others of extent 1.
-    m, n, k : LoopRV
-        Loops over tiles.
-    a, b : SBlockRV
-        Copy an operand to shared memory, filled up with zeros. Their loops follow memory.
-    a_fragment, b_fragment : SBlockRV or None
-        Load tiles from shared memory into the registers of a warp; place them under a loop of k.
-        None for ``wgmma``, which reads shared memory.
-    result : SBlockRV
-        Reads the sums in registers; ``sch.distribute_epilogue`` gives each lane its own.
-    a_k_major, b_k_major : bool
-        Whether rows of the operand in memory lie along K. If not, ``ldmatrix`` transposes elements
-        of 16 bits; others are loaded one by one.
-    instruction : str
-        The instruction that was chosen.
-    warpgroup : LoopRV or None
-        With ``tile``: a loop over 64 rows each of a block's tile, for ``specialize_warps``.
-    """
-
-    product: Any
-    batch: tuple[Any, ...]
-    m: Any
+    product: Any  #: Multiplies tiles of 16 x 16 x k, in loops ``batch``, ``m``, ``n`` and ``k``
+    batch: tuple[Any, ...]  #: A loop for each batch iterator, and for others of extent 1
+    m: Any  #: Loops over tiles
     n: Any
     k: Any
-    a: Any
+    a: Any  #: Copy an operand to shared memory, filled up with zeros; the loops follow memory
     b: Any
+    #: Load tiles from shared memory into the registers of a warp; place them under a loop of k.
+    #: None for ``wgmma``, which reads shared memory.
     a_fragment: Any
     b_fragment: Any
-    result: Any
+    result: Any  #: Reads the sums in registers; ``sch.distribute_epilogue`` gives each lane its own
+    #: Whether rows of the operand in memory lie along K. If not, ``ldmatrix`` transposes elements
+    #: of 16 bits; others are loaded one by one.
     a_k_major: bool
     b_k_major: bool
-    instruction: str
+    instruction: str  #: The instruction that was chosen
+    #: With ``tile``: a loop over rows of a block's tile, for ``specialize_warps``.
     warpgroup: Any = None
 
 
@@ -134,9 +114,9 @@ def use_tensor_core(
     if multiples is None or tile is None:
         return found
     if isinstance(one, WarpgroupInstruction):
-        found = by_warpgroups(sch, found, multiples)
+        found = warpgroup_loops(sch, found, multiples)
     else:
-        found = by_warps(sch, found, multiples, one.shape)
+        found = warp_loops(sch, found, multiples, one.shape)
     return found
 
 
@@ -161,7 +141,6 @@ def _instruction(name: str, what: Contraction, multiples: Any, gpu: Architecture
 
 
 def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> list[int]:
-    """Multiples of m, n and k."""
     wanted = one.shape if multiples is None else multiples
     if not isinstance(wanted, Sequence) or len(wanted) != 3:
         raise ScheduleError(f"multiples are {wanted!r}; three are legal, of m, n and k.")
@@ -175,18 +154,12 @@ def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> 
 
 
 def _least_two(multiples: Sequence[int], what: Contraction, one: Unit) -> list[int]:
-    """Double what would be filled up to a single tile: TVM cannot move a copy of one tile.
-
-    Its ``compute_at`` looks for the copy's iterators in the region that the copy fills, from
-    which those of a single iteration are gone.
-    """
+    """Double what would be filled up to one tile, where ``compute_at`` finds no iterators."""
     dims = zip(multiples, one.shape, what.sizes, strict=True)
     return [2 * multiple if multiple == tile >= size else multiple for multiple, tile, size in dims]
 
 
 class _Builder:
-    """Applies the primitives, one method a step."""
-
     def __init__(self, sch: Any, block: Any, what: Contraction, one: Unit, scope: str) -> None:
         self.sch = sch
         self.block = block
@@ -274,7 +247,6 @@ class _Builder:
         ]
 
     def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
-        """Load tiles of one operand into the registers of a warp."""
         sch, one = self.sch, self.one
         assert isinstance(one, Instruction)
         buffer = sch.get(copy).writes[0].source

@@ -10,8 +10,7 @@ from tvm.tirx import IterVar
 
 from ...checks import whole
 from ...errors import ScheduleError
-from .axes import is_reduction
-from .records import StageRecord, StorageAlign
+from .records import StageRecord, StorageAlign, is_reduction
 
 SCOPES = ("global", "shared", "shared.dyn", "local", "warp")
 #: Scopes of matrix fragments.

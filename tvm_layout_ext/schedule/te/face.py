@@ -66,15 +66,9 @@ def _no_scan(op: te.Operation) -> None:
 class Schedule:
     """What a user asks of a computation, stage by stage; made by :func:`create_schedule`.
 
-    ``s[tensor]`` is the :class:`Stage` of a tensor or operation. The schedule only records;
-    ``s.sch``, ``tlx.lower`` and ``tlx.build`` apply it to TensorIR from scratch every time.
-
-    Attributes
-    ----------
-    stages : list of Stage
-        Producers first, the inputs among them.
-    rewrites : list
-        ``cache_read``, ``cache_write`` and ``rfactor`` in the order of the calls.
+    ``s[tensor]`` is the :class:`Stage` of a tensor or operation; ``stages`` lists them, producers
+    first. The schedule only records; ``s.sch``, ``tlx.lower`` and ``tlx.build`` apply it to
+    TensorIR from scratch every time.
     """
 
     def __init__(self, outputs: Sequence[te.Operation]) -> None:
@@ -102,7 +96,10 @@ class Schedule:
         self._by_op[op] = stage
 
     def __getitem__(self, key: Any) -> Stage:
-        """Return the stage of a tensor or operation."""
+        """Return the stage of a tensor or operation, or that of a name, as ``explain`` has it."""
+        if isinstance(key, str):
+            named = [s for s in self.stages if key in (s.name, s.name.replace(".", "_"))]
+            key = named[0].op if len(named) == 1 else key
         op = key.op if isinstance(key, te.Tensor) else key
         if isinstance(op, te.tensor.Operation) and op in self._by_op:
             return self._by_op[op]
@@ -217,11 +214,7 @@ class Schedule:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def fuse_rows(self, tensors: Sequence[Any], **wishes: Any) -> None:
-        """Put reductions and elementwise stages over the same rows into one kernel.
-
-        The stages keep the loops that they begin with. See :func:`.fuse_rows.fuse_rows` for the
-        arguments by name.
-        """
+        """Put stages over the same rows into one kernel, see :func:`.fuse_rows.fuse_rows`."""
         listed = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         stages = tuple(self[tensor] for tensor in listed)
         Wishes(**wishes)
@@ -238,10 +231,7 @@ class Schedule:
 
     @property
     def sch(self) -> s_tir.Schedule:
-        """A fresh TensorIR schedule with everything applied; changing it does not change this one.
-
-        Its function takes the inputs, in the order in which they are met, and then the outputs.
-        """
+        """A fresh TensorIR schedule with everything applied, of inputs and then outputs."""
         return self._materialised([*self._inputs(), *self._results()])
 
     def to_module(self, args: Sequence[Any], name: str = "main") -> tvm.IRModule:

@@ -12,8 +12,7 @@ from tvm.tirx import IterVar
 from ...checks import whole
 from ...errors import ScheduleError
 from . import tensors
-from .axes import AxisMap, is_reduction
-from .records import Fuse, Move, Reorder, Split, StageRecord
+from .records import AxisMap, Fuse, Move, Reorder, Split, StageRecord, is_reduction
 
 
 class Factored(NamedTuple):

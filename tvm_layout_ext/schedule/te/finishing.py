@@ -14,9 +14,8 @@ from ..handles import legal, reason
 from ..primitives.double_buffer import double_buffer
 from ..primitives.eviction_policy import eviction_policy
 from ..primitives.swizzle import swizzle
-from .axes import Axes, is_reduction
 from .nests import Nests
-from .records import StageRecord
+from .records import Axes, StageRecord, is_reduction
 from .tensor_intrin import TensorIntrin, check_fits
 
 
@@ -38,10 +37,9 @@ class Finisher:
     def _initialise(self, stage: StageRecord) -> None:
         """Initialise a reduction before its outermost reduction loop, where TE does it.
 
-        A reduction over threads keeps its initialisation, which LowerCrossThreadReduction needs.
-        One that a tensor intrinsic does whole is initialised before the intrinsic. Where TensorIR
-        cannot take a reduction apart, because a fusion around it left loops of varying extent, the
-        initialisation stays inside, under a condition.
+        One over threads keeps its initialisation, which LowerCrossThreadReduction needs. Where
+        TensorIR cannot take a reduction apart, because a fusion left loops of varying extent, it
+        stays inside, under a condition.
         """
         reductions = [axis for axis in stage.leaf if is_reduction(axis)]
         bound = any(is_reduction(axis) for axis, _ in stage.bound)

@@ -17,17 +17,7 @@ def create() -> IRBuilder:
 
 
 class IRBuilder:
-    """Collects statements in order; :meth:`get` gives them as one.
-
-    Examples
-    --------
-    .. code-block:: python
-
-        ib = te.ir_builder.create()
-        ib.emit(dst.vstore([0], src.vload([0], "float32x4")))
-        ib.emit(tvm.tirx.call_extern("int32", "flush", dst.access_ptr("r")))
-        return ib.get()
-    """
+    """Collects statements in order; :meth:`get` gives them as one."""
 
     def __init__(self) -> None:
         self._statements: list[tirx.Stmt] = []

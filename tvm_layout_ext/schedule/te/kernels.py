@@ -9,27 +9,20 @@ from tvm import sym, tirx
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
-from .axes import AxisMap, is_reduction
-from .records import StageRecord
+from .records import AxisMap, StageRecord, is_reduction
 
 _VIRTUAL = ("vthread.x", "vthread.y", "vthread.z")
 
 
 def _kernel_of(stage: StageRecord, opened: set[StageRecord]) -> StageRecord:
-    """The stage that opens the kernel that this one runs in: the outermost that binds a thread.
-
-    ``opened`` are the stages around which a grid of one block was put.
-    """
+    """The stage that opens the kernel that this one runs in: the outermost that binds a thread."""
     root = stage.root_stage()
     owners = [parent for parent, _ in stage.bound_around()]
     return root if root in opened else [stage, *owners][-1]
 
 
 def thread_tags(stage: StageRecord) -> AxisMap[str]:
-    """Tag, by the loop, of every thread that a stage binds.
-
-    TensorIR makes loops of one tag one loop. So each plain ``vthread`` gets a tag of its own.
-    """
+    """Tag, by the loop, of every thread that a stage binds; each plain ``vthread`` has its own."""
     bound = stage.bound
     free = [tag for tag in _VIRTUAL if all(thread.thread_tag != tag for _, thread in bound)]
     tags: AxisMap[str] = AxisMap()
@@ -48,10 +41,8 @@ def thread_tags(stage: StageRecord) -> AxisMap[str]:
 def check_threads(stage: StageRecord, scope: str, opened: set[StageRecord]) -> None:
     """Refuse threads that would leave part of an attached stage undone, inside a kernel.
 
-    The blocks of a grid neither share on-chip memory nor wait for each other, so nothing inside
-    can be dealt out to them. A virtual thread keeps a copy of its own of what it fills. And local
-    memory cannot be filled by other threads than those that own it, while shared memory is filled
-    by the threads around it, together.
+    Nothing inside can be dealt out to the blocks of a grid, a virtual thread keeps a copy of its
+    own of what it fills, and local memory can be filled by its own thread only.
     """
     around = {str(thread.thread_tag) for _, thread in stage.bound_around()}
     if not around and stage.root_stage() not in opened:
@@ -103,10 +94,7 @@ def check_extents(
     opened: set[StageRecord],
     loop_of: Callable[[StageRecord, IterVar], tirx.For],
 ) -> None:
-    """Refuse a thread that two stages of one kernel bind with different numbers of iterations.
-
-    TensorIR would launch those of the first and leave the rest of the other undone.
-    """
+    """Refuse a thread that two stages of one kernel bind with different numbers of iterations."""
     analyzer = sym.Analyzer()
     seen: dict[tuple[StageRecord, str], tuple[StageRecord, Any]] = {}
     for stage in reversed(stages):
@@ -124,11 +112,7 @@ def check_extents(
 def check_uniform(
     stage: StageRecord, scope: str, loop_of: Callable[[StageRecord, IterVar], tirx.For]
 ) -> None:
-    """Refuse shared memory filled in a loop that not all threads run equally often.
-
-    Its barriers would be in that loop. Several versions need as many iterations in every block,
-    too.
-    """
+    """Refuse shared memory filled in a loop that not all threads, or blocks, run equally often."""
     if not scope.startswith("shared"):
         return
     around = [(parent, axis, loop_of(parent, axis)) for parent, axis, _ in stage.loops_around()]

@@ -39,11 +39,7 @@ def materialise(
     chains: Sequence[Chain],
     args: list[Any],
 ) -> s_tir.Schedule:
-    """Create a TensorIR schedule of function ``main`` with everything applied.
-
-    ``args`` are its parameters; ``stage_of`` finds the stage of an operation.
-    What TensorIR refuses is a ScheduleError that names it.
-    """
+    """Create a TensorIR schedule of function ``main`` with everything applied."""
     with legal("the computation"):
         func = create_prim_func(args)
     # The extra checks of "all" cost twice the time and find only defects of TVM itself.
@@ -93,7 +89,6 @@ class _Materialiser:
             self.nests.of[stage_of(op)] = StageNest(block, axes, axes)
 
     def rewrite(self, rewrite: Rewrite) -> None:
-        """Apply what makes new blocks."""
         if isinstance(rewrite, CacheRead):
             self._cache_read(rewrite)
         elif isinstance(rewrite, CacheWrite):

@@ -10,16 +10,14 @@ from tvm import s_tir, te, tirx
 from tvm.tirx import IterVar
 
 from ..handles import legal
-from .axes import AxisMap
-from .records import Attach, Fuse, Move, Split, StageRecord
+from .records import Attach, AxisMap, Fuse, Move, Split, StageRecord
 
 
 @dataclass
 class StageNest:
     """The block of a stage, and the loop of every leaf axis.
 
-    ``root_loops`` are its root axes in the order of the loops around it, while it is not moved;
-    ``iter_axes`` are the same in the order of its block iterators.
+    ``root_loops`` are its root axes in the order of the loops, ``iter_axes`` of its iterators.
     """
 
     block: Any
@@ -31,8 +29,7 @@ class StageNest:
 class Nests:
     """Blocks and loops of all stages, found and moved in one TensorIR schedule.
 
-    ``of`` holds the stages that have a block, ``opened`` the kernels that were given a grid of one
-    block.
+    ``opened`` are the kernels that were given a grid of one block.
     """
 
     def __init__(self, sch: s_tir.Schedule, args: list[Any]) -> None:

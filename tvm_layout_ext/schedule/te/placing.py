@@ -11,10 +11,9 @@ from ...errors import ScheduleError
 from ...transform.auto_coalesce import Request, coalesce
 from ..handles import legal
 from ..primitives.eviction_policy import eviction_policy
-from .axes import is_reduction
 from .kernels import check_parallel, check_threads, thread_tags
 from .nests import Nests, StageNest
-from .records import Attach, LoopMark, StageRecord
+from .records import Attach, LoopMark, StageRecord, is_reduction
 
 #: ``index`` of ``compute_at``: producers of one loop then stand in the order of the stages.
 _FIRST_PLACE = -2
@@ -43,11 +42,7 @@ class Placer:
             self._open_kernel(stage, nest)
 
     def _open_kernel(self, stage: StageRecord, nest: StageNest) -> None:
-        """Give a kernel without blockIdx a grid of one block, if it has on-chip buffers to hold.
-
-        TVM would begin the kernel at the threadIdx loop, and allocate on the host what is computed
-        in loops around it.
-        """
+        """Give a kernel without blockIdx a grid of one block, if it has on-chip buffers to hold."""
         tags = [thread.thread_tag for _, thread in stage.bound]
         if not tags or any(tag.startswith("blockIdx") for tag in tags):
             return
@@ -112,10 +107,7 @@ class Placer:
             )
 
     def _check_predicate(self, stage: StageRecord) -> None:
-        """Accept the one store predicate that TensorIR applies, refuse others.
-
-        LowerCrossThreadReduction lets only thread 0 store, which classic schedules asked for.
-        """
+        """Accept the one store predicate that TensorIR applies, thread 0's; refuse others."""
         predicate = stage.store_predicate
         if predicate is None:
             return

@@ -2,16 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tvm import te
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
 from ...transform.auto_coalesce import Request
-from .axes import Axes, AxisMap
+
+T = TypeVar("T")
+
+
+def new_axis(name: str, reduction: bool, dom: Any = None) -> IterVar:
+    """Create an axis; one made by a split or a fusion has no domain until bounds are known."""
+    return IterVar(dom, name, IterVar.CommReduce if reduction else IterVar.DataPar)
+
+
+def is_reduction(axis: IterVar) -> bool:
+    """Whether an axis is one that a reduction sums over."""
+    return bool(axis.iter_type == IterVar.CommReduce)
+
+
+class Axes(list[IterVar]):
+    """An ordered list of axes, outermost first."""
+
+    def __contains__(self, axis: Any) -> bool:
+        return any(axis.same_as(mine) for mine in self)
+
+    def __str__(self) -> str:
+        return ", ".join(axis.var.name for axis in self) or "none"
+
+    def position(self, axis: IterVar) -> int:
+        """Position of an axis that is in the list."""
+        return next(i for i, mine in enumerate(self) if axis.same_as(mine))
+
+
+class AxisMap(MutableMapping[IterVar, T]):
+    """A dictionary keyed by axes, which cannot be hashed; their variables can."""
+
+    def __init__(self) -> None:
+        self._items: dict[Any, tuple[IterVar, T]] = {}
+
+    def __getitem__(self, axis: IterVar) -> T:
+        return self._items[axis.var][1]
+
+    def __setitem__(self, axis: IterVar, value: T) -> None:
+        self._items[axis.var] = axis, value
+
+    def __delitem__(self, axis: IterVar) -> None:
+        del self._items[axis.var]
+
+    def __iter__(self) -> Iterator[IterVar]:
+        return iter([axis for axis, _ in self._items.values()])
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 @dataclass(frozen=True)
@@ -53,10 +100,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class LoopMark:
-    """What one loop becomes: ``kind`` is bind, vectorize, unroll, parallel or tensorize.
-
-    ``value`` is the thread axis of ``bind`` and the intrinsic of ``tensorize``.
-    """
+    """What a loop becomes; ``value`` is a thread axis, or the intrinsic of ``tensorize``."""
 
     kind: str
     value: Any = None
@@ -94,20 +138,9 @@ class StorageAlign:
 class StageRecord:
     """What was asked of one operation; :class:`.stage.Stage` has the calls that ask for it.
 
-    Attributes
-    ----------
-    op : te.Operation
-        The operation; ``cache_write`` and ``rfactor`` give the stage another one.
-    inputs : list of StageRecord
-        The stages that it reads.
-    stages : list of StageRecord
-        All stages of the schedule, producers first.
-    root : Axes
-        ``op.axis`` and then ``op.reduce_axis``.
-    leaf : Axes
-        The loops as they are now, outermost first.
-    used : Axes
-        The axes that a split or a fusion replaced.
+    ``inputs`` are the stages that it reads, ``stages`` all of the schedule, producers first;
+    ``root`` has ``op.axis`` and ``op.reduce_axis``, ``leaf`` the loops as they are now, ``used``
+    what a split or a fusion replaced.
     """
 
     op: te.Operation
@@ -229,8 +262,7 @@ class CacheWrite:
 class RFactor:
     """``partial`` keeps one result for each iteration of ``axis``; ``target`` combines them.
 
-    ``root`` and ``moves`` are those of the target from before. The loops of both stages follow in
-    the order in which TensorIR's ``rfactor`` leaves them.
+    ``root`` and ``moves`` are those of the target from before.
     """
 
     target: StageRecord

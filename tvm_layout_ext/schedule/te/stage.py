@@ -16,16 +16,25 @@ from ..primitives.double_buffer import check_async_copy, check_num_stages
 from ..primitives.eviction_policy import check_policy
 from ..primitives.swizzle import SwizzleMode
 from . import checks
-from .axes import Axes, is_reduction, new_axis
-from .records import Attach, Fuse, LoopMark, Move, Reorder, Split, StageRecord
+from .records import (
+    Attach,
+    Axes,
+    Fuse,
+    LoopMark,
+    Move,
+    Reorder,
+    Split,
+    StageRecord,
+    is_reduction,
+    new_axis,
+)
 
 
 class Stage(StageRecord):
     """How one operation is computed; made by a :class:`.Schedule`, found as ``s[tensor]``.
 
-    Every call is checked at once as far as that needs no bounds, and recorded. TensorIR sees the
-    record when the schedule is materialised, in one fixed order. So the order of calls on different
-    stages does not matter. ``op``, ``root`` and ``leaf`` are those of :class:`.StageRecord`.
+    Every call is checked as far as that needs no bounds, and recorded; TensorIR sees the record in
+    one fixed order, so the order of calls on different stages does not matter.
     """
 
     @property
@@ -215,10 +224,7 @@ class Stage(StageRecord):
         self.alignments = []
 
     def double_buffer(self, num_stages: int = 2, *, async_copy: bool | str = "auto") -> None:
-        """Keep ``num_stages`` versions of this cache, so that copying overlaps computing.
-
-        See :func:`.double_buffer.double_buffer` for what the arguments mean.
-        """
+        """Keep versions of this cache, see :func:`.double_buffer.double_buffer`."""
         if not self.is_cache:
             raise ScheduleError(
                 f"double_buffer needs a stage that cache_read made; {self.name} is none."
@@ -233,10 +239,11 @@ class Stage(StageRecord):
         vector_bytes: int = MAX_ACCESS_BYTES,
         stage: str = "auto",
     ) -> None:
-        """Map this stage's loops to threads so that its memory requests are full and wide.
+        """Map this stage's loops to threads, in place of splitting and binding them.
 
-        Takes the place of splitting and binding them; see
-        :func:`.auto_coalesce.auto_coalesce` for what the arguments mean.
+        See :func:`.auto_coalesce.auto_coalesce` for what the arguments mean. Unlike there nothing
+        is returned, for the mapping is chosen when the whole schedule is applied;
+        :func:`tvm_layout_ext.explain` prints it.
         """
         if not isinstance(self.op, te.ComputeOp):
             self.refuse_output("auto_coalesce")
@@ -248,18 +255,11 @@ class Stage(StageRecord):
         self.coalesce = Request(num_threads, vector_bytes, stage)
 
     def eviction_policy(self, policy: str) -> None:
-        """Let L2 evict what this stage stores to global memory last, or first.
-
-        See :func:`.eviction_policy.eviction_policy` for the policies.
-        """
+        """Let L2 evict the results last, or first, see :func:`.eviction_policy`."""
         self.policy = check_policy(policy)
 
     def set_store_predicate(self, predicate: Any) -> None:
-        """Store the result where ``predicate`` holds: ``thread.var.equal(0)``, and nothing else.
-
-        TensorIR lets thread 0 of a reduction over threads store, so there the call changes nothing;
-        any other predicate is refused when the schedule is applied.
-        """
+        """Store where ``thread.var.equal(0)`` holds, as TensorIR does, and nothing else."""
         if not is_prim_expr(predicate):
             raise ScheduleError(
                 f"set_store_predicate on stage {self.name} needs an expression like "
@@ -283,10 +283,7 @@ class Stage(StageRecord):
         )
 
     def tensorize(self, axis: IterVar, intrin: Any) -> None:
-        """Compute the loops from ``axis`` inwards by a tensor intrinsic.
-
-        ``intrin`` comes from ``te.decl_tensor_intrin``, or is the name of one that TVM knows.
-        """
+        """Compute the loops from ``axis`` inwards by an intrinsic, declared or named."""
         if not isinstance(intrin, str) and not isinstance(getattr(intrin, "name", None), str):
             raise ScheduleError(
                 f"tensorize on stage {self.name} needs what te.decl_tensor_intrin gives, or the "

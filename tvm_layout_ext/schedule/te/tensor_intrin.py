@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from ...errors import ScheduleError
-from ...ir.queries import substitute
+from ...ir.queries import blocks_in, substitute
 from ...ir.rebuild import whole_region
 
 #: The parts of an intrinsic, by what of a reduction they do.
@@ -27,16 +27,8 @@ PARTS = ("body", "reset", "update")
 class TensorIntrin:
     """An intrinsic that ``s[tensor].tensorize(axis, intrin)`` takes; not registered yet.
 
-    Attributes
-    ----------
-    name : str
-        What it is called in messages and in the name under which TVM knows it.
-    op : te.ComputeOp
-        The compute that it does.
-    build : callable
-        Maps a part of :data:`PARTS` and the buffers to the implementation; None if it has none.
-    binds : list
-        For each buffer, the one that the user declared, or None.
+    ``build`` maps a part of :data:`PARTS` and the buffers to the implementation, or None; ``binds``
+    has the buffer that the user declared for each, or None.
     """
 
     name: str
@@ -53,7 +45,6 @@ class TensorIntrin:
     def register(self, part: str, scopes: Sequence[str]) -> str:
         """Register one part, unless that is done; the name is the same in every process.
 
-        ``body`` is the whole compute, ``reset`` initialises a reduction, ``update`` does one step.
         ``scopes`` are the memory of each input and of the output, where none was declared.
         """
         key = (part, *scopes)
@@ -104,14 +95,6 @@ def decl_tensor_intrin(
     binds : dict of te.Tensor to Buffer, optional
         Buffers with alignment, strides or memory of their own. A tensor without one takes the
         memory that it has where the intrinsic is used, and any stride between its rows.
-
-    Examples
-    --------
-    >>> X = te.placeholder((64,), name="X")
-    >>> Y = te.compute((64,), lambda i: X[i], name="Y")
-    >>> copy = lambda ins, outs: outs[0].vstore([0], ins[0].vload([0], "float32x64"))
-    >>> decl_tensor_intrin(Y.op, copy, name="row_copy").name
-    'row_copy'
     """
     _check_compute(op)
     tensors = [*op.input_tensors, op.output(0)]
@@ -227,17 +210,13 @@ def _without_init(block: s_tir.SBlock) -> s_tir.SBlock:
 
 def _in_read_order(body: tirx.Stmt, buffers: list[tirx.Buffer]) -> list[tirx.Buffer]:
     """Inputs as the described block lists them, then the output."""
-    reads: list[Any] = []
-    tvm_ffi.structural_walk(body, [(s_tir.SBlock, lambda block: reads.extend(block.reads))])
+    reads = [region for block in blocks_in(body) for region in block.reads]
     output = buffers[-1]
     return [*(r.source for r in reads if not r.source.same_as(output)), output]
 
 
 def check_fits(name: str, site: s_tir.SBlock, desc: tirx.PrimFunc) -> None:
-    """Refuse loops whose buffers cannot be those of an intrinsic's description.
-
-    TVM compares the expressions, and prints two programs; this names the first difference.
-    """
+    """Refuse loops whose buffers cannot be those of an intrinsic's description."""
     root = desc.body.block
     for verb, mine, wanted in (
         ("write", site.writes, root.writes),

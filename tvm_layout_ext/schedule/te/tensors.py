@@ -1,8 +1,4 @@
-"""Tensors of the stages that ``cache_read``, ``cache_write`` and ``rfactor`` create.
-
-They stand for buffers that TensorIR's own primitives make; what counts is their shape, their axes
-and that each is a key of the schedule.
-"""
+"""Tensors of the stages that ``cache_read``, ``cache_write`` and ``rfactor`` create."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from tvm.te import _ffi_api
 from tvm.tirx import IterVar
 
 from ...ir.queries import substitute
-from .axes import new_axis
+from .records import new_axis
 
 
 def _compute_op(like: te.Operation, name: str, axes: Sequence[IterVar], body: Any) -> te.Operation:
@@ -31,10 +27,7 @@ def copy_of(tensor: te.Tensor, scope: str) -> te.Tensor:
 
 
 def shadow_of(op: te.Operation, scope: str) -> tuple[te.Tensor, te.Operation]:
-    """The tensor that computes what ``op`` did, and the copy that ``op`` becomes.
-
-    The copy keeps ``op.axis``; the new tensor keeps ``op.reduce_axis``.
-    """
+    """The tensor that computes, and reduces, what ``op`` did, and the copy ``op`` becomes."""
     axes = [new_axis(f"{axis.var.name}.c", False, axis.dom) for axis in op.axis]
     fresh = {old.var: new.var for old, new in zip(op.axis, axes, strict=True)}
     body = [substitute(value, fresh) for value in op.body]
@@ -52,8 +45,7 @@ def partial_of(
 ) -> tuple[te.Operation, te.Operation]:
     """The operation of partial results, and the reduction over them that ``op`` becomes.
 
-    ``factor`` was a reduction axis and is a data axis of the partial results, at ``factor_axis``;
-    they still sum over ``rest``. ``index`` has the values there of old reduction variables.
+    ``index`` has the values there of old reduction variables.
     """
     reduce = op.body[0]
     axes = [new_axis(axis.var.name, False, axis.dom) for axis in op.axis]

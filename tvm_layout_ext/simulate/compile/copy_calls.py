@@ -2,10 +2,8 @@
 
 ``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
 The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
-rest; with ``ignore-src``, nothing is read where it is true (PTX ISA, ``cp.async``). A source size
-that is no constant must be whole elements; threads that read different sizes at once count as
-requests of their own. Indices that the address of a source loads are loaded by every thread, also
-by those that read nothing there.
+rest; with ``ignore-src``, nothing is read where it is true. Threads that read different sizes at
+once count as requests of their own. Indices in the address of a source are loaded by every thread.
 """
 
 from __future__ import annotations

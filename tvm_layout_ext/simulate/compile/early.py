@@ -17,11 +17,7 @@ _CONTROL = ops.PTX_GRIDDEPCONTROL
 
 @dataclass(frozen=True)
 class Early:
-    """What a kernel does before it waits for the kernels before it.
-
-    ``reads`` and ``writes`` are numbers of parameters' storages: those touched before the wait, or
-    ever if it never waits.
-    """
+    """Numbers of the storages touched before the kernel waits for those before it."""
 
     dependent: bool
     waits: bool
@@ -30,10 +26,7 @@ class Early:
 
 
 def find_early(kernel: Any, places: Places) -> Early:
-    """Read off a device function what it does before its wait.
-
-    Only a wait that every thread comes to counts, outside of branches and loops.
-    """
+    """What a device function does before its wait, to which every thread must come."""
     before: list[Any] = []
     waits = _up_to_wait(kernel.body, before)
     reads: set[int] = set()

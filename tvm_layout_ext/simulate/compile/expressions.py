@@ -18,10 +18,7 @@ _RANK_OF_SLOT = 3
 
 
 class ExpressionCompiler:
-    """Turns expressions into functions of (path, mask).
-
-    Subclasses say what loads and calls mean.
-    """
+    """Turns expressions into functions of (path, mask); subclasses do loads and calls."""
 
     def __init__(self) -> None:
         self.scope: dict[int, Code] = {}
@@ -170,10 +167,7 @@ class ExpressionCompiler:
         return [(sign, code)]
 
     def _sum(self, expr: Any) -> Code:
-        """Add up a sum with its fixed terms first, so that they are computed once.
-
-        Integer sums may be put in any order: they wrap, they do not round.
-        """
+        """Add up a sum with its fixed terms first, which are computed once; integers wrap."""
         terms = self._terms(expr, 1)
         fixed = [t for t in terms if t[1].rank in (LAUNCH, FIXED) and not t[1].taint]
         rest = [t for t in terms if not (t[1].rank in (LAUNCH, FIXED) and not t[1].taint)]

@@ -1,8 +1,6 @@
 """Math functions of device code, by the names that TVM's CUDA lowering gives them.
 
-TVM turns ``T.exp`` into a call of ``expf``, ``hexp``, ``exp`` or, with fast math, ``__expf``. Float
-types narrower than 32 bits compute in float32 and round once, as CUDA's half functions do to
-within their error bound.
+Float types narrower than 32 bits compute in float32 and round once.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir import ops
-from ...ir.policy_stores import is_policy_store, plain_store
+from ...ir.pointers import is_policy_store, plain_store
 from ..memory import async_copy
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
 from ..model.places import handle
@@ -176,8 +176,8 @@ class PlainCompiler(DeviceCompiler):
     def _warp_barrier(self, call: Any) -> Run:
         """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
 
-        For the latter, TVM's CUDA code generator emits nothing: its all-reduce relies on volatile
-        accesses and on threads of a warp that stay together, as threads of a batch do here.
+        The latter prints as nothing: TVM's all-reduce relies on threads of a warp that stay
+        together.
         """
         if op_name(call) == STORAGE_SYNC and str(call.args[0].value) != "warp":
             raise NotModelled(f"The simulated GPU does not model {call}.")
@@ -206,7 +206,6 @@ def _own(value: Any) -> Any:
 
 
 def _in_turn(runs: list[Run | None]) -> Run | None:
-    """One function that runs several."""
     some = [run for run in runs if run is not None]
     if len(some) <= 1:
         return some[0] if some else None
@@ -245,8 +244,6 @@ def _split(batch: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
 def _even_loop(
     slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
 ) -> Run:
-    """Loop with the same bounds for all threads."""
-
     def run(s: Any, m: Any) -> None:
         start = int(first.run(s, m))
         slots, make = s.slots, dtype.type
@@ -260,7 +257,6 @@ def _even_loop(
 def _ragged_loop(
     slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
 ) -> Run:
-    """Loop whose bounds differ among threads."""
     low, size = first.pair, extent.pair
 
     def run(s: Any, m: Any) -> None:

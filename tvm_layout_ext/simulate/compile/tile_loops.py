@@ -36,7 +36,6 @@ def _thread(c: DeviceCompiler) -> Any:
 
 
 def _target(pointer: Any) -> tuple[Any, Any]:
-    """Buffer and flat index that a pointer points at."""
     if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
         return pointer.args[0], tirx.IntImm("int32", 0)
     if isinstance(pointer, ir.Call) and pointer.op.name == ops.ADDRESS_OF:
@@ -76,10 +75,7 @@ def store_tile(c: DeviceCompiler, call: Any) -> Run | None:
 
 
 def load_transposed_bytes(c: DeviceCompiler, call: Any) -> Run | None:
-    """Compile ``ldmatrix`` of 8-bit data with ``trans``: 16 loads of one byte a thread.
-
-    The offset of the shared pointer is then the distance between two rows.
-    """
+    """``ldmatrix`` of 8-bit data with ``trans``: 16 loads; the offset is a row's length."""
     local, offset, shared, stride = call.args[3:]
     to, first = _target(local)
     buffer, start = _target(shared)

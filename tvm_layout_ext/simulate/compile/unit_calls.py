@@ -24,6 +24,8 @@ from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
 
+#: What ``ftz`` does not make zero.
+_SMALLEST = 2.0**-126
 _TYPES: dict[str, Any] = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
@@ -191,19 +193,23 @@ def _wait_products(c: DeviceCompiler, call: Any) -> Run:
 
 def _multiply(c: DeviceCompiler, call: Any) -> Run:
     operands, tokens = _operands(call)
+    is_held = call.op.name in (ops.PTX_WGMMA_F16_RS, ops.PTX_WGMMA_BF16_RS)
     shape, *_, result, kind, other, _ = tokens[3:]
-    # Of floats there are two signs, and of 16 bits whether each tile is transposed.
-    count = {"f16": 4, "bf16": 4, "s8": 0, "u8": 0}.get(kind, 2)
+    # Of floats there are two signs, and of 16 bits whether each tile in memory is transposed.
+    count = {"f16": 4, "bf16": 4, "s8": 0, "u8": 0}.get(kind, 2) - is_held
     immediates = [int(one.value) for one in operands[len(operands) - count :]]
-    *sums, a, b, adds = operands[: len(operands) - count]
+    *given, b, adds = operands[: len(operands) - count]
+    sums, left = given[: -4 if is_held else -1], given[-4 if is_held else -1 :]
     if immediates[:2] not in ([], [1, 1]) or kind != other or kind not in _TYPES:
         raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
     turned = immediates[2:] or [0, 0]
     columns, depth = (int(n) for n in shape.removeprefix("m64n").split("k"))
     dtype, out, site = _TYPES[kind], _SUMS[result], c.site("wgmma")
     parts = _registers(c, sums)
-    codes = [c.expr(one) for one in (a, b, adds)]
-    majors = not turned[0], not turned[1]
+    held = _registers(c, left) if is_held else None
+    codes = [c.expr(one) for one in (b if is_held else left[0], b, adds)]
+    name = handle(sums[0].source)
+    majors = not turned[0], not turned[-1]
     loads = c.shared_arrays()
 
     def run(s: Any, m: Any) -> None:
@@ -212,10 +218,9 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
         kept = list(s.slots)
         for first in warpgroups(s.batch, m, "wgmma", site):
             left, right, more = (int(values[first]) for values in first_of)
-            tiles = (
-                DescribedTile.read(left, 64, depth, majors[0]),
-                DescribedTile.read(right, columns, depth, majors[1]),
-            )
+            tiles = [DescribedTile.read(right, columns, depth, majors[1])]
+            if held is None:
+                tiles.insert(0, DescribedTile.read(left, 64, depth, majors[0]))
             block = int(s.batch.block_of[first])
             places = [_placed(c, loads, tile, block, dtype) for tile in tiles]
             warps = tuple(range(first // 32, first // 32 + 4))
@@ -233,9 +238,9 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             lanes = np.zeros(s.batch.size, bool)
             lanes[first : first + WARPGROUP_THREADS] = True
             _mark(s, parts, lanes, bool(more), site, out)
-            finish = _finish(s.batch, kept, parts, lanes, (places, dtype, out, bool(more)))
+            finish = _finish(s.batch, kept, parts, lanes, (held, places, dtype, out, bool(more)))
             own.products.setdefault(first, []).append(
-                PendingProduct(own.groups.get(first, 0), finish, tuple(reads))
+                PendingProduct(own.groups.get(first, 0), name, finish, tuple(reads))
             )
 
     return run
@@ -267,11 +272,15 @@ def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any, out: Any) -> No
 
 def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
     """Multiply, when the product is waited for."""
-    places, dtype, out, more = what
+    held, places, dtype, out, more = what
     state = DivergentPath(batch, None, slots)
 
     def run(goes_on: bool) -> None:
         operands, unwritten = [], False
+        if held is not None:
+            own, codes = read_all(held, state, lanes, dtype)
+            unwritten = codes is not None and bool(codes[:, lanes].any())
+            operands.append(gathered(own[:, lanes]).astype(np.float64))
         for access, at in places:
             memory = batch.memories[access.place.storage.number]
             operands.append(_values(memory.data.view(dtype)[at // dtype.itemsize]))
@@ -288,6 +297,36 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
         code = IN_FLIGHT if goes_on else FRESH
         codes = np.full(values.shape, code, np.int64) if goes_on or unwritten else None
         write_all(parts, state, lanes, values, codes)
+
+    return run
+
+
+def _power(c: DeviceCompiler, call: Any) -> Run:
+    (result, exponent), _ = _operands(call)
+    to, code = _registers(c, [result]), c.narrowed(exponent)
+
+    def run(s: Any, m: Any) -> None:
+        value, codes = code.pair(s, m)
+        with np.errstate(over="ignore"):
+            found = np.exp2(np.broadcast_to(value, (1, s.batch.size)))
+        found = np.where(found < _SMALLEST, np.float32(0), found).astype(np.float32)
+        write_all(to, s, m, found, None if codes is None else np.broadcast_to(codes, found.shape))
+
+    return run
+
+
+def _pack(c: DeviceCompiler, call: Any) -> Run:
+    (result, *parts), tokens = _operands(call)
+    to, codes = _registers(c, [result]), [c.narrowed(one) for one in reversed(parts)]
+    dtype = _TYPES[tokens[-2 if tokens[-1] else -3].removesuffix("x2")]
+
+    def run(s: Any, m: Any) -> None:
+        pairs = [code.pair(s, m) for code in codes]
+        with np.errstate(over="ignore"):
+            values = [np.broadcast_to(v, s.batch.size).astype(dtype) for v, _ in pairs]
+        poison = [np.broadcast_to(0 if p is None else p, s.batch.size) for _, p in pairs]
+        known = all(p is None for _, p in pairs)
+        write_all(to, s, m, np.stack(values), None if known else np.stack(poison))
 
     return run
 
@@ -320,6 +359,11 @@ UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_WGMMA_WAIT_GROUP: _wait_products,
     ops.PTX_WGMMA_F16_SS: _multiply,
     ops.PTX_WGMMA_BF16_SS: _multiply,
+    ops.PTX_WGMMA_F16_RS: _multiply,
+    ops.PTX_WGMMA_BF16_RS: _multiply,
+    ops.PTX_EX2: _power,
+    ops.PTX_CVT_F16X2: _pack,
+    ops.PTX_CVT_BF16X2: _pack,
     ops.PTX_WGMMA_F16_F16ACC_SS: _multiply,
     ops.PTX_WGMMA_FP8_SS: _multiply,
     ops.PTX_WGMMA_INT_SS: _multiply,

@@ -1,12 +1,9 @@
 """``ldmatrix`` and ``stmatrix``: 8x8 matrices of 16-bit elements between shared memory and lanes.
 
-Lane ``8 * i + r`` of a warp gives the address of row ``r`` of matrix ``i``, 16 bytes; the lanes
-beyond the last matrix give nothing. Lane ``4 * r + t`` holds elements ``2*t`` and ``2*t + 1`` of
-row ``r`` of each matrix in one register, with ``.trans`` those of column ``r`` (PTX ISA, sections
-``ldmatrix`` and ``stmatrix``).
-
-A row is read or written for the lane that gives its address; that lane is who the race detector
-sees. Each matrix is one phase of 8 rows, whose wavefronts are the most rows that need one bank.
+Lane ``8 * i + r`` of a warp gives the address of row ``r`` of matrix ``i``, 16 bytes. Lane ``4 * r
++ t`` holds elements ``2*t`` and ``2*t + 1`` of row ``r`` of each matrix in one register, with
+``.trans`` those of column ``r`` (PTX ISA, ``ldmatrix``). The race detector sees the lane that gives
+the address. Each matrix is one phase, whose wavefronts are the most rows that need one bank.
 """
 
 from __future__ import annotations
@@ -28,10 +25,7 @@ _HALF = np.dtype(np.uint16)
 
 
 def _to_lanes(rows: Any, matrices: int, transpose: bool) -> Any:
-    """Elements of the registers, ``[2 * matrices, threads]``, of rows ``[8, threads]``.
-
-    ``rows[c, lane]`` is element ``c`` of the row whose address the lane gives.
-    """
+    """Register elements, ``[2 * matrices, threads]``, of rows ``[8, threads]``."""
     whole = rows.reshape(_ROWS, -1, 4, _ROWS)[:, :, :matrices]
     # Elements are now [column, warp, matrix, row].
     outer, inner = (0, 3) if transpose else (3, 0)
@@ -40,10 +34,7 @@ def _to_lanes(rows: Any, matrices: int, transpose: bool) -> Any:
 
 
 def _to_rows(elements: Any, matrices: int, transpose: bool) -> Any:
-    """Rows ``[8, threads]`` of register elements: the inverse of `_to_lanes`.
-
-    Lanes that give no address have rows of zeros.
-    """
+    """The inverse of `_to_lanes`; lanes that give no address have rows of zeros."""
     parts = elements.reshape(matrices, 2, -1, _ROWS, 4).transpose(2, 0, 3, 4, 1)
     whole = parts.reshape(-1, matrices, _ROWS, _ROWS)
     order = (2, 0, 1, 3) if transpose else (3, 0, 1, 2)
@@ -53,7 +44,6 @@ def _to_rows(elements: Any, matrices: int, transpose: bool) -> Any:
 
 
 def _addressing(batch: Any, m: Any, matrices: int) -> Any:
-    """Threads of a mask that give an address."""
     mask = batch.mask(m)
     if matrices * _ROWS == _WARP:
         return mask

@@ -1,27 +1,14 @@
 """The values of ``mma.sync``: what the lanes' registers hold after it.
 
-The model of the arithmetic, for each element of D:
+Products of A and B are exact in float64, are added to C there, and the sum is rounded once, to
+nearest even, to the type of D; integer sums are exact, and wrap or saturate at the end. A tf32
+operand is the upper 19 bits of its register.
 
-* every product of an element of A and one of B is exact (float64 has room for each of these types);
-* the products and the element of C are added in float64; their order within an instruction is
-  NumPy's, and moves the sum by a few last bits of a float64;
-* the sum is rounded once, to nearest even, to the type of D. Integer sums are exact, and wrap or
-  saturate at the end;
-* instructions accumulate in the order of the program: a GEMM whose steps along K hold k products
-  each rounds its sums K / k times, first step first.
-
-A tf32 operand is the upper 19 bits of its register; the rest is dropped, as tensor cores do.
-
-A GPU adds with less room: it aligns the products and C to the largest of them, cuts what lies below
-some last bit, and may cut again where it rounds (Fasi, Higham, Mikaitis and Pranesh, "Numerical
-behavior of NVIDIA tensor cores", 2021). How many bits it keeps differs between architectures and
-was not measured here, so compare a GPU's result with the simulator's by a tolerance. If the GPU
-keeps the 24 bits of an f32, each of the k products, C and the result lose less than ``2**-23`` of
-the largest of ``|c|`` and ``|a * b|``. A GEMM of depth K does K / k instructions, so no element of
-an f32 result is off by more than ``K * 2**-22`` of ``sum(|a| * |b|)``; most are off by far less. An
-f16 accumulator rounds to 11 bits at each instruction, which gives ``K / k * 2**-11`` in place of
-it. For fp8 operands Hopper was found to keep about 14 bits of a sum (DeepSeek-V3 report, 2024,
-section 3.3.2), which the simulator does not imitate.
+A GPU adds with less room: it aligns the products and C to the largest of them and cuts what lies
+below some last bit (Fasi, Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor
+cores", 2021). If it keeps the 24 bits of an f32, no element of an f32 GEMM of depth K is off by
+more than ``K * 2**-22`` of ``sum(|a| * |b|)``; with an f16 accumulator, rounded at each of its K /
+k instructions, by ``K / k * 2**-11``. Compare by a tolerance.
 """
 
 from __future__ import annotations
@@ -37,7 +24,6 @@ _TF32_MASK = np.uint32(0xFFFFE000)
 
 
 def _exact(elements: Any, dtype: str) -> Any:
-    """Elements as float64."""
     if dtype == "tf32":
         elements = (elements & _TF32_MASK).view(np.float32)
     return elements.astype(np.float64)

@@ -61,14 +61,7 @@ _PRODUCTS = {
 
 @dataclass(frozen=True)
 class Product:
-    """One ``mma.sync.aligned.m16n8k*.row.col``.
-
-    Examples
-    --------
-    >>> product = Product.named("m16n8k16", ("row", "col"), ("f32", "f16", "f16", "f32"), False)
-    >>> product.k, product.registers("a"), product.registers("b"), product.registers("c")
-    (16, 4, 2, 4)
-    """
+    """One ``mma.sync.aligned.m16n8k*.row.col``."""
 
     k: int
     a: str

@@ -1,8 +1,4 @@
-"""One load, store or atomic of the program: the data it moves, and the checks of that.
-
-Reads and writes of shared and global memory meet the shadow that finds races, the poison of what
-nobody wrote, and the copies that are still under way.
-"""
+"""One load, store or atomic of the program: the data it moves, and the checks of that."""
 
 from __future__ import annotations
 

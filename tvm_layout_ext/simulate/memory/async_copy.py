@@ -35,7 +35,6 @@ class CopyMode:
 
 
 def _groups(batch: Any) -> Any:
-    """How many groups each thread has committed."""
     if batch.groups is None:
         batch.groups = np.zeros(batch.size, np.int64)
     return batch.groups
@@ -67,8 +66,7 @@ def copy_or_clear(
 ) -> Run:
     """Compile a copy of ``wanted`` threads' data; zeros come with the copy for all others.
 
-    The load may be shorter than the store: zeros fill the rest. These are the ``src-size`` and
-    ``ignore-src`` operands of ``cp.async``.
+    The load may be shorter than the store: zeros fill the rest.
     """
 
     def run(s: Any, m: Any) -> None:

@@ -25,8 +25,7 @@ _REGISTER = 4
 class LocalAccess:
     """``size`` bytes of a local array of each thread, from element ``index`` of a view on.
 
-    Where they do not lie ``together``, ``index`` has each element. A ``register`` is the operand of
-    a matrix instruction, which must lie on its own boundary.
+    Unless they lie ``together``, ``index`` has each. A ``register`` must lie on its own boundary.
     """
 
     def __init__(
@@ -167,7 +166,6 @@ class LocalAccess:
         return rows, mask
 
     def _row_of(self, element: Any) -> Any:
-        """Row of an element of the view."""
         if self._boundary == 1:
             return element
         byte = element * self.place.dtype.itemsize

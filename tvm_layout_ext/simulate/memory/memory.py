@@ -1,8 +1,4 @@
-"""The memories of the device: bytes with typed views, what was never written, and shadows.
-
-Global memory is one :class:`Memory` a parameter or workspace. Shared memory is one for all blocks
-of a batch, block after block. Registers and local arrays are :class:`Locals`, a row an element.
-"""
+"""The memories of the device: bytes with typed views, what was never written, and shadows."""
 
 from __future__ import annotations
 
@@ -19,11 +15,7 @@ _FILL = 0xFF
 
 
 class Memory:
-    """Bytes seen through typed views.
-
-    A ``granule`` is a cell of the shadows, in bytes; one block may address ``span`` bytes; ``base``
-    has the low bits of the address at which it begins.
-    """
+    """Bytes seen through typed views; ``granule`` is a shadow's cell, ``span`` a block's part."""
 
     def __init__(
         self,

@@ -21,10 +21,7 @@ Run = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Code:
-    """A compiled expression: ``run(path, mask)``, where a mask of None means all threads.
-
-    ``terms`` are the signed terms of an integer sum.
-    """
+    """A compiled expression; ``terms`` are the signed ones of an integer sum."""
 
     run: Run
     rank: int

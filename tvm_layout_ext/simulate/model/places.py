@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
 from ...gpu.hardware import LINE_BYTES
 from ...ir import ops
+from ...ir.queries import loads_in, nodes_in
 from .values import numpy_type, split_type
 
 _SHARED = ("shared", "shared.dyn")
@@ -29,11 +29,7 @@ def handle(node: Any) -> int:
 
 @dataclass(frozen=True)
 class Versions:
-    """Versions of a buffer in its storage, each of ``size`` bytes.
-
-    The first one begins between the bytes ``first`` and ``last``, which differ where its place in
-    merged memory is not certain.
-    """
+    """Versions of ``size`` bytes each, from between the bytes ``first`` and ``last`` on."""
 
     count: int
     size: int
@@ -41,13 +37,7 @@ class Versions:
     last: int
 
     def of(self, byte: int) -> int | None:
-        """Version, from 0, of a byte of the storage; None if it is not certain.
-
-        Examples
-        --------
-        >>> Versions(3, 512, 0, 0).of(1030)
-        2
-        """
+        """Version, from 0, of a byte of the storage; None if it is not certain."""
         low, high = (byte - self.last) // self.size, (byte - self.first) // self.size
         return low if low == high and 0 <= low < self.count else None
 
@@ -56,9 +46,7 @@ class Versions:
 class Storage:
     """Memory that a kernel allocates or is handed; ``number`` is its place among the memories.
 
-    A ``granule`` is the smallest element, in bytes, that it is accessed as. ``length`` counts
-    elements, and is 0 for a parameter. ``versions`` has the buffers of which a pipelined loop made
-    several, by name.
+    A ``granule`` is the smallest element accessed, in bytes; ``length`` is 0 for a parameter.
     """
 
     number: int
@@ -84,10 +72,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Place:
-    """A buffer as the program names it: a view of a storage from element ``offset``.
-
-    TVM's storage rewriting makes arrays of vectors; ``lanes`` is the length of one.
-    """
+    """A named view of a storage from element ``offset``, of vectors of ``lanes``."""
 
     name: str
     storage: Storage
@@ -193,13 +178,8 @@ def find_places(kernel: Any) -> Places:
     """Collect the buffers of a device function and how each storage is used."""
     places = Places()
     _add_parameters(places, kernel)
-    tvm_ffi.structural_walk(
-        kernel.body,
-        [
-            (tirx.AllocBuffer, lambda node: _add_allocation(places, node)),
-            (tirx.DeclBuffer, lambda node: _add_view(places, node)),
-        ],
-    )
+    for node in nodes_in(kernel.body, tirx.AllocBuffer, tirx.DeclBuffer):
+        (_add_view if isinstance(node, tirx.DeclBuffer) else _add_allocation)(places, node)
     _note_uses(places, kernel)
     return places
 
@@ -210,20 +190,13 @@ def _note_uses(places: Places, kernel: Any) -> None:
         storage.granule = min(storage.granule, numpy_type(expr)[0].itemsize)
         return storage
 
-    def store(node: Any) -> None:
-        note(node.buffer, node.value).written = True
-
-    def load(node: Any) -> None:
-        note(node.source, node).read = True
-
-    def call(node: Any) -> None:
-        for storage in written_by_call(places, node):
+    for store in nodes_in(kernel.body, tirx.BufferStore):
+        note(store.buffer, store.value).written = True
+    for load in loads_in(kernel.body):
+        note(load.source, load).read = True
+    for call in nodes_in(kernel.body, ir.Call):
+        for storage in written_by_call(places, call):
             storage.written = True
-
-    tvm_ffi.structural_walk(
-        kernel.body,
-        [(tirx.BufferStore, store), (ir.TensorLoad, load), (ir.Call, call)],
-    )
 
 
 def written_by_call(places: Places, call: Any) -> list[Storage]:

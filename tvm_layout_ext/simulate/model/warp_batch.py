@@ -57,10 +57,9 @@ def _coordinates(linear: Any, extents: tuple[int, int, int]) -> tuple[Any, Any, 
 
 
 class WarpBatch:
-    """Blocks that run in lockstep, a NumPy lane a thread.
+    """Blocks that run in lockstep, a NumPy lane a thread; a mask of None means all lanes.
 
-    ``memories`` are by number, those of its blocks among them; ``cache`` keeps what is computed
-    once. A mask of None means all lanes, and ``full`` is the mask of those that are threads.
+    ``cache`` keeps what is computed once; ``full`` is the mask of the lanes that are threads.
     """
 
     def __init__(
@@ -131,10 +130,9 @@ class WarpBatch:
 
 @dataclass
 class DivergentPath:
-    """Threads of a batch that are at one point of the program.
+    """Threads at one point of the program, with loop variables and lets in ``slots``.
 
-    ``turns`` counts backward jumps, so that others may pass one that spins. ``slots`` are its loop
-    variables and lets.
+    ``turns`` counts backward jumps, so that others may pass one that spins.
     """
 
     batch: WarpBatch

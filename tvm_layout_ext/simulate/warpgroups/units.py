@@ -51,10 +51,11 @@ class PendingStore:
 class PendingProduct:
     """A ``wgmma`` under way: it reads both operands when its warpgroup waits for it.
 
-    ``run`` is told whether others that add to the same sums are still under way.
+    ``run`` is told whether others that add to the same ``sums`` are still under way.
     """
 
     group: int
+    sums: int
     run: Callable[[bool], None]
     reads: tuple[ReadRange, ...]
 
@@ -236,7 +237,7 @@ class Units:
         pending = self.products.get(first, [])
         left = [one for one in pending if one.group >= done]
         for one in pending[: len(pending) - len(left)]:
-            one.run(bool(left))
+            one.run(any(other.sums == one.sums for other in left))
             self.batch.clocks.now += 1
             for read in one.reads:
                 read.time = self.batch.clocks.now - 1

@@ -81,13 +81,6 @@ def CombineLayoutConversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     * Of a cast to a wider type and of a broadcast the operand is converted.
     * A tile that is converted to be stored in shared memory is stored unconverted.
 
-    ::
-
-        # before                                 # after
-        E[i, j] = T.Cast("float32", F[i, j])     F_1[i, j] = F[i, j]         # half the bytes
-        G[i, j] = E[i, j] * 2.0                  E_1[i, j] = T.Cast("float32", F_1[i, j])
-        H[i, j] = G[i, j]   # another layout     G_1[i, j] = E_1[i, j] * 2.0
-
     Does not handle, and leaves alone: fragments that are written more than once or in a branch;
     blocks with other annotations, with loops that walk over no tile, or with calls that have
     effects; dims of one element.

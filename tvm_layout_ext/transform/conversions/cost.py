@@ -39,16 +39,7 @@ def moves_data(src: LinearLayout, dst: LinearLayout) -> bool:
 
 
 def convert_cost(src: LinearLayout, dst: LinearLayout, bits: int) -> int:
-    """Cost of a conversion: 0 for renamed registers, else 32 a byte.
-
-    Examples
-    --------
-    >>> from tvm_layout_ext.layout import BlockedLayout
-    >>> rows = BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0]).to_linear([64, 64])
-    >>> columns = BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1]).to_linear([64, 64])
-    >>> convert_cost(rows, columns, 32), convert_cost(rows, rows, 32)
-    (524288, 0)
-    """
+    """Cost of a conversion: 0 for renamed registers, else 32 a byte."""
     if not moves_data(src, dst):
         return 0
     elements = max(dst.total_out_size, _LEAST_ELEMENTS)
@@ -58,9 +49,8 @@ def convert_cost(src: LinearLayout, dst: LinearLayout, bits: int) -> int:
 def recompute_cost(op: Op, layout: LinearLayout, *, kept: bool) -> int:
     """Cost of computing a nest's value in another layout.
 
-    Arithmetic counts its bytes, eightfold if it is expensive, times the growth of the elements a
-    thread computes; once less if the nest goes away. Loads count only beside one that stays
-    (``kept``: the value is needed where it is, too).
+    Arithmetic counts its bytes, eightfold if expensive, times the growth of a thread's elements.
+    Loads count only beside one that stays (``kept``: the value is needed where it is, too).
     """
     before = op.result.layout.in_sizes["register"]
     growth = max(1, layout.in_sizes["register"] // before) - (0 if kept else 1)

@@ -113,10 +113,7 @@ class Graph:
         return [op for op in self.ops if any(read is value for read, _ in op.reads)]
 
     def definition(self, value: Value) -> Op | None:
-        """Find the one nest that makes a value before all of its uses; None if there is none.
-
-        Then the value is the same wherever it is read until its definition runs again.
-        """
+        """The one nest that makes a value before all of its uses; None if there is none."""
         writers = self.writers(value)
         if len(writers) != 1 or not is_definition(writers[0]) or self.escapes(value):
             return None

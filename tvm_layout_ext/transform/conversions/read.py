@@ -94,16 +94,12 @@ def _escaping(body: Any, ops: list[Op]) -> list[Any]:
 
 
 def _touched(stmt: Any) -> Iterator[Any]:
-    """Buffers of the loads and stores of a statement."""
     yield from (load.source for load in loads_in(stmt))
     yield from (store.buffer for store in nodes_in(stmt, tirx.BufferStore))
 
 
 def read_graph(body: Any, fragments: Fragments) -> Graph:
-    """Take a function's body apart.
-
-    Its blocks have no iterators any more, their buffers only what a thread block needs.
-    """
+    """Take a function's body apart."""
     reader = _GraphReader(fragments)
     reader.read(body)
     return Graph(reader.values, reader.ops, _escaping(body, reader.ops))

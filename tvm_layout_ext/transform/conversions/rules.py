@@ -9,11 +9,7 @@ from .slice import Slice, backward_slice, clone, source_layout
 
 
 class Conversion:
-    """A nest that copies a fragment to another.
-
-    ``dims`` says which dim of the target each dim of the source is. In layout ``wanted`` the source
-    would have to be for nothing to move.
-    """
+    """A nest that copies a fragment to another, which in layout ``wanted`` would move nothing."""
 
     def __init__(self, op: Op) -> None:
         copy = copied(op)

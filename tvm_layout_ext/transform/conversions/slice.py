@@ -26,8 +26,7 @@ Dims = tuple[int | None, ...]
 def source_layout(layout: LinearLayout, dims: Dims, source: Value) -> LinearLayout | None:
     """Lay a fragment out so that each thread holds what its elements of a result are made of.
 
-    ``dims`` names the dim of the result that each index of the fragment is, None for index 0. None
-    if the fragment has elements that the result is not made of.
+    ``dims`` names the dim of the result that each index is. None if the result lacks elements.
     """
     sizes = list(layout.out_sizes.values())
     named = [d for d in dims if d is not None]
@@ -97,10 +96,7 @@ def backward_slice(
     convert: Op,
     stop: Callable[[Op], bool] | None = None,
 ) -> Slice:
-    """Find what must be computed to have a value in another layout, so that a conversion can go.
-
-    Of nests for which ``stop`` is true the operands stay as they are.
-    """
+    """What must be computed to have a value in another layout, up to operands of ``stop`` nests."""
     found = Slice()
     wanted = [(value, layout)]
     while wanted and not found.problem:
@@ -165,10 +161,7 @@ def _operands(found: Slice, op: Op, layout: LinearLayout) -> list[tuple[Value, L
 
 
 def clone(graph: Graph, found: Slice, done: dict[Value, Value]) -> dict[Value, Value]:
-    """Compute what a slice lists, each nest right behind the one that it repeats.
-
-    Gives the new value for each one of the slice; those in ``done`` are there.
-    """
+    """Compute what a slice lists, each nest behind the one that it repeats; the new values."""
     made = {**found.ready, **done}
     for value, op in found.ordered(graph):
         if value not in made:

@@ -29,10 +29,7 @@ _ALL_LANES = 0xFFFFFFFF
 def conversion_source(
     tile: FragmentTile, fragments: Fragments
 ) -> tuple[Fragment, LinearLayout] | None:
-    """Recognise a copy of one fragment to another.
-
-    Gives the fragment that is copied, and its layout with the dims in the order of the new one.
-    """
+    """The fragment that a copy converts, and its layout with the dims of the new one."""
     value = tile.store.value
     if fragments.of(tile.store.buffer) is None or not isinstance(value, tvm.ir.TensorLoad):
         return None
@@ -51,10 +48,7 @@ def conversion_source(
 
 
 def lower_conversion(source: Fragment, src: LinearLayout, target: Fragment, thread: Any) -> Any:
-    """Make the statement that brings every thread its new elements.
-
-    ``src`` is the layout of the source, its dims in the order of the target.
-    """
+    """Bring every thread its new elements; ``src`` has the dims in the order of the target."""
     dst = target.layout
     way = movement(src, dst)
     can_shuffle = str(target.buffer.dtype).startswith(_SHUFFLED)

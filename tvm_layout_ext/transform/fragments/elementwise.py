@@ -46,10 +46,7 @@ def registers_of(tile: FragmentTile, fragment: Fragment, load: Any) -> LinearLay
 def registers_held(
     own: LinearLayout, dims: Sequence[int | None], held: LinearLayout
 ) -> LinearLayout | None:
-    """From registers of one layout to those of another in which the same thread has what it wants.
-
-    ``dims`` names the dim of the first that each dim of the second is, None for index 0.
-    """
+    """From registers of one layout to those of another in which a thread has what it wants."""
     sizes = list(own.out_sizes.values())
     pairs = zip(dims, held.out_sizes.values(), strict=True)
     if any(dim is not None and sizes[dim] > size for dim, size in pairs):
@@ -67,13 +64,7 @@ def picked(layout: LinearLayout, dims: Sequence[int | None]) -> dict[str, list[t
 
 
 def lower_elementwise(tile: FragmentTile, fragments: Fragments, block: str, thread: Any) -> Any:
-    """Make the statement that each thread runs.
-
-    Raises
-    ------
-    ScheduleError
-        If it needs elements that other threads hold.
-    """
+    """Make the statement that each thread runs; it must need no other threads' elements."""
     everything = [tile.store.value, *tile.store.indices, *tile.predicates]
     loads = [pair for expr in everything for pair in fragments.loaded(expr)]
     maps = [_held(tile, fragment, load, block) for fragment, load in loads]

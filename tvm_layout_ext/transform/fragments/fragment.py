@@ -87,15 +87,7 @@ class Fragments:
 
 
 def collect_fragments(func: tirx.PrimFunc) -> Fragments:
-    """Read the annotations of a function and its blocks.
-
-    Raises
-    ------
-    LayoutError
-        If a layout cannot be read, or does not fit its buffer.
-    ScheduleError
-        If a name fits no buffer or several, or a buffer is not in registers.
-    """
+    """Read the annotations of a function and its blocks; each must fit one buffer in registers."""
     allocated = [buffer for block in blocks_in(func.body) for buffer in block.alloc_buffers]
     texts: dict[int, str] = {}
     fragments: list[Fragment] = []
@@ -157,13 +149,7 @@ def _fragment(buffer: Any, text: str) -> Fragment:
 
 
 def _linear_layout(name: str, text: str, shape: list[int]) -> LinearLayout:
-    """Lay out a register tile of this name and shape.
-
-    Raises
-    ------
-    LayoutError
-        If the text is no distributed layout, or does not fit.
-    """
+    """Lay out a register tile of this name and shape."""
     try:
         linear = distributed_layout(text).to_linear(shape)
         per_thread(linear)
@@ -173,13 +159,7 @@ def _linear_layout(name: str, text: str, shape: list[int]) -> LinearLayout:
 
 
 def distributed_layout(text: str) -> Layout:
-    """Read the text of a layout of registers.
-
-    Raises
-    ------
-    LayoutError
-        If it is no layout, or one of shared memory.
-    """
+    """Read the text of a layout of registers; LayoutError if it is none."""
     layout = parse(text)
     if not isinstance(layout, _DISTRIBUTED):
         raise LayoutError(f"{layout} is no distributed layout, so it lays out no registers.")

@@ -13,10 +13,7 @@ from ...layout.conversion.per_thread import bit_fields
 
 
 def coordinates(layout: LinearLayout, indices: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a layout to indices that lie within the sizes of its input dims.
-
-    Gives an index for each output dim: an int where all that matters is known.
-    """
+    """An index for each output dim of a layout: an int where all that matters is known."""
     return {name: _coordinate(layout, name, indices) for name in layout.out_names}
 
 

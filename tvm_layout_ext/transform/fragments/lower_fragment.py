@@ -27,8 +27,6 @@ from .nest import FragmentNest, read_nest, tile_of
 
 
 class _Kernel(ThreadConditions):
-    """Rewrites the statements of one kernel."""
-
     def __init__(self, fragments: Fragments) -> None:
         super().__init__()
         self._fragments = fragments
@@ -47,12 +45,10 @@ class _Kernel(ThreadConditions):
         return tvm_ffi.structural_mutate(loop, self.rules)
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Rewrite a loop, which may begin a nest over a tile."""
         lowered = self._nest(loop)
         return super().loop(loop, mutator) if lowered is None else lowered
 
     def realize(self, realize: Any, mutator: Any) -> Any:
-        """Rewrite a block, which may be a nest over a tile."""
         lowered = self._nest(realize)
         return super().realize(realize, mutator) if lowered is None else lowered
 
@@ -89,7 +85,6 @@ class _Kernel(ThreadConditions):
         return reduce(_around, reversed(tile.loops), body)
 
     def _thread(self, nest: FragmentNest, touched: list[Fragment]) -> Any:
-        """Number of the thread in its block."""
         number: Any = 0
         threads = 1
         bound = self.threads
@@ -217,22 +212,15 @@ def LowerFragment(func: tirx.PrimFunc) -> tirx.PrimFunc:
             F[i, j] = A[i, j]                        for v in T.vectorized(4):
                                                          F[r * 4 + v] = A[...]
 
-    The indices come from the thread's number by shifts and masks. Accesses to memory are as wide
-    as the registers that neighbouring elements lie in, and of copies one is stored. A block that
-    copies a fragment to one of another layout becomes register moves, warp shuffles, or a round
-    trip through shared memory without bank conflicts, the first that suffices.
-
-    A kernel that binds no thread gets as many as the layouts need.
+    Accesses to memory are as wide as the registers that neighbouring elements lie in. A block that
+    copies a fragment to another layout becomes register moves, warp shuffles, or a round trip
+    through shared memory, the first that suffices. A kernel that binds no thread gets as many as
+    the layouts need.
 
     Does not handle, and refuses by name: layouts of another shape or number of warps, layouts over
     several blocks of a cluster, accesses through a pointer, nests that do not visit each element
     once, statements that combine elements of different threads, conversions in a branch that only
     some threads take.
-
-    Raises
-    ------
-    LayoutError, ScheduleError
-        In these cases; nothing is rewritten then.
     """
     fragments = collect_fragments(func)
     if not list(fragments):

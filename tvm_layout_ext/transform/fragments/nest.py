@@ -97,13 +97,7 @@ def _is_plain(realize: Any) -> bool:
 
 
 def tile_of(nest: FragmentNest, fragments: Fragments) -> FragmentTile:
-    """Find out how a nest walks over a tile.
-
-    Raises
-    ------
-    ScheduleError
-        If it does not visit each element of one fragment once, or the order could matter.
-    """
+    """Find out how a nest walks over a tile: each element of one fragment once, in any order."""
     fragment, indices = _leader(nest, fragments)
     coordinates = [tirx.Var(f"c{d}", index.ty) for d, index in enumerate(indices)]
     inverse = _inverse(nest, fragment, list(indices), coordinates)

@@ -20,11 +20,10 @@ from .nest import FragmentTile
 def vector_bits(
     tile: FragmentTile, fragments: Fragments, maps: Sequence[LinearLayout]
 ) -> tuple[int, ...]:
-    """Find the register bits of the leading fragment that walk along a vector, lowest first.
+    """Register bits of the leading fragment that walk along a vector, lowest first.
 
-    Every access to memory must then go to neighbours, beginning at a multiple of the vector's
-    length, or not move at all; and each fragment's registers must lie at equal distances. ``maps``
-    take the leading fragment's registers to those of each fragment that is loaded.
+    Accesses to memory must then go to aligned neighbours, or not move at all; and each fragment's
+    registers, found by ``maps``, must lie at equal distances.
     """
     accesses = _accesses(tile, fragments)
     if not accesses:
@@ -51,7 +50,6 @@ def strided(bits: Sequence[int], maps: Sequence[LinearLayout]) -> bool:
 
 
 def _accesses(tile: FragmentTile, fragments: Fragments) -> list[tuple[Any, Any]]:
-    """Buffer and indices of each load and store of memory."""
     found = [(load.source, load.indices) for load in loads_in(tile.store.value)]
     found.append((tile.store.buffer, tile.store.indices))
     return [(buffer, indices) for buffer, indices in found if fragments.of(buffer) is None]

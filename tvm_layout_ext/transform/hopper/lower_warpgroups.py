@@ -25,7 +25,7 @@ from ..tensor_core.lower_tensor_core import narrowed
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan
 from .read_kernel import multiplies, read_kernel
-from .roles import Parts, boxes, consume, make_parts, produce, start
+from .roles import boxes, consume, make_parts, produce, start
 
 _NAME = "LowerWarpgroups"
 
@@ -46,7 +46,8 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
         consumer = sequence([view, consumer, done])
     is_producer = parts.thread >= plan.kernel.consumers * WARPGROUP_THREADS
     body.append(tirx.IfThenElse(is_producer, produce(parts), consumer))
-    return sequence([*host, _launched(parts, sequence(body))])
+    kernel = launched(sequence(body), parts.block, parts.thread, (plan.grid, plan.threads))
+    return sequence([*host, kernel])
 
 
 def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
@@ -58,19 +59,19 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
         box["c"] = sides["c"].box((WARPGROUP_ROWS, plan.chunk_columns))
     maps, host = {}, []
     for side, one in sides.items():
-        maps[side], statements = asynchronous.tensor_map(one.buffer, one.extents, box[side])
+        maps[side], statements = asynchronous.tensor_map(
+            one.buffer, one.shape, one.extents, box[side]
+        )
         host += statements
     return maps, host
 
 
-def _launched(parts: Parts, body: Any) -> Any:
-    plan = parts.plan
-    body = tirx.AttrStmt(
-        parts.block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body
-    )
+def launched(body: Any, block: Any, thread: Any, sizes: tuple[int, int]) -> Any:
+    """Launch so many blocks of so many threads, one block at a time on a multiprocessor."""
+    body = tirx.AttrStmt(block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body)
     for var, tag, extent in (
-        (parts.thread, "threadIdx.x", plan.threads),
-        (parts.block, "blockIdx.x", plan.grid),
+        (thread, "threadIdx.x", sizes[1]),
+        (block, "blockIdx.x", sizes[0]),
     ):
         size = tirx.IntImm("int32", extent)
         axis = tirx.IterVar(tvm.ir.Range(0, size), var, tirx.IterVar.ThreadIndex, tag)

@@ -28,6 +28,8 @@ class BoxedBuffer:
     Attributes
     ----------
     buffer : Buffer
+    shape : tuple of int
+        Its extents, those of neighbouring dims multiplied where one variable counts them through.
     indices : tuple of Expr
         Where a box begins, in the variable ``batch`` of the kernel and the two of ``moving``.
     moving : tuple of Var
@@ -38,6 +40,7 @@ class BoxedBuffer:
     """
 
     buffer: Any
+    shape: tuple[int, ...]
     indices: tuple[Any, ...]
     moving: tuple[Any, Any]
     extents: tuple[int, ...]
@@ -66,7 +69,7 @@ class BoxedBuffer:
             return f"Buffer {buffer.name} has {len(self.indices)} dims; TMA has {MOST_TMA_DIMS}"
         if len(buffer.ty.strides):
             return f"Buffer {buffer.name} has strides of its own, which TMA is not told here"
-        pitch = int(buffer.shape[-1]) * np.dtype(str(buffer.dtype)).itemsize
+        pitch = self.shape[-1] * np.dtype(str(buffer.dtype)).itemsize
         if pitch % MAP_PITCH_BYTES:
             return (
                 f"Rows of {buffer.name} are {pitch:,} bytes apart; TMA needs a multiple of "
@@ -296,18 +299,19 @@ class _Reader:
                 f"Block {copy.name_hint} copies {store.value}; TMA copies boxes as they are, "
                 "so compute it before, or multiply by mma.sync."
             )
+        shape, places = _folded(load)
         inside = {
             at.__chandle__(): int(n)
             for at, n in zip(store.indices, store.buffer.shape, strict=True)
         }
         extents = []
-        for index, extent in zip(load.indices, load.source.shape, strict=True):
-            own = inside.get(index.__chandle__(), int(extent))
+        for index, extent in zip(places, shape, strict=True):
+            own = inside.get(index.__chandle__(), extent)
             limits = [int(one.b) for one in bounds if tvm_ffi.structural_equal(one.a, index)]
-            extents.append(min([own, int(extent), *limits]))
+            extents.append(min([own, extent, *limits]))
             if limits and index.__chandle__() in inside:
                 inside[index.__chandle__()] = extents[-1]
-        known = [any(tvm_ffi.structural_equal(b.a, at) for at in load.indices) for b in bounds]
+        known = [any(tvm_ffi.structural_equal(b.a, at) for at in places) for b in bounds]
         if not all(known):
             raise ScheduleError(
                 f"Block {copy.name_hint} reads {load} under a condition that is no bound of it; "
@@ -318,9 +322,9 @@ class _Reader:
             for at, where in zip(store.indices[:-2], region.region[:-2], strict=True)
         }
         moving = tuple(store.indices[-2:]) if k_major else tuple(store.indices[:-3:-1])
-        indices = tuple(substitute(index, batch) for index in load.indices)
+        indices = tuple(substitute(index, batch) for index in places)
         own, depth = (inside[at.__chandle__()] for at in moving)
-        return BoxedBuffer(load.source, indices, moving, tuple(extents)), (own, depth)
+        return BoxedBuffer(load.source, shape, indices, moving, tuple(extents)), (own, depth)
 
     def _result(self, sums: Any, sizes: tuple[int, int]) -> SumsReader:
         inside = blocks_in(self.block)
@@ -356,11 +360,12 @@ class _Reader:
             fixed[var] = substitute(where.min, self.values)
         row, column = at[-2:]
         indices = tuple(substitute(index, fixed) for index in store.indices)
-        extents = [int(extent) for extent in store.buffer.shape]
-        for i, index in enumerate(indices):
+        shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
+        extents = list(shape)
+        for i, index in enumerate(places):
             for var, size in zip((row, column), sizes, strict=True):
                 extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
-        target = BoxedBuffer(store.buffer, indices, (row, column), tuple(extents))
+        target = BoxedBuffer(store.buffer, shape, places, (row, column), tuple(extents))
         value = substitute(store.value, fixed)
         return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
 
@@ -374,6 +379,30 @@ def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
     is_load = isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
     are_bounds = all(isinstance(b, tirx.LT) and isinstance(b.b, tirx.IntImm) for b in bounds)
     return (value, bounds) if is_load and are_bounds else (None, [])
+
+
+def _folded(load: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """Shape and indices of a load, dims joined which one variable counts through.
+
+    As rows of several images are one after the other: ``A[m // 56, m % 56, k]`` is ``A[m, k]``.
+    """
+    shape: list[int] = []
+    indices: list[Any] = []
+    for extent, index in zip(map(int, load.source.shape), load.indices, strict=True):
+        joined = _simple(indices[-1] * extent + index) if indices else index
+        if indices and isinstance(indices[-1], tirx.FloorDiv) and _counts(joined):
+            shape[-1], indices[-1] = shape[-1] * extent, joined
+        else:
+            shape.append(extent)
+            indices.append(index)
+    return tuple(shape), tuple(indices)
+
+
+def _counts(index: Any) -> bool:
+    """Whether an index is a variable, or all but its last digits."""
+    return isinstance(index, tirx.Var) or (
+        isinstance(index, tirx.FloorDiv) and isinstance(index.a, tirx.Var)
+    )
 
 
 def _simple(expr: Any) -> Any:

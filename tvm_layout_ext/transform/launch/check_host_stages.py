@@ -101,12 +101,6 @@ def CheckHostStages() -> Any:
     """Create the pass that refuses an unbound block beside a kernel, in annotated functions.
 
     TVM writes such a block as a loop of the host over pointers of the device, which ends the
-    process at run time. ``lower``, ``build``, ``device_program`` and ``simulate`` refuse it
-    elsewhere, too.
-
-    Raises
-    ------
-    TargetError
-        With the block and its tensors.
+    process at run time.
     """
     return _check_host_stages

@@ -1,8 +1,7 @@
 """Tell the compiler how many blocks a multiprocessor should hold: ``__launch_bounds__``.
 
-ptxas takes as few registers as the most threads that a multiprocessor can hold would leave each of
-them, and puts loads behind the additions of earlier ones to get there. Of a kernel that has no more
-than a few blocks for a multiprocessor it need not (CUDA C++ Programming Guide, "Launch Bounds").
+Else ptxas takes as few registers as the most threads would leave each of them, and puts loads
+behind the additions of earlier ones to get there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Launch a kernel while the one before it is ending: programmatic dependent launch.
 
-A function of several kernels (the sums of slabs and their sum, say) otherwise pays a whole launch
-between two of them. From compute capability 9.0 on, a kernel that is marked is launched as soon as
-all blocks of its predecessor have issued ``griddepcontrol.launch_dependents`` or are done, and
+From compute capability 9.0 on, a kernel that is marked is launched as soon as all blocks of its
+predecessor have issued ``griddepcontrol.launch_dependents`` or are done, and
 ``griddepcontrol.wait`` at its head stands until all of the predecessor is done and visible (PTX
-ISA, section "Parallel Synchronization and Communication Instructions: griddepcontrol").
+ISA, "griddepcontrol").
 
-The predecessor issues the former at its head: its last blocks have their places by then, so that
-the next kernel takes none from them. On an H200 (driver 580.159.04) the column sums of 32768x4096
-halves took 65.5 us so in 16 slabs, and 65.9 where the launch waits for the blocks to end; in 32
-slabs 65.9 and 66.3.
+The predecessor issues the former at its head: its last blocks have their places by then. On an H200
+the column sums of 32768x4096 halves took 65.5 us so in 16 slabs, and 65.9 where the launch waits
+for the blocks to end; in 32 slabs 65.9 and 66.3.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from ... import decisions
-from ...errors import TargetError
-from ...gpu.hardware import architecture
 from ...ir import ops
 from ...ir.queries import is_call_of, nodes_in
+from ...target import capability
 from ..base import is_marked
 
 _NAME = "OverlapLaunches"
@@ -82,20 +79,13 @@ def waits_first(kernel: tirx.PrimFunc) -> bool:
     return _told(head, ops.PTX_GRIDDEPCONTROL) == _WAIT
 
 
-def _can_wait(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel's target has dependent launches."""
-    try:
-        return architecture(str(kernel.attrs["target"].attrs["arch"])).capability >= _FIRST
-    except (KeyError, TargetError):
-        return False
-
-
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.OverlapLaunches")
 def _overlap_launches(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     kernels = {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     asked = [f for f in kernels.values() if is_marked(f)]
     pairs = [pair for func in asked for pair in _pairs(func.body)]
-    pairs = [(a, b) for a, b in pairs if a in kernels and b in kernels and _can_wait(kernels[b])]
+    pairs = [(a, b) for a, b in pairs if a in kernels and b in kernels]
+    pairs = [(a, b) for a, b in pairs if capability(kernels[b].attrs.get("target", None)) >= _FIRST]
     changed = {name: _waiting(kernels[name]) for name in dict.fromkeys(b for _, b in pairs)}
     for name in changed:
         decisions.note(_NAME, name, "launched while the kernel before it runs")
@@ -113,14 +103,7 @@ def OverlapLaunches() -> Any:
     """Create the pass that overlaps the launches of the kernels of an annotated function.
 
     Each kernel that follows another without host code between waits at its head, so nothing that it
-    does comes before the end of any kernel before. The first one is launched as ever::
-
-        # main_kernel                         # main_kernel
-        B_rf[s, c] = ...                      T.ptx.griddepcontrol("launch_dependents")
-                                              B_rf[s, c] = ...
-        # main_kernel_1                       # main_kernel_1, launched early
-        B[c] = B_rf[0, c] + B_rf[1, c]        T.ptx.griddepcontrol("wait")
-                                              B[c] = B_rf[0, c] + B_rf[1, c]
+    does comes before the end of any kernel before. The first one is launched as ever.
 
     Leaves alone: targets before ``sm_90``, which have no such launches; kernels launched in
     branches or loops of the host.

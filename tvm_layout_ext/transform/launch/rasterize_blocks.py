@@ -17,13 +17,7 @@ _NAME = "RasterizeBlocks"
 
 
 def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
-    """Row and column that the block launched at (row, column) works on; the last group may be low.
-
-    Examples
-    --------
-    >>> [grouped(n // 4, n % 4, 3, 4, 2) for n in (0, 1, 2, 8, 9)]
-    [(0, 0), (1, 0), (0, 1), (2, 0), (2, 1)]
-    """
+    """Row and column of the tile of the block launched there; the last group may be low."""
     number = row * columns + column
     first = number // (group * columns) * group
     left = rows - first
@@ -33,7 +27,6 @@ def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple
 
 
 def _grid_axis(body: Any, tag: str) -> Any | None:
-    """The loop bound to a grid axis."""
     return next((loop for loop in nodes_in(body, tirx.For) if thread_tag(loop) == tag), None)
 
 

@@ -18,10 +18,9 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class ThreadCopy:
-    """A store of one thread, maybe with a vector loop around it, whose variable is ``lane``.
+    """A store of one thread, maybe in a vector loop of variable ``lane``.
 
-    Where a guard is false, nothing is stored; where a condition is false, zeros are. Guards are the
-    same for all lanes.
+    Where a guard is false, nothing is stored; where a condition is false, zeros are.
     """
 
     store: Any
@@ -48,13 +47,7 @@ class ThreadCopy:
 
 
 def read_copy(stmt: Any) -> ThreadCopy:
-    """Take a copy apart.
-
-    Raises
-    ------
-    UnfitError
-        If it is no plain copy.
-    """
+    """Take a copy apart; UnfitError if it is no plain copy."""
     lane, lanes, guards, conditions = None, 1, [], []
     if isinstance(stmt, tirx.For):
         lane, lanes = stmt.loop_var, int(stmt.extent)

@@ -54,13 +54,7 @@ def _runs_on(index: Any, copy: ThreadCopy) -> bool:
 
 
 def _source_bytes(copy: ThreadCopy) -> Any | None:
-    """Bytes to read, the rest being zeros; None where that is all of them, always.
-
-    Raises
-    ------
-    UnfitError
-        If the elements in range are not the first ones.
-    """
+    """Bytes to read, the rest being zeros; None where that is all of them, always."""
     if not copy.conditions:
         return None
     whole: list[Any] = []
@@ -113,10 +107,7 @@ def _instruction(copy: ThreadCopy) -> Any:
 
 
 def _source(copy: ThreadCopy) -> Any:
-    """First element to read; element 0 where nothing is read and the index itself is loaded.
-
-    The instruction reads nothing out of range, but its address is computed all the same.
-    """
+    """First element to read; where nothing is read and the index is loaded itself, element 0."""
     (index,) = (copy.first(one) for one in copy.load.indices)
     if copy.conditions and loads_in(index):
         in_range = reduce(tirx.And, [copy.first(condition) for condition in copy.conditions])
@@ -125,15 +116,12 @@ def _source(copy: ThreadCopy) -> Any:
 
 
 class _Lowering:
-    """Rewrites the copies of a function that ask for it."""
-
     def __init__(self, prover: Any) -> None:
         self.prover = prover
         self.demanded: int | None = None
         self.any = False
 
     def scope(self, node: Any, mutator: Any) -> Any:
-        """Visit an attribute."""
         if node.attr_key != ASYNC_SCOPE:
             return mutator.default_mutate(node)
         self.demanded = int(node.value)
@@ -155,7 +143,6 @@ class _Lowering:
         return self._lowered(node)
 
     def store(self, node: Any, mutator: Any) -> Any:
-        """Visit a store outside any vector."""
         if self.demanded is None:
             return mutator.default_mutate(node)
         return self._lowered(node)
@@ -205,24 +192,18 @@ def _without_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def LowerAsyncCopy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that makes copies asynchronous which a pipeline wants so.
 
-    Inside a scope that ``InjectMultiStageBuffer`` left, a vector (or one element) that is copied
-    from global to shared memory becomes one ``cp.async`` of 4, 8 or 16 bytes. Elements out of range
-    are filled with zeros by the instruction's own source size (PTX ISA, "cp.async", src-size), so
-    that a ragged tail stays one instruction::
+    A vector (or one element) that is copied from global to shared memory becomes one ``cp.async``
+    of 4, 8 or 16 bytes. Elements out of range are filled with zeros by the instruction's own source
+    size, so that a ragged tail stays one instruction::
 
         # before                                          # after
         for v in T.vectorized(4):                         cp.async.cg [S + i * 4], [A + i * 4], 16,
             S[i * 4 + v] = (A[i * 4 + v]                      min(max(n - i * 4, 0), 4) * 4
                             if i * 4 + v < n else 0)
 
-    Leaves as they are, with the reason in the report: copies that cast or compute, that are not
-    4, 8 or 16 bytes wide or not known to be aligned, that fill with another value than 0, whose
-    condition is no upper bound.
-
-    Raises
-    ------
-    ScheduleError
-        If such a copy was asked to be asynchronous (``async_copy=True``).
+    Leaves as they are, with the reason in the report, or refuses where ``async_copy=True``: copies
+    that cast or compute, that are not 4, 8 or 16 bytes wide or not known to be aligned, that fill
+    with another value than 0, whose condition is no upper bound.
     """
     lowering = _Lowering(Prover(read_assumptions(func).conditions))
     rules = [

@@ -26,11 +26,6 @@ def check_fits(record: PipelineRecord, parts: Sequence[Part], loop: Any, target:
 
     All versions of a loop's buffers are in use at once, so no later pass can let them share memory.
     ``build`` compares the sum that is left after merging, and asks :func:`most_stages`.
-
-    Raises
-    ------
-    ScheduleError
-        Naming the bytes of each buffer, and the largest number of stages that fits.
     """
     limits = _limits(target)
     if limits is None:
@@ -66,10 +61,7 @@ def _limits(target: Any) -> tuple[str, int] | None:
 
 
 def _advice(parts: Sequence[Part], loop: Any, sizes: dict[int, int], limit: int) -> str:
-    """The largest number of stages that fits, found by planning again with fewer.
-
-    ``sizes`` has the bytes of a version for each statement that fills one.
-    """
+    """The largest number of stages that fits, found by planning again with fewer."""
     asked = max(part.num_stages or 1 for part in parts)
     # Bytes never fall with the number, and there may be 2^31 of them.
     fits = bisect_right(
@@ -81,7 +73,6 @@ def _advice(parts: Sequence[Part], loop: Any, sizes: dict[int, int], limit: int)
 
 
 def _bytes(parts: Sequence[Part], loop: Any, sizes: dict[int, int], number: int) -> int:
-    """Bytes of all versions with at most ``number`` stages a copy."""
     fewer = [replace(p, num_stages=min(p.num_stages, number)) if p.num_stages else p for p in parts]
     plan = plan_pipeline(fewer, loop)
     return sum(size * (1 if plan is None else plan.versions[i]) for i, size in sizes.items())
@@ -90,10 +81,7 @@ def _bytes(parts: Sequence[Part], loop: Any, sizes: dict[int, int], number: int)
 def most_stages(mod: tvm.IRModule, fits: Callable[[tvm.IRModule], bool]) -> int:
     """Largest number of stages, below the one asked for, with which a module fits; 0 if none does.
 
-    Only lowering tells which buffers of a kernel can share memory, so each trial is a lowering;
-    bytes never fall with the number, so there are log2 of them.
-
-    A module that is lowered already has no blocks to ask any more, and gives 0.
+    Only lowering tells which buffers can share memory, so each of log2 trials is a lowering.
     """
     bodies = [f.body for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     asked = max((requested(b) or 1 for body in bodies for b in blocks_in(body)), default=1)
@@ -101,8 +89,6 @@ def most_stages(mod: tvm.IRModule, fits: Callable[[tvm.IRModule], bool]) -> int:
 
 
 def _at_most(mod: tvm.IRModule, number: int) -> tvm.IRModule:
-    """A module whose copies have ``number`` stages at most."""
-
     def look(block: SBlock) -> SBlock:
         if (requested(block) or 1) <= number:
             return block

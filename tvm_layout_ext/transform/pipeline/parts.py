@@ -22,11 +22,7 @@ REQUEST = (NUM_STAGES, ASYNC_COPY)
 
 @dataclass(frozen=True)
 class Region:
-    """Part of a buffer that a statement touches.
-
-    ``bounds`` are the first and last index of each dim, over all threads and inner loops; None if
-    they are not known.
-    """
+    """Part of a buffer that is touched: first and last index of each dim, None if unknown."""
 
     buffer: Any
     bounds: tuple[tuple[Any, Any], ...] | None
@@ -122,10 +118,7 @@ def _part(stmt: Any, threads: dict[Any, Any]) -> Part:
 def _undeclared(
     stmt: Any, kind: Any, declared: tuple[Region, ...], ranges: dict[Any, Any]
 ) -> tuple[Region, ...]:
-    """What a statement loads or stores of buffers that no block of it declares.
-
-    Statements outside of blocks declare nothing, and blocks of TVMScript what their author says.
-    """
+    """What a statement loads or stores of buffers that no block of it declares."""
     known = [region.buffer for region in declared]
     bound = [bind.var for bind in nodes_in(stmt, tirx.Bind)]
     found: list[Region] = []
@@ -150,10 +143,7 @@ def _ends(index: Any, ranges: dict[Any, Any], bound: list[Any]) -> tuple[Any, An
 
 
 def _by_address(stmt: Any) -> tuple[Region, ...]:
-    """Global buffers that calls may write through an address, which no region need tell.
-
-    TVM takes ``T.address_of(A[i])`` for a read of ``A``, also in ``atomicAdd``.
-    """
+    """Global buffers that calls may write through an address, as ``atomicAdd``: no region tells."""
     calls = nodes_in(stmt, tvm.ir.Call)
     elements = (one.args[0].source for one in calls if is_call_of(one, ops.ADDRESS_OF))
     pointers = (one.args[0] for one in calls if is_call_of(one, ops.BUFFER_DATA))

@@ -28,10 +28,7 @@ from .parts import Part, Region, check_own
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """A schedule of a loop's statements: how many bodies ahead of its own iteration each runs.
-
-    ``versions`` are those of the buffer that each part fills; 1 where it fills none of its own.
-    """
+    """How many bodies ahead each statement runs, and the versions of the buffer that it fills."""
 
     parts: tuple[Part, ...]
     ahead: tuple[int, ...]
@@ -70,13 +67,7 @@ class PipelinePlan:
 
 
 def plan_pipeline(parts: Sequence[Part], loop: Any) -> PipelinePlan | None:
-    """Work out the schedule of a loop body, or None where all would stay as it is.
-
-    Raises
-    ------
-    ScheduleError
-        If a copy cannot run ahead of the statements before which it would come.
-    """
+    """Work out the schedule of a loop body, or None where all would stay as it is."""
     ahead: dict[int, int] = {}
     for i in reversed(range(len(parts))):
         ahead[i] = _ahead(parts, i, ahead)

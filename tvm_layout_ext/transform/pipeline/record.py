@@ -35,11 +35,7 @@ class PipelineStep:
 
 @dataclass(frozen=True)
 class PipelineRecord:
-    """A loop as pass ``InjectMultiStageBuffer`` wrote it.
-
-    Body b of the loop, counted from 0, runs a step that is ``ahead`` for iteration ``b + ahead``,
-    if there is such an iteration; before body 0 come ``depth`` bodies that only copy.
-    """
+    """A loop as ``InjectMultiStageBuffer`` wrote it, ``depth`` bodies that only copy first."""
 
     loop: str  #: Name of the loop's variable; iterations, a number or an expression
     extent: str

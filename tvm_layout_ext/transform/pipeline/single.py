@@ -29,13 +29,7 @@ from .parts import REQUEST, Part
 
 
 def single_copies(parts: Sequence[Part], loop: Any) -> list[int]:
-    """List the copies of a loop that shall be asynchronous and have one version.
-
-    Raises
-    ------
-    ScheduleError
-        If one reads what it copies in the same statement, where no wait can stand between.
-    """
+    """Copies of a loop that shall be asynchronous with one version: no statement reads its own."""
     found = []
     for i, part in enumerate(parts):
         if part.num_stages != 1 or not part.async_copy:
@@ -52,10 +46,7 @@ def single_copies(parts: Sequence[Part], loop: Any) -> list[int]:
 
 
 def with_waits(parts: Sequence[Part], stmts: Sequence[Any], single: Collection[Part]) -> list[Any]:
-    """Make copies asynchronous, with a wait before the first statement that meets one.
-
-    ``stmts`` are what to emit for each part, ``single`` which of the parts are such copies.
-    """
+    """Make copies asynchronous, with a wait before the first statement that meets one."""
     found: list[Any] = []
     flying: list[Part] = []
     for part, stmt in zip(parts, stmts, strict=True):

@@ -44,13 +44,7 @@ class Versioned:
 
 
 def with_versions(buffer: Any, versions: int) -> Versioned:
-    """Give a buffer a leading dim of versions, each of them aligned for vectors of any width.
-
-    Raises
-    ------
-    ScheduleError
-        If its size is no constant.
-    """
+    """Give a buffer a leading dim of versions, each of them aligned for vectors of any width."""
     shape: list[Any] = list(buffer.shape)
     strides: list[Any] = list(buffer.ty.strides)
     if not all(isinstance(extent, int | tirx.IntImm) for extent in (*shape, *strides)):

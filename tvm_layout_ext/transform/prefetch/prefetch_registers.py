@@ -50,10 +50,7 @@ def _is_barrier(part: Part) -> bool:
 
 @dataclass(frozen=True)
 class _Chunks:
-    """A pipelined loop over chunks: wait and barrier, what comes before the steps, the steps.
-
-    Among the ``copies`` is also all else that stands between barrier and steps.
-    """
+    """A pipelined loop over chunks: wait and barrier, the copies and the rest, and the steps."""
 
     loop: Any
     arrive: list[Any]
@@ -68,10 +65,7 @@ class _Chunks:
         return shares(copies, count)
 
     def first_loads(self, iteration: Any) -> list[Any]:
-        """The loads of a chunk's first step, left out where there is no such chunk.
-
-        A version of a pipelined buffer is always there, whatever it holds.
-        """
+        """The loads of a chunk's first step, left out where there is no such chunk."""
         loop = self.loop
         loads = [substitute(s, {loop.loop_var: iteration}) for s in self.steps.load(0)]
         versions = {int(r.buffer.shape[0]) for p in self.steps.loads for r in _constant(p.reads)}
@@ -180,13 +174,10 @@ def _across(chunks: _Chunks) -> Any:
 
 
 class _Prefetches:
-    """Rewrites the loops of a function, the outer first."""
-
     def __init__(self) -> None:
         self.done: list[str] = []
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Visit a loop."""
         chunks = _chunks_of(loop)
         if chunks is not None:
             self._tell(chunks.steps, f"across loop {loop.loop_var.name}")
@@ -218,11 +209,6 @@ def PrefetchSharedToRegister(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Refuses by name: a load in no unrolled loop together with its consumer, a buffer that is used
     outside that loop or has a second writer, a source that the loop writes, a load in a loop inside
     such a step, a value bound in a step.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     asking = [str(b.name_hint) for b in blocks_in(func.body) if PREFETCH in b.annotations]
     if not asking:

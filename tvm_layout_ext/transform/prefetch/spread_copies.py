@@ -14,8 +14,7 @@ from ..pipeline.expand import renewed
 def shares(copies: list[Any], count: int) -> list[list[Any]]:
     """Spread unrolled copies over so many steps, in their order: what each step does.
 
-    A condition is repeated in every step that it covers. Calls behind the copies, as one that
-    commits a group, go to the last step; where one stands among copies, the first step does all.
+    Calls behind the copies go to the last step; where one stands among them, the first does all.
     """
     sizes = [_units(stmt) for stmt in copies]
     if any(size == 0 and any(sizes[i:]) for i, size in enumerate(sizes)):
@@ -51,7 +50,6 @@ def _units(stmt: Any) -> int:
 
 
 def _slice(stmt: Any, low: int, high: int) -> list[Any]:
-    """Units low .. high - 1 of a statement."""
     if low >= high:
         return []
     if isinstance(stmt, tirx.SeqStmt):

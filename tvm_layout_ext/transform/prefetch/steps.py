@@ -20,10 +20,7 @@ from ..pipeline.versions import Versioned, use_version, with_versions
 
 @dataclass(frozen=True)
 class Steps:
-    """An unrolled loop of annotated loads, and the rest that uses what they load.
-
-    The loads fill the buffers that are ``held``; the body keeps its other buffers.
-    """
+    """An unrolled loop of annotated loads into ``held`` buffers, and what uses these."""
 
     loop: Any
     loads: list[Part]

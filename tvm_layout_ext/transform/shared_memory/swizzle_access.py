@@ -45,13 +45,7 @@ class Swizzled:
 
 
 def refuse_unknown(body: Any, buffer: Any, mode: str, block: str) -> None:
-    """Refuse addresses of a buffer that go to instructions which are not known.
-
-    Raises
-    ------
-    LayoutError
-        With the access.
-    """
+    """Refuse addresses of a buffer that go to instructions which are not known."""
 
     def refuse(access: Any) -> None:
         raise LayoutError(
@@ -92,11 +86,7 @@ def _names(call: Any, buffer: Any) -> bool:
 
 
 class Rewriter:
-    """Rewrites a function's accesses of swizzled buffers.
-
-    The loops of its accesses give the ranges of variables; ``thread_vars`` are those that differ
-    from thread to thread, or block to block.
-    """
+    """Rewrites accesses of swizzled buffers; ``thread_vars`` differ between threads."""
 
     def __init__(
         self,
@@ -115,13 +105,7 @@ class Rewriter:
         )
 
     def rewrite(self, body: Any) -> Any:
-        """Rewrite a statement.
-
-        Raises
-        ------
-        LayoutError
-            If an access would be torn apart, or is left over.
-        """
+        """Rewrite a statement; LayoutError if an access would be torn apart, or is left over."""
         rules = [
             (tvm.ir.TensorLoad, self._load),
             (tirx.BufferStore, self._store),
@@ -153,7 +137,6 @@ class Rewriter:
         return tirx.BufferStore(found[1], node.value, self._places(found, node))
 
     def _places(self, found: tuple[Swizzled, Any], node: Any) -> list[Any]:
-        """New indices of a load or store."""
         one, _ = found
         indices = list(node.indices)
         if isinstance(one.placement, Strided):
@@ -225,8 +208,7 @@ class Rewriter:
         """Rewrite an instruction that takes an access pointer.
 
         The pointer keeps its form, by which TVM finds where to put barriers and versions, and spans
-        the whole buffer, in which the parts of a tile lie scattered. The address of an element
-        became that of the new buffer with its load.
+        the whole buffer, in which the parts of a tile lie scattered.
         """
         found = self._pointer(node)
         if found is None:
@@ -263,7 +245,6 @@ class Rewriter:
 
 
 def _ranges(accesses: Sequence[AccessSite]) -> list[tuple[Any, Any]]:
-    """Range of each loop variable; no two loops share one, or the program is ill-formed."""
     found: list[tuple[Any, Any]] = []
     for access in accesses:
         for loop in access.context.loops:
@@ -273,7 +254,6 @@ def _ranges(accesses: Sequence[AccessSite]) -> list[tuple[Any, Any]]:
 
 
 def _with_pointer(argument: Any, buffer: Any, offset: Any, size: int) -> Any:
-    """The same expression around another access pointer."""
     name = argument.op.name
     if name == ops.CUDA_CVTA_GENERIC_TO_SHARED:
         inside = _with_pointer(argument.args[0], buffer, offset, size)
@@ -283,5 +263,4 @@ def _with_pointer(argument: Any, buffer: Any, offset: Any, size: int) -> Any:
 
 
 def _call_with(call: Any, arguments: Sequence[Any]) -> Any:
-    """Copy a call with other arguments."""
     return tvm.ir.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)

@@ -41,10 +41,7 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Field:
-    """Part of an offset: ``value << low``, ``width`` bits wide.
-
-    One that is ``added`` is the loops' part of a sum whose threads' part has the same bits.
-    """
+    """Part of an offset: ``value << low``, ``width`` bits wide; ``added`` if it is no XOR."""
 
     value: Any
     low: int
@@ -57,15 +54,11 @@ class _Field:
         return ((1 << self.width) - 1) << self.low
 
     def shifted(self, unit: int = 0) -> Any:
-        """Its value in its place, in units of ``1 << unit``."""
         return self.value * (1 << self.low - unit)
 
 
 class IndexWriter:
-    """Writes offsets of elements that lie by a placement.
-
-    The analyzer knows the ranges of variables, ``is_thread`` which differ from thread to thread.
-    """
+    """Writes offsets of elements that lie by a placement; ``is_thread`` tells variables apart."""
 
     def __init__(self, analyzer: Any, is_thread: Callable[[Any], bool]) -> None:
         self._analyzer = analyzer
@@ -139,8 +132,8 @@ class IndexWriter:
     def _below(self, part: Any) -> list[_Term]:
         """Take ``sum % 2^k`` apart: where bits do not meet, so do the remainders not.
 
-        TVM keeps ``(r * 512 + lane * 16 + v) % 4096`` whole where r goes beyond 8. As one term it
-        would go through the XOR with ``v``, and the vector that ``v`` counts would be torn.
+        TVM keeps ``(r * 512 + lane * 16 + v) % 4096`` whole, and the XOR would tear the vector of
+        ``v``.
         """
         if not isinstance(part, tirx.FloorMod) or not isinstance(part.b, tirx.IntImm):
             return []

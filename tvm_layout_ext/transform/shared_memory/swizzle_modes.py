@@ -48,32 +48,12 @@ _LEGAL = (
 
 
 def swizzle_text(images: Sequence[Sequence[int]]) -> str:
-    """Write a swizzle as the annotation has it.
-
-    >>> swizzle_text([[4, 10], [1, 2], []])
-    '4,10;1,2;'
-    """
+    """Write a swizzle as the annotation has it, e.g. ``4,10;1,2;``."""
     return ";".join(",".join(map(str, bits)) for bits in images)
 
 
 def mode_text(mode: Any) -> str:
-    """Write a mode of the primitive as the annotation has it, checked.
-
-    Parameters
-    ----------
-    mode : str, int, tuple of int, Layout or LinearLayout
-        A text; 32, 64 or 128 bytes; (vec, per_phase, max_phase).
-
-    Raises
-    ------
-    LayoutError
-        If it is none of these.
-
-    Examples
-    --------
-    >>> mode_text(128), mode_text((8, 2, 4)), mode_text("auto")
-    ('128B', 'xor(8, 2, 4)', 'auto')
-    """
+    """Write a mode of the primitive as the annotation has it, or a LayoutError."""
     if isinstance(mode, bool) or not isinstance(mode, str | int | tuple | Layout | LinearLayout):
         raise LayoutError(f"The swizzle is {mode!r}; {_LEGAL}.")
     if isinstance(mode, tuple) and (len(mode) != 3 or not all(map(_is_count, mode))):
@@ -97,13 +77,7 @@ def _is_count(value: Any) -> bool:
 
 
 def check_mode(text: str) -> None:
-    """Refuse a text that is no mode, as far as that can be said without the buffer.
-
-    Raises
-    ------
-    LayoutError
-        With the text and what would be legal.
-    """
+    """Refuse a text that is no mode, as far as that can be said without the buffer."""
     if text not in COUNTED:
         _given(text)
 
@@ -118,18 +92,6 @@ def place(
 
     ``accesses`` gives all accesses of the buffer, and is asked only where the choice needs counts.
     The choice is named as a mode that would give the same placement.
-
-    Raises
-    ------
-    LayoutError
-        If the buffer's shape cannot be laid out so.
-
-    Examples
-    --------
-    >>> place("xor", [128, 32], 16, list).name
-    'xor(8, 2, 4)'
-    >>> place("pad(32, 8)", [64, 32], 16, list).placement.strides
-    (40, 1)
     """
     if text in COUNTED:
         return choose(shape, element_bits, accesses(), text)

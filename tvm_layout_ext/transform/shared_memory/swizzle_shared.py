@@ -22,8 +22,9 @@ from ...ir.pointers import constant, shape_of
 from ...ir.queries import blocks_in, nodes_in, thread_tag
 from ...ir.rebuild import stripped
 from ...layout.placement import Strided, dense
+from ...target import capability
 from ..base import function_pass
-from ..pipeline.multi_stage_buffer import has_async_copies
+from ..pipeline.multi_stage_buffer import CP_ASYNC_SINCE
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import COUNTED, place
 
@@ -33,13 +34,7 @@ _SAMPLE = 256
 
 
 def swizzles_of(block: Any) -> dict[str, str]:
-    """Modes that a block asks for, by the name of the buffer.
-
-    Raises
-    ------
-    LayoutError
-        If one text is to serve several buffers, or the list does not come in pairs.
-    """
+    """Modes that a block asks for, by the name of the buffer."""
     value = block.annotations.get(SWIZZLE, None)
     if value is None:
         return {}
@@ -119,10 +114,7 @@ def _swizzled(
 def _check_vectors(
     accesses: Sequence[AccessSite], choice: Choice, plain: Strided, name: str
 ) -> None:
-    """Refuse what would tear vectors apart, or leave them misaligned.
-
-    Offsets that the annotation spells out may: whoever wrote them chose so.
-    """
+    """Refuse what would tear or misalign vectors, unless the annotation spells offsets out."""
     for access in accesses:
         requests = read_requests(access, _SAMPLE)
         if requests is None:
@@ -187,11 +179,6 @@ def SwizzleSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     swizzle would tear apart, addresses that only the run knows where counts decide, buffers that
     ``storage_align`` pads, symbolic shapes without a bound, several views of one memory, writers
     that disagree.
-
-    Raises
-    ------
-    LayoutError
-        In these cases.
     """
     wanted = _requests(func)
     if not wanted:
@@ -199,7 +186,7 @@ def SwizzleSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     accesses = read_shared_accesses(func)
     for buffer, text, block, _ in wanted:
         refuse_unknown(func.body, buffer, text, block)
-    has_async = has_async_copies(func.attrs.get("target", None))
+    has_async = capability(func.attrs.get("target", None)) >= CP_ASYNC_SINCE
     placed = [_swizzled(request, accesses, has_async) for request in wanted]
     swizzled = [one for one in placed if one is not None]
     body = stripped(func.body, SWIZZLE)

@@ -14,10 +14,8 @@ from tvm.script import tirx as T
 from ... import decisions
 from ...analysis.barriers.dependence import UnorderedPair, first_hazard
 from ...analysis.barriers.footprint import Footprints
-from ...analysis.barriers.program import WRITE, Node
-from ...analysis.barriers.read_outside import Outside, read_outside
-from ...analysis.barriers.read_program import read_program
-from ...analysis.barriers.uniform import divergent_barrier
+from ...analysis.barriers.program import WRITE, Node, divergent_barrier
+from ...analysis.barriers.read_program import Outside, read_outside, read_program
 from ...errors import ScheduleError
 from ...ir.rebuild import loop_with
 from ..base import function_pass, is_marked
@@ -28,8 +26,8 @@ _NAME = "PlanSync"
 def _place(hazard: UnorderedPair, *, early: bool) -> Node:
     """Statement before which a barrier separates two accesses.
 
-    Out of loops that the first access is not in, and out of statements that only some threads of a
-    block may run; if ``early``, also out of conditions that the first access is not under.
+    Out of loops that the first is not in and of divergent statements, and of conditions if
+    ``early``.
     """
     place = hazard.second
     firsts = list(hazard.first.ancestors())
@@ -72,13 +70,7 @@ class _Plan:
 
 
 def _plan(prints: Footprints, own: Sequence[Node], *, early: bool) -> _Plan:
-    """Plan barriers, none of which can be left out; ``own`` ones of the kernel may go, too.
-
-    Raises
-    ------
-    ScheduleError
-        If no barrier can separate two accesses, or a copy is used before it is waited for.
-    """
+    """Plan barriers, none of which can be left out; ``own`` ones of the kernel may go, too."""
     chosen: list[Node] = []
     while (hazard := first_hazard(prints, chosen)) is not None:
         place = _place(hazard, early=early)
@@ -182,16 +174,10 @@ def PlanSync(func: tirx.PrimFunc) -> tirx.PrimFunc:
             barrier                                 B[k, t] = S[k % 2, 255 - t]
             B[k, t] = S[k % 2, 255 - t]
 
-    Two accesses inside one statement, as in ``S[t] = S[t + 1]``, are not kept apart. Kernels that
-    synchronise by mbarriers, warpgroup instructions or named barriers are left as they are, with a
-    note.
-
-    Raises
-    ------
-    ScheduleError
-        If the accesses that a barrier must separate lie in one divergent statement, if a barrier
-        that is there stands in one, if a buffer is used before the wait for the asynchronous copy
-        into it, or if barriers are missing in a kernel with ``break``, ``continue`` or ``return``.
+    Does not handle: two accesses inside one statement, and kernels that synchronise by mbarriers,
+    warpgroup instructions or named barriers, which stay as they are. Refuses barriers in divergent
+    statements, buffers used before the wait for their copy, and missing barriers in a kernel with
+    ``break``, ``continue`` or ``return``.
     """
 
     def launch(node: Any, mutator: Any) -> Any:

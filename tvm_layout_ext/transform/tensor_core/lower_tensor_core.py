@@ -17,7 +17,7 @@ from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
 from ...ir.annotations import ANNOTATION_PREFIX, NOT_WARPGROUPS, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
-from ...ir.queries import thread_tag, uses
+from ...ir.queries import blocks_in, thread_tag, uses
 from ...ir.rebuild import block_with
 from ...target import target_arch
 from ..base import function_pass
@@ -29,11 +29,7 @@ _MOST_ELEMENTS = 2**31 - 1
 
 
 def _in_order(tile: Any) -> Any:
-    """Write the sum of a tile as its instruction does: ``C + A * B``, A the factor with the rows.
-
-    TVM compares both as they stand. Factors and addends may be the other way round in the program;
-    and of ``C[n, m]`` the rows are those of what is B there.
-    """
+    """Write a tile's sum as its instruction does: ``C + A * B``, A the factor with the rows."""
     if len(tile.annotations.get(TENSOR_CORE, ())) < 2:
         return tile
     found: list[Any] = []
@@ -63,8 +59,6 @@ def _source(factor: Any) -> Any:
 
 
 def _sorted(regions: Any, buffers: list[Any]) -> list[Any]:
-    """Regions in the order of their buffers."""
-
     def place(region: Any) -> int:
         here = (i for i, one in enumerate(buffers) if one.same_as(region.source))
         return next(here, len(buffers))
@@ -102,11 +96,7 @@ def _lower(sch: Any, block: Any, gpu: Architecture) -> None:
 
 
 def _lift(sch: Any, block: Any) -> None:
-    """Give a tile what was asked for its one statement, which the instruction takes the place of.
-
-    ``sch.get_sblock`` of a block's name finds the statement once ``blockize`` made the tile, so
-    ``sch.swizzle`` and ``sch.storage_align`` land there; both write the same buffer.
-    """
+    """Give a tile what was asked for its one statement, which the instruction replaces."""
     tile = sch.get(block)
     for inner in sch.get_child_blocks(block):
         for key, value in sch.get(inner).annotations.items():
@@ -229,11 +219,6 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Does not handle, and refuses by name: tiles that were changed after ``use_tensor_core`` made
     them, and tiles under a loop that is bound to ``threadIdx.x``, whose values are the lanes.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     # Held until the end: a schedule changes a function that nobody else holds in place, and with it
     # the blocks that narrowing left shared with the caller's.
@@ -247,12 +232,9 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def narrowed(mod: tvm.IRModule) -> tvm.IRModule:
-    """Index with 32 bits where that reaches everything, as the intrinsics' descriptions do.
-
-    Relax writes 64. TVM's pass would also narrow the elements of buffers, so it is not for these.
-    """
+    """Index of 32 bits, as intrinsics have it; TVM's pass would narrow elements of buffers, too."""
     buffers: list[Any] = [p for p in mod["main"].params if hasattr(p, "shape")]
-    tvm_ffi.structural_walk(mod["main"].body, [(SBlock, lambda b: buffers.extend(b.alloc_buffers))])
+    buffers += [one for block in blocks_in(mod["main"].body) for one in block.alloc_buffers]
     wide = any("int64" in str(buffer.dtype) for buffer in buffers)
     sizes = [math.prod(int(extent) for extent in buffer.shape) for buffer in buffers]
     if wide or max(sizes) > _MOST_ELEMENTS:

@@ -1,8 +1,7 @@
 """Write the element offsets of parameters as the multiples that they are.
 
-TVM 0.27's host code checks that an offset is a multiple of its ``offset_factor``. Its CUDA code
-does not know: it loads a vector element by element unless the start is provably a multiple of its
-length.
+TVM 0.27's CUDA code does not know that an offset is a multiple of its ``offset_factor``: it loads a
+vector element by element unless the start is provably a multiple of its length.
 """
 
 from __future__ import annotations
@@ -31,12 +30,6 @@ def _offsets(func: Any) -> dict[Any, Any]:
 @function_pass()
 def AlignOffsets(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that writes element offsets as the multiples that they are.
-
-    ::
-
-        A = T.match_buffer(a, (n,), elem_offset=o, offset_factor=4)
-
-        A[o + i * 4 : o + i * 4 + 4]     ->     A[o // 4 * 4 + i * 4 : ...]
 
     Leaves alone: offsets that are numbers or expressions.
     """

@@ -14,6 +14,7 @@ from ...errors import ScheduleError
 from ...ir.pointers import POINTER_OPS, pointer_of
 from ...ir.queries import nodes_in
 from ...ir.vector_types import ARITHMETIC, lacking_arithmetic, miswritten
+from ...target import capability
 from ..base import function_pass, is_marked
 
 #: First compute capability with instructions for FP8.
@@ -21,11 +22,7 @@ _FP8_SINCE = (8, 9)
 
 
 def _float8_in_software(func: tirx.PrimFunc) -> str | None:
-    """What a function does with FP8 that TVM gets wrong where the GPU has no instructions for it.
-
-    TVM makes 2**-7 of a zero of ``float8_e4m3fn``, and keeps FP8 on the chip in 32 bits an element,
-    which a copy of its bytes does not fill.
-    """
+    """What a function does with FP8 that TVM gets wrong where the GPU has no such types."""
     for node in nodes_in(func.body, tvm.ir.Call, tirx.Cast, *ARITHMETIC):
         if isinstance(node, tvm.ir.Call):
             op = POINTER_OPS.get(getattr(node.op, "name", ""))
@@ -43,25 +40,18 @@ def _float8_in_software(func: tirx.PrimFunc) -> str | None:
 def CheckVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that refuses vectors of ``bool`` and FP8 that TVM writes as other bytes.
 
-    Changes nothing, so it looks at functions without an annotation of this package, too. Before
-    compute capability 8.9, where TVM moves FP8 as ``uint8``, it refuses annotated functions that
-    compute with FP8.
+    Before compute capability 8.9 TVM makes 2**-7 of a zero of ``float8_e4m3fn``, and keeps FP8 on
+    the chip in 32 bits; annotated functions that compute with FP8 are refused there.
 
     Does not handle: other targets than CUDA.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases; the sentence says what is legal.
     """
     target = func.attrs.get("target", None)
-    if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:
+    version = capability(target)
+    if version == (0, 0):
         return func
-    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
-    capability = int(digits[:-1] or 0), int(digits[-1:] or 0)
-    if text := miswritten(func, capability) or lacking_arithmetic(func, capability):
+    if text := miswritten(func, version) or lacking_arithmetic(func, version):
         raise ScheduleError(text)
-    is_old = is_marked(func) and capability < _FP8_SINCE
+    is_old = is_marked(func) and version < _FP8_SINCE
     if is_old and (text := _float8_in_software(func)):
         raise ScheduleError(
             f"The function {text}, which TVM gets wrong for GPUs before compute capability 8.9; "

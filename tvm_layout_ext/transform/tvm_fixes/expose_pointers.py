@@ -44,9 +44,6 @@ def _exposed(argument: Any, mask: int) -> Any:
 def ExposePointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that shows TVM what addresses of shared memory are used for.
 
-    They become ``tvm_access_ptr``, which TVM's planning reads. Until here they are ``address_of``
-    an element, so that passes over indices rewrite them.
-
     Does not handle: addresses given to other operators.
     """
 

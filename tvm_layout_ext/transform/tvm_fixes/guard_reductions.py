@@ -32,11 +32,7 @@ def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
 def GuardReductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that keeps the guard of a result which threads reduce together.
 
-    The bound of the reducing thread, which always holds, makes the guard name one; StmtSimplify
-    takes it out again::
-
-        # before                              # after
-        T.where(i_0 * 8 + i_1 < 33)           T.where(i_0 * 8 + i_1 < 33 and k_1 < 32)
+    The bound of the reducing thread makes the guard name one; StmtSimplify takes it out again.
     """
     threads = [one for one in nodes_in(func.body, tirx.For) if thread_tag(one)]
     return mapped(func, (SBlockRealize, lambda realize: _guarded(realize, threads)))

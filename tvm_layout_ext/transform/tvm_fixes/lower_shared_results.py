@@ -1,8 +1,7 @@
 """Lower reductions over threads whose results lie in a buffer that other blocks write, too.
 
-TVM 0.27's LowerCrossThreadReduction passes over a reduction whose result another block writes, too:
-the two halves of a buffer, or a sum that is scaled in place. Each thread then adds its part to the
-result as if it were alone, and the values are wrong.
+TVM 0.27's LowerCrossThreadReduction passes over these; each thread then adds its part to the result
+as if it were alone.
 """
 
 from __future__ import annotations
@@ -27,13 +26,7 @@ def _shared(func: tirx.PrimFunc, block: Any) -> list[Any]:
 def LowerSharedResults(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that lowers reductions over threads beside other writers of their results.
 
-    Each has a buffer of its own while TVM's pass runs::
-
-        for i in range(64):                        for i in range(64):
-            for k in threadIdx.x:                      for k in threadIdx.x:
-                B[i] += A[i, k]        # left           B_1[i] += A[i, k]      # lowered
-        for i in range(64):                        for i in range(64):
-            B[i] = B[i] * 2                            B[i] = B[i] * 2
+    Each has a buffer of its own while TVM's pass runs.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func

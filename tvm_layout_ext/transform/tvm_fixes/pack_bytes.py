@@ -55,14 +55,6 @@ def _word(value: Any, size: int, word: str) -> Any:
 def PackBytes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that spreads an element of 1, 2 or 4 bytes over a long vector by words.
 
-    An element that is not constant is multiplied by ``0x01010101``::
-
-        T.Broadcast(T.int8(3), 16)
-
-        # becomes
-        T.reinterpret("int8x16", T.Broadcast(T.uint32(0x03030303), 4))
-
-    Leaves alone: types and short vectors that TVM writes well, and vectors that fill no whole
-    words.
+    Leaves alone: types and short vectors that TVM writes well, and vectors of no whole words.
     """
     return mapped(func, (tirx.Broadcast, _packed))

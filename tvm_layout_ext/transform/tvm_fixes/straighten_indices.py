@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from ...ir.conditions import ranges_known
 from ...ir.queries import nodes_in, substitute
 from ...ir.rebuild import realize_with, with_accesses
 from ..base import function_pass, mapped
@@ -105,15 +106,11 @@ def StraightenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
         A[f // 396, f % 396 // 132, f % 132 // 33, f % 33]      ->      A[0, 0, 0, f]
         A[g % 8, f // 396, f % 396 // 2, f % 2]                 ->      A[g % 8, 0, 0, f]
 
-    The last index then runs over the end of its dim, which flattening does not mind.
-
-    Where an offset keeps quotients, it has fewer: ``A[f // 140, c, f % 140 // 10, f % 10]`` keeps
-    ``f // 140`` and ``f % 140``, which go on in groups of 4 and not of 2.
+    The last index then runs over the end of its dim, which flattening does not mind. Where an
+    offset keeps quotients, it has fewer.
 
     Leaves alone: buffers with strides of their own or outside global memory, indices of different
     expressions.
     """
-    bounds = tvm.sym.Analyzer()
-    for loop in nodes_in(func.body, tirx.For):
-        bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    bounds = ranges_known(func.body)
     return mapped(func, (s_tir.SBlockRealize, lambda one: _in_block(one, bounds)))

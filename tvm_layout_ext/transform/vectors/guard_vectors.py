@@ -21,10 +21,7 @@ _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: Fals
 
 
 def worst_lane_condition(condition: Any, loop: Any, *, worst: bool = True) -> Any | None:
-    """Condition of the lane that fails first, or of the one that fails last.
-
-    None where that is not one end of the vector.
-    """
+    """Condition of the lane that fails first, or last; None where that is no end of the vector."""
     var = loop.loop_var
     if not depends_on(condition, var):
         return condition
@@ -40,10 +37,7 @@ def worst_lane_condition(condition: Any, loop: Any, *, worst: bool = True) -> An
 
 
 def _is_aligned(loop: Any) -> bool:
-    """Whether every access that the vector's variable moves starts at a multiple of its length.
-
-    TVM writes a vector as one access whatever its address; a misaligned one faults on the GPU.
-    """
+    """Whether every access that the vector's variable moves starts at a multiple of its length."""
     lanes = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 0
     prover, first = Prover(), {loop.loop_var: loop.extent * 0}
     accesses = nodes_in(loop.body, tvm.ir.TensorLoad, tirx.BufferStore)
@@ -130,10 +124,7 @@ def _choose(loop: Any) -> Any:
 
 
 def _apart(loop: Any) -> Any:
-    """Give each store that chooses among the lanes a vector of its own.
-
-    TVM does a vector of several stores one store after the other, each in all lanes.
-    """
+    """Give each store that chooses among lanes a vector: TVM does them one after the other."""
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, tirx.SeqStmt):
         return loop
     stores = list(loop.body.seq)
@@ -145,7 +136,6 @@ def _apart(loop: Any) -> Any:
 
 
 def _again(loop: Any, name: str, kind: Any, body: Any) -> Any:
-    """Repeat a vector loop with a variable of its own."""
     var = tirx.Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty)
     return tirx.For(var, loop.min, loop.extent, kind, substitute(body, {loop.loop_var: var}))
 

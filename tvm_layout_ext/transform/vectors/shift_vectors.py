@@ -24,21 +24,17 @@ _NAME = "ShiftVectors"
 
 
 class _Rewriter(ThreadConditions):
-    """Finds the loops around marked blocks, and the threads that run them."""
-
     def __init__(self, params: Any) -> None:
         super().__init__()
         self._params = params
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Rewrite a loop, which may be the vector of a marked block."""
         realize = loop.body
         if isinstance(realize, SBlockRealize) and SHIFTED in realize.block.annotations:
             return self._nest(loop, realize).lowered()
         return super().loop(loop, mutator)
 
     def realize(self, realize: Any, mutator: Any) -> Any:
-        """Rewrite a block, which is not marked."""
         if SHIFTED in realize.block.annotations:
             raise _refused(realize.block, "it is not alone in a vector loop")
         return super().realize(realize, mutator)
@@ -77,14 +73,7 @@ class _Rewriter(ThreadConditions):
 
 
 def _element(loop: Any, realize: Any, move: Move, thread: Any) -> Any:
-    """Element of the result at which the vector begins.
-
-    Raises
-    ------
-    ScheduleError
-        If it is no multiple of the vector, lanes do not take vector after vector, or some of the
-        result is left out.
-    """
+    """Element of the result at which the vector begins; lanes must take vectors in turn."""
     own = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     values = {it.var.__chandle__(): value for it, value in own}
     found: Any = 0
@@ -107,8 +96,7 @@ def _element(loop: Any, realize: Any, move: Move, thread: Any) -> Any:
 def _number(expr: Any) -> Any:
     """Put digits together to the number that they are of: ``n // 8 * 8 + n % 8`` is ``n``.
 
-    The number is opaque while they are put together. TVM takes the factors that it has in common
-    with the divisors out of some of the digits, and then finds no sum of them any more.
+    It is opaque meanwhile: TVM takes factors common with the divisors out of some of the digits.
     """
     for number in (node.a for node in nodes_in(expr, tirx.FloorDiv, tirx.FloorMod)):
         whole = tirx.Var("number", number.ty)
@@ -162,11 +150,6 @@ def ShiftVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Does not handle, and refuses by name: blocks that do more than move elements, loops that were
     changed after ``auto_coalesce``, threads that are not whole warps of ``threadIdx.x``.
-
-    Raises
-    ------
-    ScheduleError
-        In these cases.
     """
     rules = _Rewriter(list(func.params)).rules
     return func.with_body(tvm_ffi.structural_mutate(func.body, rules))

@@ -112,10 +112,7 @@ class Window:
 
 
 def window(move: Move, vector: int, place: Any, second: bool) -> Window:
-    """Make the window of a row, which may start inside the vector if ``second``.
-
-    ``place`` holds what :func:`places` puts there.
-    """
+    """Make the window of a row, which may start inside the vector if ``second``."""
     row, column, start = (tirx.BufferLoad(place, [i]) for i in range(3))
     values = _iterators(move, row, column)
     rows = tuple(substitute(part, values) for part in move.rows)
@@ -125,8 +122,7 @@ def window(move: Move, vector: int, place: Any, second: bool) -> Window:
 def places(move: Move, place: Any, row: Any, column: Any) -> list[Any]:
     """Put row, column and element of the source where a window finds them.
 
-    That hides them from TVM. ``e // 8194`` and ``e % 8194`` become quotients of other numbers where
-    it halves both sides, and nvcc then divides for each. The column may be in terms of the row.
+    That hides them from TVM, which halves both sides of ``e // 8194``; nvcc then divides twice.
     """
     known = _iterators(move, *(tirx.BufferLoad(place, [i]) for i in range(2)))
     values = (row, column, substitute(move.offset, known))
@@ -137,7 +133,6 @@ def places(move: Move, place: Any, row: Any, column: Any) -> list[Any]:
 
 
 def _iterators(move: Move, row: Any, column: Any) -> dict[Any, Any]:
-    """Iterators of the block at a place."""
     values = {move.iterators[-1]: column}
     for var, size in zip(reversed(move.iterators[:-1]), reversed(move.shape[:-1]), strict=True):
         values[var] = row if var.same_as(move.iterators[0]) else tirx.floormod(row, size)
@@ -198,11 +193,7 @@ def shuffled(source: Any, target: Any) -> list[Any]:
 
 
 def pick(window: Window, low: Any, high: Any, elements: Any, allocated: list[Any]) -> list[Any]:
-    """Pick the elements of a window out of its two vectors of words.
-
-    Words move down by powers of two, as in a barrel shifter, and then each takes the bits that it
-    lacks from the next. ``allocated`` takes the registers that this needs.
-    """
+    """Pick the elements of a window out of its two vectors of words, by a barrel shifter."""
     size, count = element_bytes(window.move.source), int(low.shape[0])
     a_word = max(1, _WORD_BYTES // size)
     words = [tirx.BufferLoad(part, [i]) for part in (low, high) for i in range(count)]

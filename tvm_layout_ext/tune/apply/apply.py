@@ -174,9 +174,9 @@ def apply_best(
     """Give each function of a module its best recorded schedule.
 
     Operators of a Relax module are first lowered and fused, as :func:`tune_module` tuned them. The
-    result compiles as any other module: ``tvm.compile(apply_best(mod, "log"), target="cuda")``. A
-    record stands for a function if both compute the same, whatever their names, on this
-    architecture, by these versions of TVM and of this package; others are skipped with a count.
+    result compiles as any other module. A record stands for a function if both compute the same, on
+    this architecture, by these versions of TVM and of this package. RecordError if there are no
+    records.
 
     Parameters
     ----------

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import RecordError
-from ..measure.backend import Backend, ReportedError, failure_text, try_one
+from ..measure.backend import Backend, Measurement, ReportedError, failure_text, try_one
 from ..measure.backend_pool import make_backend
-from ..measure.measurement import Measurement
 from ..records.log import Record
-from ..records.ranking import NOISE
+from ..records.record import NOISE
 from ..space.knobs import Config
 from ..space.operator import Operator, find_operator
 from ..space.task import Task

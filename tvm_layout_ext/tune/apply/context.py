@@ -23,21 +23,10 @@ _active: ContextVar[tuple[Best, ...]] = ContextVar("layout_ext_best", default=()
 class ApplyBest:
     """While entered, ``tvm.compile`` gives functions the best schedules that were recorded.
 
-    Which record stands for a function is as of :func:`apply_best`; what has none is compiled as it
-    was. In a Relax module this is done after fusion, before TVM's default schedules. It holds for
-    the thread or the task that entered it; of nested contexts the innermost is asked first.
-
-    Parameters
-    ----------
-    source : path, Log, Database or tvm.s_tir.meta_schedule.database.Database
-        A log's folder, with JSON lines, a database, or both; or one of these opened.
-    nearest : bool
-        Whether the nearest shape is taken where there is no record.
-
-    Raises
-    ------
-    RecordError
-        If there are no records to read.
+    Which record stands for a function is as of :func:`apply_best`, and so are ``source`` and
+    ``nearest``. In a Relax module this is done after fusion, before TVM's default schedules. It
+    holds for the thread or the task that entered it; of nested contexts the innermost is asked
+    first.
 
     Examples
     --------
@@ -80,10 +69,9 @@ def _fuse(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
 class _Hooks:
     """Our passes in TVM's pipelines, while anybody wants them.
 
-    TensorIR's pipeline is registered by name; Relax's calls ``dlight.ApplyDefaultSchedule`` by
-    name after it has fused, which is the one place between fusion and TVM's own schedules. Its
-    list of passes that lower operators, which it calls by name, too, is headed by ours: dispatch
-    to libraries has been done then, and transposes are still operators.
+    TensorIR's pipeline is registered by name; Relax's calls ``dlight.ApplyDefaultSchedule`` by name
+    after it has fused, and before that a list of passes that lower operators, headed by ours:
+    dispatch to libraries is done by then, and transposes are still operators.
     """
 
     _lock = threading.Lock()

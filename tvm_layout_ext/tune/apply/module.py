@@ -17,7 +17,7 @@ from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
 from ...target import resolve
 from ..measure.backend_pool import BackendPool
-from ..records.ranking import best_first
+from ..records.record import best_first
 from ..records.records import Records, archive
 from ..search.tune import Result, tune
 from ..space.off_tensor_cores import off_tensor_cores
@@ -28,6 +28,8 @@ from .apply import as_module, fused
 _log = logging.getLogger("tvm_layout_ext")
 #: Best trials of each task whose schedules go to the database.
 _ARCHIVED = 8
+#: Functions that the summary of a result names.
+_TOLD = 6
 #: Ready operators that multiply, but not on tensor cores.
 _ORDINARY = ("matmul",)
 
@@ -50,7 +52,7 @@ class ModuleTask:
     off_tensor_cores: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModuleResult:
     """What tuning a module found, by the names of its functions.
 
@@ -63,6 +65,17 @@ class ModuleResult:
     skipped: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
     off_tensor_cores: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        ended = ", interrupted" if self.interrupted else ""
+        said = [
+            f"ModuleResult: {len(self.results)} functions tuned, {len(self.skipped)} skipped"
+            f"{ended}; records in {self.log}"
+        ]
+        for name, result in list(self.results.items())[:_TOLD]:
+            said.append(f"  {name}: {repr(result).splitlines()[0].removeprefix('Result: ')}")
+        rest = len(self.results) - _TOLD
+        return "\n".join([*said, *([f"  and {rest} more"] if rest > 0 else [])])
 
 
 def module_tasks(
@@ -120,8 +133,7 @@ def tune_module(
     """Tune every function of a module; :func:`apply_best` then compiles with what was found.
 
     A function that is a ready operator is tuned as that. Any other gets a schedule that fits its
-    blocks: products on tensor cores with what follows them, everything else coalesced. Functions
-    that cannot be tuned (symbolic shapes, several outputs, a schedule of their own) are skipped
+    blocks: products on tensor cores, everything else coalesced. What cannot be tuned is skipped
     with the reason. The most often called is tuned first. After Ctrl-C the result is what was found
     until then.
 

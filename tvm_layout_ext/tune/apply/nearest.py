@@ -14,8 +14,7 @@ from ...errors import LayoutExtError
 from ...gpu import hardware
 from ...target import cuda_target
 from ..measure.environment import code_versions
-from ..records.ranking import best_first
-from ..records.record import Record
+from ..records.record import Record, best_first
 from ..space.functions import digest_of
 from ..space.operator import Shape, operator_of
 from ..space.recognise import recognise
@@ -51,13 +50,7 @@ class Found:
 
 
 def distance(one: Shape, other: Shape) -> float:
-    """How far two shapes are apart: the Euclidean distance of the logarithms of their extents.
-
-    Examples
-    --------
-    >>> distance((1024, 1024), (2048, 1024))
-    1.0
-    """
+    """How far two shapes are apart: the Euclidean distance of the logarithms of their extents."""
     return math.dist([math.log2(n) for n in one], [math.log2(n) for n in other])
 
 

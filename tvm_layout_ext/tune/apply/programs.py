@@ -1,10 +1,8 @@
 """The programs of a log's records: of ready schedules, and of a user's functions and schedules.
 
-A record of a ready schedule names an operator, whose file makes the program of its configuration. A
-function and a schedule of one's own are Python that no log holds. But the database beside the log
-has each function, and the trace of each trial that worked, and a record has a digest of its trace
-(:attr:`.Record.program`). Both ways end in an :class:`Operator`, so that what comes after tuning
-need not know of which kind a record is.
+A record of a ready schedule names an operator, which makes the program of its configuration. A
+function and a schedule of one's own are Python that no log holds; but the database beside the log
+has each function and the trace of each trial that worked. Both ways end in an :class:`Operator`.
 """
 
 from __future__ import annotations
@@ -37,12 +35,7 @@ _DIGEST = re.compile(r"-([0-9a-f]{8})$")
 
 
 class Programs:
-    """Makes the programs of a log's records again; ``log`` is its folder or a ``*.jsonl`` file.
-
-    Examples
-    --------
-    >>> replay(record, operator=Programs("logs").operator(record))  # doctest: +SKIP
-    """
+    """Makes the programs of a log's records again; ``log`` is its folder or a ``*.jsonl`` file."""
 
     def __init__(self, log: str | os.PathLike[str]) -> None:
         self.log = Path(log)
@@ -53,11 +46,9 @@ class Programs:
     def operator(self, record: Record) -> Operator:
         """What schedules a record's configuration.
 
-        For a ready schedule it is the operator of that name; for a function tuned without a
-        schedule that made of the function in the database. For a user's schedule it knows two
-        configurations, the record's and that of trial 0, and replays their traces. RecordError if
-        it is of no ready schedule and its trial failed, a file of the database is missing, or the
-        database has another function or another program.
+        Of a user's schedule it knows two configurations, the record's and that of trial 0, and
+        replays their traces. RecordError if the trial failed, or the database lacks it or has
+        another program.
         """
         name = record.workload.operator
         if name in known_operators():

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from ..._compat import has_gpu
 from ...errors import RecordError
 from ...target import cuda_target
-from ..measure.backend import ReportedError, try_one
+from ..measure.backend import Measurement, ReportedError, try_one
 from ..measure.backend_pool import make_backend
-from ..measure.measurement import Measurement
+from ..measure.reference.problem import WrongResultError
 from ..measure.simulated import count
-from ..measure.verify import WrongResultError
 from ..records.log import Record
-from ..records.ranking import best_first
-from ..records.record import MODELLED
+from ..records.record import MODELLED, best_first
 from ..space.operator import Operator, find_operator
 from ..space.task import Task, make_task
 
@@ -31,10 +29,7 @@ class Replay:
 
     @property
     def same_counters(self) -> bool | None:
-        """Whether the counters are those recorded; None if either has none.
-
-        The cost is none of them: it is made of them, and of what older records do not tell.
-        """
+        """Whether the counters are those recorded, the cost aside; None if either has none."""
         old, new = self.record.conflict_model, self.measurement.conflict_model
         if old is None or new is None:
             return None
@@ -78,9 +73,7 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
     """Build a record's configuration again, run it and verify its output.
 
     ``runner="auto"`` is the record's own, or the simulator if that needs a GPU and there is none.
-    ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
-    RecordError or WrongResultError if the operator has other knobs now, or the output is not
-    NumPy's.
+    RecordError or WrongResultError if the operator has other knobs now, or the output is wrong.
     """
     found = operator or find_operator(record.workload.operator)
     chosen = _runner_for(record) if runner == "auto" else runner

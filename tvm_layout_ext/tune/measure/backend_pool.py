@@ -6,9 +6,8 @@ from ..._compat import has_gpu
 from ...errors import TargetError
 from ..space.task import Task
 from . import environment
-from .backend import Backend, InProcess
+from .backend import Backend, InProcess, Runner
 from .measured import MeasuringBackend
-from .measurement import Runner
 from .rpc.run import RpcRunner
 from .run_local import LocalRunner
 from .simulated import SimulatedRunner

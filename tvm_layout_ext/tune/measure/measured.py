@@ -16,9 +16,8 @@ import tvm
 from ...errors import NotModelled
 from ..space.knobs import Config
 from ..space.task import Task
-from .backend import Begun, ReportedError, config_key, try_one
+from .backend import Begun, Measurement, ReportedError, config_key, try_one
 from .builder.builder import INFO, CubinBuilder
-from .measurement import Measurement
 from .protocol import Measured, Timing
 from .simulated import count
 

@@ -1,17 +1,19 @@
 """How a candidate is measured, in a worker process or through an RPC session.
 
-Inputs are random, the output is poisoned before the run and compared with the reference after it,
-which also warms up. Then TVM's ``time_evaluator`` times repeats of several launches; the arguments
-rotate through enough copies of them that no launch finds its inputs in the L2 cache. A candidate
-that is hopeless after its first repeat is not timed further; the others are repeated until their
-quartiles are close.
+The output is poisoned before a first run and compared with the reference after it. Then TVM's
+``time_evaluator`` times repeats of several launches, whose arguments rotate through so many copies
+that no launch finds its inputs in the L2 cache.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,8 +21,9 @@ import numpy as np
 import psutil
 import tvm
 
+from ..space.task import Task
+from .backend import quartile_distance
 from .builder.host_objects import ROTATED
-from .measurement import quartile_distance
 from .reference.problem import Problem
 
 #: More copies of the arguments are not made; tiny workloads stay in the cache, and say so.
@@ -33,11 +36,10 @@ _FROM_SERVER = "RPCError: Error caught from RPC call:"
 class Timing:
     """How long and how often a candidate is timed.
 
-    A repeat lasts ``repeat_ms``; there are ``repeats`` at least, and so many between two looks at
-    the quartiles, which ends at ``most_repeats`` or when they lie within ``spread`` of the median.
-    A candidate whose first repeat takes ``stop_factor`` times the best so far is not repeated. Of
-    the output ``compared`` elements are compared, drawn at random; None: all. ``l2_bytes`` is the
-    size of the cache that inputs shall not be found in; None asks the device.
+    A repeat lasts ``repeat_ms``; there are so many ``repeats`` between two looks at the quartiles,
+    until these lie within ``spread`` of the median or ``most_repeats`` are done. A first repeat of
+    ``stop_factor`` times the best so far is the last. Of the output ``compared`` random elements
+    are compared; None: all. ``l2_bytes`` None asks the device.
     """
 
     repeat_ms: float = 5.0
@@ -53,11 +55,8 @@ class Timing:
 class Measured:
     """What a trial gave; ``times`` are seconds a launch, one number a repeat.
 
-    ``l2`` is ``"rotated"`` if each launch had other copies of the arguments than those in the
-    cache, else ``"warm"``. ``verified`` says whether the output is the reference's, None if not all
-    of it was compared; ``early_stop`` whether it was found hopeless after one repeat. ``phases``
-    are seconds of ``wait`` for a slot, ``session`` until the server was ready, ``upload`` of the
-    library, and ``run``.
+    ``l2`` is ``"rotated"`` or ``"warm"``. ``verified`` is None if not all of the output was
+    compared. ``phases`` are seconds of ``wait`` for a slot, ``session``, ``upload`` and ``run``.
     """
 
     times: list[float] = field(default_factory=list)
@@ -80,10 +79,7 @@ class Measured:
 
 
 def failed(error: BaseException) -> Measured:
-    """The measurement of a candidate that raised.
-
-    The first line of the text is kept, an RPC server's wrapping around it left out.
-    """
+    """The measurement of a candidate that raised: the first line of its text."""
     text = (str(error).strip() or "no text").removeprefix(_FROM_SERVER).strip().splitlines()[0]
     name = type(error).__name__
     if "out of memory" in text.lower():
@@ -95,10 +91,7 @@ def failed(error: BaseException) -> Measured:
 
 
 class Arguments:
-    """Copies of a problem's arguments on a device, here or at an RPC server.
-
-    The first copy's output is the one that is compared.
-    """
+    """Copies of a problem's arguments on a device; the output of the first is compared."""
 
     def __init__(self, problem: Problem, device: Any, timing: Timing) -> None:
         self.device = device
@@ -128,7 +121,6 @@ class Arguments:
 
 
 def _twin(array: Any) -> Any:
-    """A copy of a tensor on its device."""
     twin = tvm.runtime.empty(array.shape, array.dtype, array.device)
     array.copyto(twin)
     return twin
@@ -177,8 +169,7 @@ def measure(
 ) -> Measured:
     """Check a candidate's output and time it; WrongResultError if it is not the reference's.
 
-    ``library`` has ``main`` and ``rotated``, here or at an RPC server. ``best`` are the seconds of
-    the best candidate so far, for the early stop.
+    ``best`` are the seconds of the best candidate so far, for the early stop.
     """
     arguments.poison()
     # This call is also the warm-up: it loads the kernel.
@@ -204,11 +195,7 @@ def measure(
 def timed(
     repeat: Callable[[int, int], list[float]], copies: int, timing: Timing, best: float | None
 ) -> tuple[list[float], bool]:
-    """Repeat until the quartiles are close; the times, and whether it was stopped as hopeless.
-
-    ``repeat(launches, repeats)`` gives seconds a kernel for some repeats; a launch runs ``copies``
-    kernels.
-    """
+    """Repeat until the quartiles are close; the times, and whether it was stopped as hopeless."""
     limit = math.inf if best is None else timing.stop_factor * best
     times = repeat(1, 1)
     launches = max(1, math.ceil(timing.repeat_ms / 1e3 / max(times[0] * copies, 1e-9)))
@@ -223,3 +210,52 @@ def timed(
         if (quartile_distance(times) or 0.0) <= timing.spread * median(times):
             break
     return times, False
+
+
+#: Streams of a task's random inputs: of the trials, and of a winner's verification.
+TRIALS, FRESH = 0, 1
+_CPU_TARGETS = ("llvm", "c")
+
+
+def device_kind(kind: str) -> str:
+    """The kind of device that runs what was built for a target's or a device's kind."""
+    return "cpu" if kind in _CPU_TARGETS else kind
+
+
+@dataclass(frozen=True)
+class Job:
+    """One trial, as a worker process gets it: folders of artifact and problem, kind of device.
+
+    ``best`` are the seconds of the best candidate so far, for the early stop.
+    """
+
+    artifact: str
+    problem: str
+    kind: str
+    timing: Timing
+    best: float | None = None
+
+
+class Inputs:
+    """A task's inputs and reference in files, drawn when first asked for."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self._number = task, 0
+        self.folder = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_run_"))
+        self.remove = weakref.finalize(self, shutil.rmtree, str(self.folder), True)
+
+    def take(self, task: Task) -> None:
+        """Draw another task's from now on; processes know problems by their folders' names."""
+        for stream in (TRIALS, FRESH):
+            shutil.rmtree(self._place(stream), ignore_errors=True)
+        self.task, self._number = task, self._number + 1
+
+    def _place(self, stream: int) -> Path:
+        return self.folder / f"inputs{self._number}_{stream}"
+
+    def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
+        """A trial of an artifact; ``kind`` is a target's or a device's."""
+        folder = self._place(stream)
+        if not folder.exists():
+            Problem.draw(self.task, stream).save(folder)
+        return Job(artifact, str(folder), device_kind(kind), timing)

@@ -14,9 +14,9 @@ import tvm
 from ..space.task import Task
 from . import environment
 from .builder.builder import LIBRARY
-from .job import Job
 from .protocol import (
     Arguments,
+    Job,
     Measured,
     Timing,
     device_name,
@@ -32,8 +32,6 @@ CLOCK_SECONDS = 10.0
 
 
 class _Device(WorkerSlot):
-    """A device of this machine."""
-
     def __init__(self, log: Path, device: int) -> None:
         super().__init__(log)
         self.device = device

@@ -10,13 +10,11 @@ from ...simulation import simulate
 from ...target import cuda_target
 from ..model.costs import costs
 from ..space.knobs import Config
-from ..space.operator import Shape
+from ..space.operator import Shape, Workload
 from ..space.task import Task
-from ..space.workload import Workload
 from . import environment
-from .measurement import Measurement
-from .reference.problem import expected
-from .verify import WrongResultError, require_close
+from .backend import Measurement
+from .reference.problem import WrongResultError, expected, require_close
 
 #: A winner is verified on the whole shape up to this much work, else on a shape cut down to a
 #: multiple of every tile: 2**25 take about 20 seconds.
@@ -37,10 +35,7 @@ class SimulatedRunner:
         return Measurement(shared, model)
 
     def verify(self, task: Task, config: Config) -> str:
-        """Run every block on fresh inputs and compare the output with NumPy's.
-
-        Races, reads of unwritten memory and elements that nobody wrote are failures too.
-        """
+        """Run every block on fresh inputs and compare; races and unwritten elements fail, too."""
         shape = verified_shape(task)
         inputs = task.draw(_FRESH, shape)
         want = expected(task, inputs, shape)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from .job import Job
-from .protocol import Measured, failed
+from .protocol import Job, Measured, failed
 
 
 class TryAgainError(Exception):
@@ -21,11 +20,7 @@ class TryAgainError(Exception):
 
 @dataclass(order=True)
 class Trial:
-    """One candidate on its way through the queue.
-
-    Older batches are taken first, then what was built first. ``entered`` is when it could be taken,
-    ``lost`` counts the attempts that were stopped by no fault of its own.
-    """
+    """One candidate; ``lost`` counts attempts that were stopped by no fault of its own."""
 
     batch: int
     number: int = 0
@@ -36,20 +31,11 @@ class Trial:
 
 
 class TrialQueue:
-    """Trials of all batches, which slots take one by one, each slot in a thread.
+    """Trials of all batches, which ``slots`` take one by one, each slot in a thread.
 
-    A slot gets ready before it takes a trial, so that none waits with a slot that waits itself. A
-    slot that cannot get ready leaves until the next batch; when the last one does, the trials left
-    fail by its error. Whatever an attempt raises is the trial's own failure, but for
-    :class:`TryAgainError`.
-
-    Parameters
-    ----------
-    slots : sequence
-        Devices or servers.
-    attempt, ready : callable
-        ``attempt(slot, trial)`` measures; ``ready(slot, job)`` prepares a slot for the job of a
-        trial that waits.
+    ``ready(slot, job)`` prepares a slot before it takes a trial, so that none waits with a slot
+    that waits itself; a slot that cannot get ready leaves until the next batch. Whatever
+    ``attempt(slot, trial)`` raises is the trial's own failure, but for :class:`TryAgainError`.
     """
 
     def __init__(
@@ -70,10 +56,7 @@ class TrialQueue:
     def submit(
         self, jobs: Sequence[Job], after: Sequence[Future[str | None]] = ()
     ) -> list[Future[Measured]]:
-        """Add a batch; futures are in the order of the jobs.
-
-        ``after`` has for each job what it waits for: None, or why there is nothing to try.
-        """
+        """Add a batch; ``after`` has what each waits for: None, or why there is nothing to try."""
         trials = [Trial(self._batches, job=job) for job in jobs]
         with self._changed:
             self._batches += 1

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..space.task import Task
-from .job import FRESH, Inputs, Job
-from .protocol import Measured, Timing, failed
+from .protocol import FRESH, Inputs, Job, Measured, Timing, failed
 from .trial_queue import Trial, TrialQueue, TryAgainError
 from .worker import Worker
 
@@ -25,10 +24,7 @@ class ServerLostError(ConnectionError):
 
 
 class WorkerSlot:
-    """A process that measures on one device, here or at a server.
-
-    ``trials`` counts what the process has run, ``memory`` the bytes in use after the first.
-    """
+    """A process that measures on one device; ``memory`` is as after its first trial."""
 
     def __init__(self, log: Path) -> None:
         self.worker = Worker(log)
@@ -65,13 +61,9 @@ class WorkerSlot:
 class PooledRunner:
     """Measures candidates on slots, one at a time each.
 
-    A crash, hang, wrong result or lack of memory is that trial's failure; the process is replaced
-    after it, because a CUDA context that has seen an error is lost, and a wrong kernel may have
-    written anywhere. For the same reason a candidate that gave a wrong result in a process that
-    others had used is tried again in a fresh one.
-
-    ``timeout`` are the seconds that one trial may take. A process is replaced when its memory and
-    its device's have grown by ``growth`` bytes.
+    A process is replaced after a crash, hang, wrong result or lack of memory, for its CUDA context
+    may be lost, and when its memory has grown by ``growth`` bytes. A candidate that gave a wrong
+    result in a process that others had used is tried again in a fresh one.
     """
 
     def __init__(
@@ -82,7 +74,6 @@ class PooledRunner:
         self._inputs = Inputs(task)
 
     def _use(self, slots: Sequence[WorkerSlot]) -> None:
-        """Say on which slots trials run."""
         self._slots = slots
         self._queue = TrialQueue(slots, self._measured, self._ready)
 
@@ -97,10 +88,7 @@ class PooledRunner:
         kind: str = "cuda",
         after: Sequence[Future[str | None]] = (),
     ) -> list[Future[Measured]]:
-        """Start a trial of each artifact, a folder, once its build ends, of which ``after`` tells.
-
-        ``kind`` is that of the target that they were built for.
-        """
+        """Start a trial of each artifact once its build ends, of which ``after`` tells."""
         jobs = [self._inputs.job(one, kind, self.timing) for one in artifacts]
         return self._queue.submit(jobs, after)
 

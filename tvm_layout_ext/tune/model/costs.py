@@ -39,14 +39,6 @@ class Costs:
 
     ``features`` and ``seconds`` are in closed form and take some 30 ms; ``report`` and what is made
     of it run a sample of the blocks on the simulated GPU, which takes seconds.
-
-    Attributes
-    ----------
-    task : Task
-    config : dict
-        The candidate's knobs.
-    module : tvm.IRModule
-        What was scheduled, before any lowering.
     """
 
     task: Task
@@ -70,10 +62,7 @@ class Costs:
 
     @cached_property
     def report(self) -> Report:
-        """A sample of its blocks on the simulated GPU, with long parallel dimensions cut.
-
-        TargetError if the GPU cannot hold a kernel.
-        """
+        """A sample of its blocks on the simulated GPU, with long parallel dimensions cut."""
         task = self.task
         shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
         return simulate(
@@ -148,15 +137,7 @@ def counted_inputs(task: Task, shape: Shape) -> list[np.ndarray]:
 
 
 def scale_up(report: Report, blocks: Sequence[int]) -> Counters:
-    """Counters of whole grids from those of the blocks that were run.
-
-    Parameters
-    ----------
-    report : Report
-        Of a sample of each kernel's blocks.
-    blocks : sequence of int
-        Of each kernel's grid, in the order of the launches; the sum is the counters' ``blocks``.
-    """
+    """Counters of whole grids, of so many ``blocks`` a kernel, from those of a sample."""
     kernels = list(dict.fromkeys(launch.kernel for launch in report.launches))
     ran = {name: [one for one in report.launches if one.kernel == name] for name in kernels}
     if len(blocks) != len(kernels):

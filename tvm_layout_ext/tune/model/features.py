@@ -39,10 +39,7 @@ def _read(module: tvm.IRModule) -> list[KernelFacts]:
 
 
 def features(task: Task, config: Config, module: tvm.IRModule) -> dict[str, float]:
-    """Work out the features of a candidate, before any lowering, in closed form.
-
-    All but the knobs are 0 if no loop is bound to blocks or threads.
-    """
+    """Features of a candidate in closed form; 0 if no loop is bound to blocks or threads."""
     values = dict.fromkeys(FEATURES, 0.0)
     kernels = kernels_of(module)
     if kernels:
@@ -87,7 +84,6 @@ class _Seen:
 
 
 def _mean(uses: Sequence[Use], kind: str, what: Any = lambda use: use.cost) -> float:
-    """Mean over requests of one kind."""
     chosen = [use for use in uses if use.site.kind == kind]
     requests = sum(use.requests for use in chosen)
     return sum(use.requests * what(use) for use in chosen) / requests if requests else 0.0

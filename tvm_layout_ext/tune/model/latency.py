@@ -26,16 +26,7 @@ BEHIND_MEMORY = 0.1
 
 
 def terms(kernel: KernelFacts, flops: float, blocks: int, gpu: GpuSpeeds = H200) -> CostTerms:
-    """Cycles of one multiprocessor that runs ``blocks`` blocks of a kernel at a time.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    flops : float
-        Arithmetic operations of a block that are not tensor-core products.
-    blocks : int
-    gpu : Gpu
-    """
+    """Cycles of a multiprocessor; ``flops`` are a block's that are no products."""
     shared = sum(use.total for use in kernel.uses if use.site.scope != "global")
     requests = sum(use.requests for use in kernel.uses)
     lines = sum(use.total for use in kernel.uses if use.site.scope == "global") / 4

@@ -71,9 +71,9 @@ class Database:
     ) -> bool:
         """Add a trial; False if the same trace for the same target and provenance is there already.
 
-        ``workload`` is the computation before any schedule, one function named ``main``;
-        ``run_secs`` has the seconds of each repeat, or one modelled figure. RecordError if it could
-        not be written, e.g. because the disk is full; both files are then as they were.
+        ``workload`` is the computation before any schedule; ``run_secs`` has the seconds of each
+        repeat, or one modelled figure. RecordError if it cannot be written; the files are then as
+        they were.
         """
         record = entry_of(
             ms.database.TuningRecord(
@@ -131,10 +131,7 @@ class Database:
             return Reading(*parse(self._workloads.lines(), self._records.lines()))
 
     def tvm(self) -> ms.database.Database:
-        """All that can be replayed (10 ms a record), as a database of TVM's own in memory.
-
-        TVM's reader of the files does the same where no line is broken, and may crash on one.
-        """
+        """All that can be replayed (10 ms a record), as a database of TVM's own in memory."""
         database = ms.database.MemoryDatabase()
         for one in self.read().records:
             with suppress(*replay_errors):
@@ -152,11 +149,9 @@ class _Table:
         self._offset = self._count = 0
 
     def size(self) -> int:
-        """Bytes; 0 if there is no file."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def lines(self) -> list[bytes]:
-        """All lines; no file is no line."""
         return _split(self.path.read_bytes()) if self.path.exists() else []
 
     def fresh(self) -> Iterator[tuple[int, bytes]]:
@@ -177,16 +172,12 @@ class _Table:
         return self._count
 
     def truncate(self, size: int) -> None:
-        """Cut what was appended off again."""
         if self.path.exists():
             os.truncate(self.path, size)
 
 
 def _without_torn_end(file: Any, text: bytes) -> bytes:
-    """Close the last line if it is whole JSON, else cut it off: its writer was killed.
-
-    Nobody names a torn computation, as records are written after their computation.
-    """
+    """Close the last line if it is whole JSON, else cut it off: its writer was killed."""
     end = text.rfind(b"\n") + 1
     if torn := text[end:]:
         with suppress(ValueError):

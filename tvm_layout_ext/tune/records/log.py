@@ -26,10 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reading(Generic[T]):
-    """What files held: their records, and how many lines were skipped.
-
-    ``corrupt`` lines are no record, ``foreign`` ones of another schema version.
-    """
+    """Records, and lines that are none, or ``foreign``: of another schema version."""
 
     records: list[T]
     corrupt: int = 0
@@ -48,13 +45,7 @@ class Reading(Generic[T]):
 
 
 class Log:
-    """A folder of records.
-
-    Parameters
-    ----------
-    folder : str or os.PathLike
-        Made by the first :meth:`append`; a ``*.jsonl`` file of records may also be read.
-    """
+    """A folder of records, made when needed; a ``*.jsonl`` file may also be read."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -66,10 +57,7 @@ class Log:
             (self.folder / _FILE).open("ab").close()
 
     def append(self, record: Record) -> None:
-        """Add one record: wholly or not at all, whoever else is writing.
-
-        RecordError if the line could not be written, e.g. because the disk is full.
-        """
+        """Add one record, wholly or not at all; RecordError if it could not be written."""
         what = f"Record {record.id} was not written to {self.folder}"
         with refusing(what, "; the log is as it was before"):
             append_line(self.folder / _FILE, json.dumps(record.to_json(), allow_nan=False))

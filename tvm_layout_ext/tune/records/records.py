@@ -56,11 +56,9 @@ def archive(
 ) -> bool:
     """Add a trial that worked to a database, once; whether anything was added.
 
-    Where seconds stand, a modelled trial has its modelled cost in cycles, so that TVM too ranks it
-    after all that were measured. ``sch`` is the candidate's schedule, made again by default.
-    ``workload`` is the same computation as somebody else wrote it, e.g. Relax, whose pass is to
-    find it; it is left out if the schedule cannot be replayed there. RecordError if it could not be
-    written.
+    A modelled trial has its modelled cost in cycles in place of seconds. ``workload`` is the same
+    computation as somebody else wrote it, e.g. Relax, whose pass is to find it; it is left out if
+    the schedule cannot be replayed there.
     """
     score = record.score
     if score is None:

@@ -72,13 +72,7 @@ class Provenance:
         return self.runner != MODELLED
 
     def tag(self) -> str:
-        """One line of text; inverse of :meth:`from_tag`.
-
-        Examples
-        --------
-        >>> Provenance("0.27.0", "0.1.0", "cuda", "NVIDIA H200").tag()
-        'layout_ext; tvm=0.27.0; package=0.1.0; runner=cuda; device=NVIDIA H200'
-        """
+        """One line of text; inverse of :meth:`from_tag`."""
         return _BETWEEN.join((_PREFIX, *(f"{name}{_IS}{one}" for name, one in vars(self).items())))
 
     @classmethod
@@ -166,11 +160,7 @@ def usable(records: Sequence[TvmRecord], arch: str) -> tuple[list[TvmRecord], in
 
 
 def entry_of(record: ms.database.TuningRecord) -> _Entry:
-    """Write a record as plain JSON values.
-
-    TVM's Python method stops at an index map, of which ``transform_block_layout`` has one; its C++
-    writes the map's own JSON as a string, and so does this.
-    """
+    """Write a record as plain JSON values; TVM's Python method stops at an index map."""
     entry = _plain(tvm.get_global_func("s_tir.meta_schedule.TuningRecordAsJSON")(record))
     assert isinstance(entry, list)
     return entry
@@ -255,7 +245,6 @@ def _module(entry: _Workload) -> tvm.IRModule | None:
 
 
 def _record(text: bytes, workloads: Sequence[_Workload | None]) -> tuple[int, _Entry] | None:
-    """A line of the record file, as far as Python can tell; None if it is none."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -290,7 +279,6 @@ def _tag(entry: _Entry) -> str:
 
 
 def _all_of(value: Any, kinds: Sequence[Any]) -> bool:
-    """Whether a list has exactly elements of these types."""
     return (
         isinstance(value, list)
         and len(value) == len(kinds)

@@ -12,7 +12,7 @@ import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from ..._compat import initialise_search
-from .interrupt import Interrupt
+from .history import Interrupt
 
 #: Batches that stay under way while the next one is proposed. Results that come a batch late cost
 #: next to nothing: 64 trials replayed on the sweep of a GEMM of 1024x4096x4096 in float16 come to
@@ -31,18 +31,15 @@ class _Batch:
     futures: list[Any]
 
     def results(self) -> list[Any]:
-        """Wait for all, in their order."""
         return [_TWICE if future is None else future.result() for future in self.futures]
 
 
 class Batches:
     """Drives the search strategy and the cost model of one task.
 
-    TVM's task scheduler waits for a batch before it asks for the next, so that most cores and the
-    GPU idle. Here ``ahead`` batches are under way meanwhile. Batch ``k`` is proposed with the
-    results of the batches up to ``k - 1 - ahead``, whatever else has come in: a search depends on
-    its seed and on results, never on when they came. ``begin`` gives the futures of modules, None
-    for one that is tried already.
+    TVM's task scheduler waits for a batch before it asks for the next. Here ``ahead`` batches are
+    under way meanwhile. Batch ``k`` is proposed with the results of the batches up to ``k - 1 -
+    ahead``, whatever else has come in, so that a search depends on its seed and on results alone.
     """
 
     def __init__(
@@ -103,7 +100,6 @@ class Batches:
         )
 
     def _learn(self, batch: _Batch, results: Sequence[Any]) -> None:
-        """Hand on what was run."""
         ran = [
             (candidate, result)
             for candidate, future, result in zip(

@@ -46,21 +46,14 @@ class Candidates:
         return self.key(config) in self._legal
 
     def schedule(self, config: Config) -> s_tir.Schedule | None:
-        """The candidate's traced schedule.
-
-        None if it cannot be scheduled (see ``failed``), or is not legal as it was scheduled: then
-        the space has it no longer, and counts it by its rule.
-        """
+        """The candidate's traced schedule; None if it fails, or turns out not to be legal."""
         key = self.key(config)
         if key not in self._scheduled:
             self._scheduled[key] = self._judged(config, key)
         return self._scheduled[key]
 
     def program(self, config: Config) -> str | None:
-        """12 hexadecimal digits of what a user's schedule makes of a configuration.
-
-        None if it cannot be scheduled, and for ready schedules, which are as their version is.
-        """
+        """Digest of what a user's schedule makes of a configuration; None for ready ones."""
         sch = self.schedule(config) if self.task.operator.judged_late else None
         if sch is None or sch.trace is None:
             return None
@@ -137,9 +130,8 @@ def openers(
 ) -> list[s_tir.Schedule]:
     """The candidates from which the search begins.
 
-    A seeded sample of ``ranked`` legal ones is ordered by a closed-form score, lower first; the
-    best of it and a few others are taken, so that a blind spot of the score is not one of the
-    search.
+    The best by ``score`` of a seeded sample of ``ranked`` legal ones, and a few others, so that a
+    blind spot of the score is not one of the search.
     """
     rng = random.Random(seed)
     legal = candidates.task.space.legal

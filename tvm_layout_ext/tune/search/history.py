@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from types import FrameType
 from typing import Any
 
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from ..measure import environment
-from ..measure.backend import Backend, Begun, ReportedError, config_key
-from ..measure.measurement import Measurement
+from ..measure.backend import Backend, Begun, Measurement, ReportedError, config_key
 from ..records.log import Reading
 from ..records.record import Record
 from ..records.records import Records
@@ -21,7 +23,50 @@ from ..space.candidate import config_of
 from ..space.knobs import Config
 from ..space.task import Task
 from .design import Candidates
-from .interrupt import Interrupt
+
+
+class Interrupt:
+    """While entered, remembers that Ctrl-C was pressed, beside raising KeyboardInterrupt.
+
+    Raised inside a callback from C++ the exception may come out as another one or not at all. TVM's
+    search, whose callbacks run in threads, ends the process by it: see :meth:`held`.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._holders = 0
+        self._previous: Any = None
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+        if not self._holders:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let Ctrl-C wait for the end of a block, of nested ones the outermost."""
+        self._holders += 1
+        try:
+            yield
+        finally:
+            self._holders -= 1
+        if not self._holders:
+            self.check()
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed since the block was entered."""
+        if self.asked:
+            raise KeyboardInterrupt
+
 
 _LONGEST_TEXT = 2000
 
@@ -30,9 +75,8 @@ _LONGEST_TEXT = 2000
 class History:
     """What is known of one task's candidates, from a log and from this run.
 
-    Trials are written to ``records`` and told to ``progress``; ``limit`` are asked for. Of
-    ``trials``, 0 is the default schedule and ``resumed`` were in the log; ``changed`` are those
-    that another schedule made, which run again.
+    Trial 0 is the default schedule, ``resumed`` were in the log, ``changed`` are those that another
+    schedule made, which run again.
     """
 
     candidates: Candidates
@@ -63,10 +107,10 @@ class History:
         self._begun: list[TrialFuture] = []
 
     def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
-        """Begin to build and run the candidates of which nothing is known yet; futures for all.
+        """Begin to build and run the candidates of which nothing is known yet.
 
-        None for one that is being tried already: TVM's replay may draw a candidate twice, in one
-        batch or while an earlier one is tried.
+        Futures for all; None for one that is being tried already, as TVM's replay may draw it
+        twice.
         """
         self.interrupt.check()
         configs = [config_of(module, self.task.operator.knobs) for module in modules]

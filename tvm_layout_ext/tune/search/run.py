@@ -16,16 +16,14 @@ from ...errors import RecordError
 from ...target import cuda_target
 from ..measure.backend import Backend, failure_text
 from ..records.log import Reading, Record
-from ..records.pruned import Pruned, note
-from ..records.ranking import best_first
+from ..records.record import best_first
 from ..records.records import Records
 from ..space.knobs import Config
 from ..space.task import Task
 from .batches import Batches
 from .cost_model import Facts, GuidedModel
 from .design import Candidates, openers, space_generator
-from .history import History, failed, worked
-from .interrupt import Interrupt
+from .history import History, Interrupt, failed, worked
 
 STRATEGIES = ("evolutionary", "replay")
 #: Candidates between two updates of the cost model. With a batch under way while the next is
@@ -58,7 +56,7 @@ class Run:
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
     ) -> None:
-        self.task, self.backend, self._records = task, backend, records
+        self.task, self.backend = task, backend
         self.interrupt = Interrupt()
         self.candidates = Candidates(task)
         self.history = History(
@@ -69,25 +67,7 @@ class Run:
         self._begun: list[Any] = []
 
     def search(self, strategy: str) -> tuple[Record | None, bool]:
-        """Try the candidates and name a winner; whether Ctrl-C ended it early.
-
-        After Ctrl-C the winner is the best so far, verified or not.
-        """
-        found = self._searched(strategy)
-        self._note_pruned()
-        return found
-
-    def _note_pruned(self) -> None:
-        """Write down what only this run can know: which candidates a user's schedule made."""
-        space = self.task.space
-        if self._records is None or not (self.task.operator.judged_late and space.refused):
-            return
-        place = (self.backend.name, self.backend.device, self.task.architecture.name)
-        refused, reasons = dict(space.refused.most_common()), dict(space.reasons)
-        found = Pruned(self.task.workload.hash, *place, len(space.legal), refused, reasons)
-        note(self._records.log.folder, found)
-
-    def _searched(self, strategy: str) -> tuple[Record | None, bool]:
+        """Try the candidates and name a winner; whether Ctrl-C ended it early."""
         try:
             with self.interrupt:
                 self._begin([self._default()])
@@ -162,7 +142,6 @@ class Run:
         self._tune(start, strategy, GuidedModel(self._facts, self.task.seed))
 
     def _drawn(self) -> None:
-        """Let TVM's replay draw candidates at random."""
         self._settle()
         sample = list(self.task.space.sample(self.task.seed))[: self.history.total]
         start = [sch for config in sample if (sch := self.candidates.schedule(config))]

@@ -1,11 +1,9 @@
 """A candidate as TVM's tuner knows one: a schedule whose trace samples every knob.
 
-TVM replays a trace instruction by instruction, without the Python that made it. A schedule that
-depends on its knobs through Python (how many loops, which primitive) cannot be changed by changing
-a sampled decision alone. So a candidate is scheduled by its Python function, and its trace then
-samples each knob with all the probability on the value that was used: replaying such a trace, with
-its decisions kept or drawn again, gives the same candidate. Another one is scheduled anew, which is
-what :mod:`.design` does when the search asks for a neighbour.
+TVM replays a trace without the Python that made it, and so cannot change a schedule that depends on
+its knobs through Python. So a candidate is scheduled by its Python function, and its trace then
+samples each knob with all the probability on the value that was used: replayed or drawn again, it
+gives the same candidate. Another one is scheduled anew by :mod:`.design`.
 """
 
 from __future__ import annotations
@@ -26,10 +24,9 @@ _SAMPLE, _ANNOTATE = "SampleCategorical", "Annotate"
 
 
 def traced(task: Task, config: Config) -> s_tir.Schedule:
-    """Schedule a candidate from :meth:`Task.unscheduled`, and sample its knobs in the trace.
+    """Schedule a candidate and sample its knobs in the trace.
 
-    The index of each knob's value is annotated on the root block: an unused sample would be dropped
-    from the trace as dead code.
+    The values are annotated on the root block: an unused sample would be dropped as dead code.
     """
     sch = task.schedule(config)
     with quick_type_checks():
@@ -45,10 +42,7 @@ def traced(task: Task, config: Config) -> s_tir.Schedule:
 def config_of(
     source: tvm.IRModule | s_tir.Schedule | s_tir.Trace, knobs: Sequence[Knob]
 ) -> dict[str, Any]:
-    """Read back which configuration made a candidate, from its trace or its module.
-
-    KeyError if it does not come from :func:`traced` with these knobs.
-    """
+    """The configuration that made a candidate of :func:`traced`; KeyError if none did."""
     if isinstance(source, s_tir.Schedule):
         source = source.mod
     noted = _in_trace(source) if isinstance(source, s_tir.Trace) else _in_module(source)

@@ -36,11 +36,6 @@ class Knob:
         """Its value in a configuration, which may be older than the knob.
 
         KeyError if the configuration lacks it, and there never was a schedule without it.
-
-        Examples
-        --------
-        >>> knob("split_k", (1, 2, 4), before=1).of({"tile_m": 64})
-        1
         """
         if self.before is None:
             return config[self.name]
@@ -65,20 +60,10 @@ def knob(
     before: Value | None = None,
     apart: bool = False,
 ) -> Knob:
-    """Declare a knob.
+    """Declare a knob by its name in the configuration and its values, each once.
 
-    Parameters
-    ----------
-    name : str
-        Its name in the configuration.
-    values : iterable of int or str
-        A ``range`` for a contiguous knob, or the values, each once.
-    default : int or str, optional
-        By default the first value.
-    before : int or str, optional
-        For a knob that a schedule has got later: what older configurations, which lack it, mean.
-    apart : bool
-        As in :class:`Knob`.
+    A ``range`` makes it contiguous; ``default`` is by default the first value; ``before`` and
+    ``apart`` are as of :class:`Knob`.
 
     Examples
     --------

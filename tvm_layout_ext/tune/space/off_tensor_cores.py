@@ -15,10 +15,7 @@ from .functions import blocks_of
 
 
 def off_tensor_cores(func: tirx.PrimFunc) -> dict[str, str]:
-    """Sums of products that tensor cores cannot take, by name of the block, with the reason.
-
-    Sums of squares are no products here: no tensor core would be better at them.
-    """
+    """Products that tensor cores cannot take, by block; sums of squares are none."""
     found = {}
     for _, block in blocks_of(func):
         if not is_product(block):

@@ -18,11 +18,7 @@ _PROBES = (1009, 2003, 3001, 4001, 5003, 6007)
 
 
 def recognise(func: tirx.PrimFunc, name: str) -> tuple[Operator, Shape, str] | None:
-    """Find the shape and element type at which an operator computes what a function does, or None.
-
-    Dimensions are read off the function's arguments, where a probe of the operator shows them; then
-    both computations are compared as a whole.
-    """
+    """Find the shape and type at which an operator computes what a function does."""
     if name not in known_operators():
         return None
     operator = find_operator(name)

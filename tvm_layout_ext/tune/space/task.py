@@ -19,19 +19,15 @@ from ...gpu.hardware import Architecture
 from ...schedule.te.lowerable import check_lowerable
 from ...target import default_arch, resolve
 from .knobs import Config
-from .operator import Operator, Shape, find_operator
+from .operator import Operator, Shape, Workload, find_operator
 from .space import Space
-from .workload import Workload
 
 _MOST_ELEMENTS = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Task:
-    """An operator at one shape and element type, for one architecture.
-
-    ``seed`` is that of the configurations' order and of the input values.
-    """
+    """An operator at one shape and element type, for one architecture, with the seed of it all."""
 
     operator: Operator
     shape: Shape
@@ -80,11 +76,7 @@ class Task:
         return [tuple(int(extent) for extent in tensor.shape) for tensor in tensors]
 
     def sub_shape(self, limit: int, dims: Sequence[str] | None = None) -> Shape:
-        """A shape no larger in any dimension than twice ``limit`` that keeps tiles as ragged.
-
-        A dimension above ``limit`` becomes ``limit`` plus its remainder by ``limit``; with ``dims``
-        only those are cut.
-        """
+        """A shape no larger in any dimension than twice ``limit`` that keeps tiles as ragged."""
         cut = self.operator.dims if dims is None else dims
         return tuple(
             limit + extent % limit if extent > limit and dim in cut else extent
@@ -99,11 +91,7 @@ def make_task(
     seed: int = 0,
     target: str | Target | None = None,
 ) -> Task:
-    """Check an operator, shape and element type, and put them together.
-
-    ScheduleError or TargetError if the operator or target is unknown, the shape wrong or too large,
-    or it lacks the type.
-    """
+    """Check an operator, shape and element type, and put them together."""
     found = operator if isinstance(operator, Operator) else find_operator(operator)
     architecture = hardware.architecture(_arch_of(target))
     element = found.check_dtype(dtype or _usual_dtype(found))

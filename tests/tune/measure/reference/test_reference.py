@@ -8,9 +8,8 @@ from tvm import tirx
 
 from tests.schedules.test_generic import linear, softmax
 from tvm_layout_ext import te
-from tvm_layout_ext.tune.measure.reference.problem import Problem, expected
+from tvm_layout_ext.tune.measure.reference.problem import Problem, WrongResultError, expected
 from tvm_layout_ext.tune.measure.reference.reference import Expected, Reference, draw
-from tvm_layout_ext.tune.measure.verify import WrongResultError
 from tvm_layout_ext.tune.space.operator import Tolerance
 from tvm_layout_ext.tune.space.task import make_task
 

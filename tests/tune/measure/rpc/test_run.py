@@ -22,8 +22,7 @@ from tvm_layout_ext import te
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
-from tvm_layout_ext.tune.measure.job import Job
-from tvm_layout_ext.tune.measure.protocol import Measured, Timing
+from tvm_layout_ext.tune.measure.protocol import Job, Measured, Timing
 from tvm_layout_ext.tune.measure.rpc import client, run, server
 from tvm_layout_ext.tune.measure.rpc.client import Gpu
 from tvm_layout_ext.tune.measure.rpc.run import RpcRunner, misfit

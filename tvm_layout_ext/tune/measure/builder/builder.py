@@ -1,7 +1,6 @@
 """The builder: candidates to loadable libraries, in worker processes, with ptxas's report.
 
-Its results are folders that hold ``kernel.so`` and ``info.json``; any process on a machine of the
-same kind can load the library. Workers see no GPU, and need none.
+Its results are folders that hold ``kernel.so`` and ``info.json``. Workers need no GPU.
 """
 
 from __future__ import annotations
@@ -146,12 +145,10 @@ class _Compiler:
 
     @classmethod
     def start(cls, arch: str) -> None:
-        """Forget the last candidate."""
         cls.arch, cls.code, cls.error = arch, None, None
 
     @classmethod
     def compile(cls, source: str) -> bytes:
-        """TVM's callback."""
         try:
             cls.code = machine_code(source, cls.arch)
         except LayoutExtError as error:
@@ -161,10 +158,7 @@ class _Compiler:
 
 
 def start_worker(driver: str) -> None:
-    """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`.
-
-    ``driver`` is the path of the stand-in for the driver's library, :attr:`HostObjects.driver`.
-    """
+    """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`."""
     ignore_ctrl_c()
     # Others build while a candidate is measured, and whoever measures must never wait for a core.
     os.nice(10)
@@ -175,10 +169,7 @@ def start_worker(driver: str) -> None:
 
 
 def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
-    """Build a scheduled module for a target into a folder, in a process of :func:`start_worker`.
-
-    None, or ``<ErrorClass>: <sentence>`` if it failed; the folder is removed then.
-    """
+    """Build a module into a folder; None, or ``<ErrorClass>: <sentence>`` if it failed."""
     mod, target, place, objects = job
     folder = Path(place)
     try:

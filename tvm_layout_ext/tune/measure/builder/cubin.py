@@ -73,10 +73,7 @@ class MachineCode:
 
 
 def cuda_compiler() -> str:
-    """``TVM_CUDA_COMPILE_MODE`` if set, else ``"nvrtc"`` as in TVM, else ``"nvcc"``.
-
-    TargetError if the variable has another value, or neither compiler is there.
-    """
+    """``TVM_CUDA_COMPILE_MODE`` if set, else ``"nvrtc"`` if it is there, else ``"nvcc"``."""
     mode = os.environ.get(MODE_VARIABLE, "").lower()
     if mode and mode not in MODES:
         raise TargetError(f"{MODE_VARIABLE} is {mode!r}; it can be {' or '.join(MODES)}.")

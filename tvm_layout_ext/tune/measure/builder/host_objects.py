@@ -1,10 +1,8 @@
 """Two small pieces of C beside the tuned kernels: a rotation of arguments, and a driver stand-in.
 
 ``rotated(n, a0, b0, ..., a1, b1, ...)`` calls ``main`` once for each set of ``n`` arguments, one
-launch right after the other. TVM's ``time_evaluator`` times one function with one list of
-arguments; with enough sets that they do not fit the cache together, each launch finds its inputs
-outside the cache, and no launch waits for the host as it would after a flush. The function is part
-of the kernel's library, so that a plain RPC server can run it.
+launch right after the other, where TVM's ``time_evaluator`` has one list of arguments. With enough
+sets each launch finds its inputs outside the cache, and none waits for the host.
 """
 
 from __future__ import annotations
@@ -44,10 +42,7 @@ class HostObjects:
 
 
 def compile_objects(folder: Path) -> HostObjects:
-    """Compile both into a folder.
-
-    TargetError if there is no C compiler, which TVM needs too in order to link a library.
-    """
+    """Compile both into a folder; TargetError if there is no C compiler."""
     import tvm_ffi.libinfo
 
     compiler = shutil.which("cc") or shutil.which("gcc")

@@ -1,8 +1,4 @@
-"""What a function computes, found out by running it on the CPU: inputs, results, tolerances.
-
-Every float of the function becomes a float64 first, so that what it gives is nearer to the truth
-than any kernel that adds up in another order.
-"""
+"""What a function computes, found out by running it on the CPU in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ....errors import ScheduleError
-from ....ir.queries import loads_in, uses
+from ....ir.queries import loads_in, nodes_in, uses
 from ...space.functions import blocks_of
 from ...space.operator import Tolerance
 from .rows import MOST, Rows, choose_rows, guarded, stores_in
@@ -38,11 +34,7 @@ _BINARY = (*_ARITHMETIC, *_COMPARISONS, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def buffers_of(func: tirx.PrimFunc) -> list[Any]:
-    """Parameters, the output last.
-
-    ScheduleError if a parameter is no buffer of constant shape, or another one than the last is
-    written.
-    """
+    """Parameters, all buffers, of which only the last, the output, is written."""
     buffers = list(func.params)
     for buffer in buffers:
         if not hasattr(buffer, "shape") or not all(
@@ -89,30 +81,17 @@ def _draw_one(
 def _index_limits(func: tirx.PrimFunc) -> dict[str, int]:
     """Of each buffer whose elements are indices, the smallest extent that they index."""
     limits: dict[str, int] = {}
-
-    def look(indices: Sequence[Any], shape: Sequence[Any]) -> None:
-        for index, extent in zip(indices, shape, strict=True):
+    for one in nodes_in(func.body, tvm.ir.TensorLoad, tirx.BufferStore):
+        buffer = one.buffer if isinstance(one, tirx.BufferStore) else one.source
+        for index, extent in zip(one.indices, buffer.shape, strict=True):
             for load in loads_in(index):
                 name, most = load.source.name, int(extent)
                 limits[name] = min(limits.get(name, most), most)
-
-    tvm_ffi.structural_walk(
-        func.body,
-        [
-            (tvm.ir.TensorLoad, lambda one: look(one.indices, one.source.shape)),
-            (tirx.BufferStore, lambda one: look(one.indices, one.buffer.shape)),
-        ],
-    )
     return limits
 
 
 def _calls(node: Any) -> set[str]:
-    """Names of the operators that are called."""
-    found: set[str] = set()
-    tvm_ffi.structural_walk(
-        node, [(tvm.ir.Call, lambda call: found.add(getattr(call.op, "name", "")))]
-    )
-    return found
+    return {getattr(call.op, "name", "") for call in nodes_in(node, tvm.ir.Call)}
 
 
 @dataclass(frozen=True)
@@ -129,10 +108,7 @@ class Expected:
 
 
 class Reference:
-    """What a function gives, computed on the CPU in float64.
-
-    Beyond ``most`` iterations :meth:`expect` computes some rows only.
-    """
+    """What a function gives, by the CPU; some rows only beyond ``most`` iterations."""
 
     def __init__(self, func: tirx.PrimFunc, most: int = MOST) -> None:
         self.func, self._most = func, most
@@ -241,10 +217,7 @@ def _wide_call(node: Any) -> Any:
 
 
 def _on_cpu(func: tirx.PrimFunc, rows: Rows | None) -> tvm.IRModule:
-    """Share the outer loops of each block out to the cores, and let the inner one run along memory.
-
-    With rows, the first argument says which of them are wanted.
-    """
+    """Share each block's outer loops out to the cores; the inner one runs along memory."""
     sch = s_tir.Schedule(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     nodes = [node for node, _ in blocks_of(func)]
     along = (None,) * len(nodes) if rows is None else rows.loops
@@ -335,7 +308,6 @@ def count_flops(func: tirx.PrimFunc) -> int:
     for _, block in blocks_of(func):
         iterations = math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)
         for store in stores_in(block):
-            found: list[Any] = []
-            tvm_ffi.structural_walk(store.value, [(kind, found.append) for kind in _ARITHMETIC])
+            found = nodes_in(store.value, *_ARITHMETIC)
             total += iterations * sum("float" in str(node.ty.dtype) for node in found)
     return total

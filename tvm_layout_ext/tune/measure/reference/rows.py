@@ -15,7 +15,8 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.queries import loads_in, uses
+from ....ir.queries import loads_in, nodes_in, uses
+from ....ir.rebuild import loop_with
 
 #: Iterations of blocks that a CPU makes in half a second.
 MOST = 1 << 28
@@ -25,10 +26,7 @@ _FEWEST = 4
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows that are computed: positions along an axis, the first and the last among them.
-
-    ``loops`` has for each block the variable of its loop along the axis; None if it runs wholly.
-    """
+    """Positions along an axis of the output; ``loops`` has each block's variable or None."""
 
     axis: int
     chosen: np.ndarray
@@ -99,9 +97,7 @@ def _axis_of(access: Any, var: Any) -> int | None:
 
 def stores_in(block: Any) -> list[Any]:
     """Stores of a block, without that of its initial value."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(block.body, [(tirx.BufferStore, found.append)])
-    return found
+    return nodes_in(block.body, tirx.BufferStore)
 
 
 def guarded(func: tirx.PrimFunc, loops: Sequence[Any], extent: int) -> tirx.PrimFunc:
@@ -113,11 +109,7 @@ def guarded(func: tirx.PrimFunc, loops: Sequence[Any], extent: int) -> tirx.Prim
         if loop.loop_var.__chandle__() not in inside:
             return loop
         wanted = mask[loop.loop_var] != tirx.IntImm("int8", 0)
-        body = tirx.IfThenElse(wanted, loop.body, None)
-        return tirx.For(
-            loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding,
-            loop.annotations,
-        )  # fmt: skip
+        return loop_with(loop, body=tirx.IfThenElse(wanted, loop.body, None))
 
     body = tvm_ffi.structural_map(func.body, [(tirx.For, guard)], order="post")
     made = tirx.PrimFunc([mask, *func.params], body, func.ret_type)

@@ -20,7 +20,7 @@ from tvm import rpc
 
 from ....errors import TargetError
 from ..builder.builder import LIBRARY
-from ..job import Job
+from ..protocol import Job
 from ..worker import TrialTimeoutError
 from ..worker_slots import ServerLostError
 from .session import NAMES, PREFIX
@@ -33,10 +33,7 @@ _OPENINGS = 3
 
 
 class Gpu(NamedTuple):
-    """What a session says of its device: the server's address, a name, and compute capability.
-
-    Without a GPU the name is ``cpu`` and the capability empty.
-    """
+    """A session's server, its device, and compute capability, empty for a CPU."""
 
     server: str
     name: str
@@ -44,8 +41,6 @@ class Gpu(NamedTuple):
 
 
 class _There:
-    """The process's session."""
-
     session: ClassVar[rpc.RPCSession | None] = None
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
     gpu: ClassVar[Gpu | None] = None
@@ -65,7 +60,6 @@ class _There:
 
     @classmethod
     def alive(cls) -> bool:
-        """Whether the session answers."""
         try:
             cls.functions["holds"]("0" * 32)
         except Exception:
@@ -80,7 +74,6 @@ class _There:
 
     @classmethod
     def open(cls, host: str, port: int, match: str) -> Gpu:
-        """Open a session with a server that the tracker gave."""
         try:
             session = rpc.connect(host, port, match)
         except (OSError, RuntimeError) as error:
@@ -112,8 +105,7 @@ def digest(folder: str) -> str:
 def ready(tracker: Tracker, job: Job | None) -> Gpu:
     """Have a session that holds a trial's problem; wait for a free server if there is none.
 
-    NoServerError if there is no server. ServerLostError if no session could be opened in several
-    attempts. TargetError if the server is another than this package's.
+    NoServerError or ServerLostError if there is none, TargetError if it is another than ours.
     """
     reason: Exception | None = None
     for _ in range(_OPENINGS):
@@ -150,11 +142,7 @@ def _prepare(job: Job) -> None:
 
 
 def run(job: Job, seconds: float) -> tuple[dict[str, Any], int]:
-    """Send a trial's library and try it; what it gave, and the bytes in use at the server.
-
-    TrialTimeoutError if the server ended it after so many seconds. ServerLostError if the
-    connection was lost before.
-    """
+    """Send a trial's library and try it; what it gave, and the bytes in use at the server."""
     server = _There.gpu.server if _There.gpu is not None else ""
     start = sent = time.monotonic()
     try:

@@ -14,8 +14,7 @@ from pathlib import Path
 from ....errors import TargetError
 from ....gpu.hardware import Architecture
 from ...space.task import Task
-from ..job import Job, device_kind
-from ..protocol import Measured, Timing
+from ..protocol import Job, Measured, Timing, device_kind
 from ..worker import GRACE
 from ..worker_slots import PooledRunner, WorkerSlot
 from .client import Gpu, ready, run
@@ -54,8 +53,6 @@ def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
 
 @dataclass
 class _Fleet:
-    """What the slots of a run share."""
-
     tracker: Tracker
     architecture: Architecture
     #: Name of the first server's GPU.
@@ -77,8 +74,6 @@ class _Fleet:
 
 
 class _Client(WorkerSlot):
-    """A client process with a session at one server."""
-
     def __init__(self, log: Path, fleet: _Fleet) -> None:
         super().__init__(log)
         self.fleet = fleet
@@ -102,10 +97,8 @@ class _Client(WorkerSlot):
 class RpcRunner(PooledRunner):
     """Measures candidates on all servers of one key, each with a client process of its own.
 
-    Waiting for a free one, opening a session and sending are not counted as a trial's time. A trial
-    whose connection is lost is tried once more, on another server if there is one; one for which no
-    server fits fails by an :class:`UnfitServerError`. NoServerError if the tracker at ``host`` and
-    ``port`` is not there, or has no server with the key.
+    A trial whose connection is lost is tried once more, on another server if there is one; one for
+    which no server fits fails by an :class:`UnfitServerError`.
     """
 
     def __init__(

@@ -1,21 +1,8 @@
 """One RPC session's process at a server: it holds a problem on the device and tries candidates.
 
-A session serves many trials. The problem, that is inputs and reference, comes once a server and
-stays there as files; a session puts it on its device once; a trial brings its library only, and
-output and reference are compared where they are. An alarm of the operating system ends a session
-whose trial takes too long, or whose client is silent, whatever else its threads do.
-
-The functions that a client calls, ``tvm_layout_ext.rpc.<name>``:
-
-================  =================================================================================
-``gpu``           its name and compute capability, as ``9.0``, in JSON; without one ``cpu``
-``holds``         whether a problem, by its digest, is there
-``put``           append bytes to a file of a problem
-``keep``          a problem is complete
-``library``       put the next candidate's library, in bytes, in its place
-``prepare``       a trial's inputs on the device, before its time counts
-``measure``       a trial in at most so many seconds; :class:`Measured` as JSON, and bytes in use
-================  =================================================================================
+The problem, that is inputs and reference, comes once a server and stays there as files; a trial
+brings its library only. An alarm of the operating system ends a session whose trial takes too long,
+or whose client is silent, whatever its threads do.
 """
 
 from __future__ import annotations
@@ -41,8 +28,7 @@ import tvm_ffi
 
 from ...._compat import serve_session
 from ..builder.builder import LIBRARY
-from ..job import Job
-from ..protocol import Timing, device_name
+from ..protocol import Job, Timing, device_name
 from ..run_local import Here, measure_here
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -132,10 +118,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Wait for a connection on the server's socket, and serve it to its end.
-
-    ``arguments`` are the socket's number and the server's folder.
-    """
+    """Wait for a connection on the server's socket, and serve it to its end."""
     number, folder = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Linux: a server that is killed takes its sessions along.

@@ -46,10 +46,7 @@ class Tracker:
             raise TargetError(f"Port {self.port} of the RPC tracker is not one of 1 to 65535.")
 
     def servers(self) -> list[str]:
-        """Addresses ``host:port`` of the key's servers, those at work among them.
-
-        NoServerError if the tracker is not there.
-        """
+        """Addresses ``host:port`` of the key's servers; NoServerError without a tracker."""
         entries = self._connected().summary()["server_info"]
         mine = [entry for entry in entries if entry["key"] == f"server:{self.key}"]
         return sorted(":".join(map(str, entry["addr"])) for entry in mine)
@@ -100,7 +97,6 @@ class _Connection(rpc.TrackerSession):
     """TVM's connection, with a request that can be waited for in steps."""
 
     def ask(self, key: str) -> None:
-        """Queue for a server."""
         base.sendjson(self._sock, [base.TrackerCode.REQUEST, key, "", 1])
 
     def answer(self, seconds: float) -> Free | None:

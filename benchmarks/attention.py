@@ -1,0 +1,141 @@
+"""Check attention against float64 and time it beside torch's kernels of it.
+
+``python -m benchmarks.attention [--out FILE]`` needs a GPU of ``sm_90a``, torch and nvcc. Each row
+is held against float64 of the first head of a batch first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir
+
+import tvm_layout_ext as tlx
+from benchmarks.gemm_gpu import medians
+from tvm_layout_ext.errors import LayoutExtError
+from tvm_layout_ext.tune.space.operator import find_operator
+
+#: Batch, heads of Q and of K, queries, keys, columns of a head.
+SHAPES = (
+    (8, 32, 32, 4096, 4096, 128),
+    (4, 16, 16, 2048, 2048, 64),
+    (1, 16, 16, 1024, 1024, 64),
+    (1, 32, 8, 2048, 2048, 128),
+    (2, 16, 16, 4096, 4096, 256),
+)
+BACKENDS = ("CUDNN_ATTENTION", "FLASH_ATTENTION")
+ROUNDS = 9
+
+
+def built(shape: tuple[int, ...], causal: bool, **wished: int) -> Any:
+    """The kernel of a shape."""
+    operator = find_operator("attention_causal" if causal else "attention")
+    sch = s_tir.Schedule(operator.unscheduled(shape, "float16")["main"])
+    target = tlx.cuda_target("sm_90a")
+    with target:
+        sch.fuse_attention("mean", **wished)
+    return tvm.compile(sch.mod, target=target)["main"]
+
+
+def on_stream(kernel: Any, views: list[Any]) -> Any:
+    """A launch on torch's current stream, which a graph may capture."""
+
+    def run() -> None:
+        with tvm_ffi.use_torch_stream():
+            kernel(*views)
+
+    return run
+
+
+def exact(q: Any, k: Any, v: Any, causal: bool) -> Any:
+    """The result of the first head in float64."""
+    import torch
+
+    q, k, v = (one[0, 0].double() for one in (q, k, v))
+    scores = q @ k.t() * q.shape[-1] ** -0.5
+    if causal:
+        hidden = torch.ones_like(scores, dtype=torch.bool).triu(1 + len(k) - len(q))
+        scores = scores.masked_fill(hidden, float("-inf"))
+    return scores.softmax(-1) @ v
+
+
+def peers(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
+    """Torch's kernels of attention."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+    def call(name: str) -> Any:
+        def run() -> Any:
+            with sdpa_kernel(getattr(SDPBackend, name)):
+                return sdpa(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+
+        return run
+
+    found = {}
+    for name in BACKENDS:
+        try:
+            call(name)()
+        except RuntimeError:
+            continue  # A dash in the table.
+        found[name.partition("_")[0].lower()] = call(name)
+    return found
+
+
+def row(shape: tuple[int, ...], causal: bool, variants: list[dict[str, int]]) -> dict[str, Any]:
+    """Check and time one shape."""
+    import torch
+
+    b, h, g, m, n, d = shape
+    torch.manual_seed(m)
+    q, k, v = (
+        torch.randn(s, device="cuda", dtype=torch.float16)
+        for s in ((b, h, m, d), (b, g, n, d), (b, g, n, d))
+    )
+    calls, errors = dict(peers(q, k, v, causal)), {}
+    for wished in variants:
+        name = "ours" + "".join(f" {key}={value}" for key, value in wished.items())
+        try:
+            kernel = built(shape, causal, **wished)
+        except LayoutExtError as error:
+            errors[name] = str(error)
+            continue
+        out = torch.full_like(q, float("nan"))
+        views = [tvm.runtime.from_dlpack(one) for one in (q, k, v, out)]
+        kernel(*views)
+        torch.cuda.synchronize()
+        want = exact(q, k, v, causal)
+        errors[name] = float((out[0, 0].double() - want).abs().max().nan_to_num(float("inf")))
+        assert bool(out.isfinite().all()), name
+        calls[name] = on_stream(kernel, views)
+    work = find_operator("attention_causal" if causal else "attention").flops(shape)
+    times = {name: seconds for name, (seconds, _) in medians(calls, ROUNDS).items()}
+    tflops = {name: round(work / seconds / 1e12, 1) for name, seconds in times.items()}
+    micro = {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
+    return {"shape": shape, "causal": causal, "us": micro, "tflops": tflops, "error": errors}
+
+
+def main() -> None:
+    """Print a table, and write a file."""
+    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", type=int, nargs="*", default=range(len(SHAPES)))
+    parser.add_argument("--variants", default="[{}]", help="JSON: wishes of fuse_attention")
+    options = parser.parse_args()
+    rows = []
+    for number in options.only:
+        for causal in (False, True):
+            rows.append(row(SHAPES[number], causal, json.loads(options.variants)))
+            print(json.dumps(rows[-1]), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

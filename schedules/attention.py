@@ -1,0 +1,157 @@
+"""Means of the rows of V, weighted by a softmax of what rows of Q and K have in common.
+
+Q is B x H x M x D, K and V are B x G x N x D: H / G heads of Q share one of K and V. One kernel of
+warpgroups keeps scores in registers, which wants a GPU with ``wgmma``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tvm import s_tir, tirx
+
+from tvm_layout_ext import te
+from tvm_layout_ext.gpu.hardware import Architecture
+from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
+from tvm_layout_ext.tune.space.operator import Operator, Tolerance
+
+__all__ = ["operator"]
+
+_HIDDEN = -1e30
+KNOBS = (
+    knob("keys", (64, 80, 96, 112, 128, 144, 160, 176), default=128),
+    knob("stages", (2, 3, 4), default=2),
+    #: Warpgroups that multiply; 0 leaves them to the model.
+    knob("consumers", (0, 1, 2, 3), default=0),
+)
+
+
+def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[Any]:
+    """What is computed."""
+    b, h, g, m, n, d = shape
+    Q = te.placeholder((b, h, m, d), dtype, name="Q")
+    K, V = (te.placeholder((b, g, n, d), dtype, name=name) for name in "KV")
+    r = te.reduce_axis((0, d), name="r")
+    k, o, j = (te.reduce_axis((0, n), name=name) for name in "koj")
+    of, scale = h // g, tirx.const(d**-0.5, "float32")
+
+    def score(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return te.sum(Q[b, h, i, r].astype("float32") * K[b, h // of, j, r].astype("float32"), r)
+
+    scores = te.compute((b, h, m, n), score, name="scores")
+
+    def logit(b: Any, h: Any, i: Any, j: Any) -> Any:
+        found = scores[b, h, i, j] * scale
+        hidden = tirx.const(_HIDDEN, "float32")
+        return tirx.Select(j <= i + (n - m), found, hidden) if causal else found
+
+    logits = te.compute((b, h, m, n), logit, name="logits")
+    top = te.compute((b, h, m), lambda b, h, i: te.max(logits[b, h, i, k], axis=k), name="top")
+    shares = te.compute(
+        (b, h, m, n), lambda b, h, i, j: tirx.exp(logits[b, h, i, j] - top[b, h, i]), name="shares"
+    )
+    total = te.compute((b, h, m), lambda b, h, i: te.sum(shares[b, h, i, o], axis=o), name="total")
+    weights = te.compute(
+        (b, h, m, n),
+        lambda b, h, i, j: (shares[b, h, i, j] / total[b, h, i]).astype(dtype),
+        name="weights",
+    )
+
+    def weighted(b: Any, h: Any, i: Any, x: Any) -> Any:
+        one, other = weights[b, h, i, j], V[b, h // of, j, x]
+        return te.sum(one.astype("float32") * other.astype("float32"), axis=j)
+
+    mean = te.compute((b, h, m, d), weighted, name="mean")
+    return [Q, K, V, te.compute((b, h, m, d), lambda *at: mean[at].astype(dtype), name="O")]
+
+
+def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
+    """How: one kernel."""
+    sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
+    sch.fuse_attention("mean", **{knob.name: int(config[knob.name]) for knob in KNOBS})
+    return sch
+
+
+def fit(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> dict[str, Any]:
+    """Keys of a tile, by the columns of a head."""
+    d = shape[-1]
+    return {"keys": 128 if d <= 128 else 96 if d <= 192 else 64}
+
+
+def check(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> Refusal | None:
+    """Why a configuration is not legal before it is scheduled, or None."""
+    if shape[1] % shape[2]:
+        return Refusal("heads", f"{shape[1]} heads of Q do not share {shape[2]} of K and V.")
+    if architecture.name != "sm_90a":
+        return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
+    return None
+
+
+def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
+    """Random Q, K and V."""
+    b, h, g, m, n, d = shape
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    sizes = (b, h, m, d), (b, g, n, d), (b, g, n, d)
+    return [rng.standard_normal(size, np.float32).astype(kind) for size in sizes]
+
+
+def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False) -> np.ndarray:
+    """What NumPy makes of it, in float64."""
+    of = q.shape[1] // k.shape[1]
+    left, *right = (one.astype(np.float64) for one in (q, k, v))
+    keys, values = (np.repeat(one, of, axis=1) for one in right)
+    scores = left @ keys.swapaxes(2, 3) * q.shape[-1] ** -0.5
+    if causal:
+        rows, columns = scores.shape[2:]
+        scores[..., ~np.tri(rows, columns, columns - rows, dtype=bool)] = _HIDDEN
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    return (shares / shares.sum(-1, keepdims=True) @ values).astype(q.dtype)
+
+
+def flops(shape: tuple[int, ...]) -> int:
+    """Operations of both products; where half of the keys are hidden, it is half of them."""
+    b, h, _, m, n, d = shape
+    return 4 * b * h * m * n * d
+
+
+def traffic(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of Q, K, V and the result."""
+    b, h, g, m, n, d = shape
+    return 2 * 2 * b * d * (h * m + g * n)
+
+
+def tolerance(shape: tuple[int, ...], dtype: str) -> Tolerance:
+    """Weights and results are rounded to 16 bits, once each."""
+    return Tolerance(2e-3, 2e-3) if dtype == "float16" else Tolerance(1.6e-2, 1.6e-2)
+
+
+def operator(name: str, causal: bool) -> Operator:
+    """Make the operator; ``causal``: row i of the last M sees keys up to its own."""
+    return Operator(
+        name=name,
+        dims=("B", "H", "G", "M", "N", "D"),
+        parallel=("B", "H"),
+        dtypes=("float16", "bfloat16"),
+        knobs=KNOBS,
+        compute=partial(compute, causal=causal),
+        schedule=schedule,
+        check=check,
+        inputs=inputs,
+        reference=partial(reference, causal=causal),
+        flops=lambda shape: flops(shape) // (2 if causal else 1),
+        traffic=traffic,
+        tolerance=tolerance,
+        fit=fit,
+        judged_late=True,
+    )
+
+
+OPERATOR = operator("attention", causal=False)

@@ -1,0 +1,194 @@
+"""Attention in one kernel: what it computes, what it visits, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+from tvm import s_tir, tirx
+
+import tvm_layout_ext as tlx
+from tests.programs import warpgroups as w
+from tests.programs.attended import Heads, error
+from tvm_layout_ext import ScheduleError, SimulationError, decisions
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.ir import ops
+
+
+def causal(i: Any, j: Any) -> Any:
+    return j <= i
+
+
+def recent(i: Any, j: Any) -> Any:
+    return i - j < 50
+
+
+CASES = {
+    "one tile": (Heads(), {}),
+    "ragged rows and keys of two warpgroups": (Heads(2, 2, 100, 200), {"keys": 64}),
+    "three warpgroups": (Heads(1, 1, 150, 130), {}),
+    "shared heads, causal": (Heads(4, 2, 130, 130, seen=(causal,)), {"keys": 64}),
+    "more keys than rows, causal": (
+        Heads(1, 1, 70, 200, seen=(lambda i, j: j <= i + 130,)), {"keys": 64},
+    ),
+    "a window": (Heads(1, 1, 200, 200, seen=(causal, recent)), {"keys": 64}),
+    "what follows a row": (Heads(1, 1, 64, 200, seen=(lambda i, j: i < j,)), {"keys": 64}),
+    "rows, heads, columns": (Heads(3, 1, 100, 72, order="bsh", dtype="bfloat16"), {"keys": 64}),
+    "a bias": (Heads(1, 1, 70, 100, bias=True, seen=(causal,)), {"keys": 64}),
+    "a mask from memory": (Heads(1, 1, 64, 200, shown=True), {"keys": 64}),
+    "heads of 96": (Heads(1, 1, 70, 100, 96, 96), {"keys": 64}),
+    "heads of 192 and 128": (Heads(1, 1, 64, 200, 192, 128), {}),
+    "heads of 256": (Heads(1, 1, 100, 140, 256, 256), {}),
+    "three stages": (Heads(1, 1, 64, 330), {"keys": 64, "stages": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_result_is_that_of_float64(name: str) -> None:
+    case, wished = CASES[name]
+    off, hazards = error(case, case.schedule(**wished))
+    assert hazards == []
+    # Weights and results are rounded once each.
+    assert off < (1.2e-2 if case.dtype == "bfloat16" else 2e-3)
+
+
+def test_large_scores_neither_overflow_nor_lose_rows() -> None:
+    case = Heads(1, 1, 64, 200)
+    off, hazards = error(case, case.schedule(keys=64), scale=30.0)
+    assert hazards == []
+    assert off < 0.1
+
+
+def test_tiles_behind_a_bound_are_not_visited() -> None:
+    """Rows before a tile's keys would read values that are not numbers."""
+    case = Heads(1, 1, 128, 256, seen=(causal,))
+    arrays = case.arrays()
+    arrays[1][:, :, 128:] = arrays[2][:, :, 128:] = float("nan")
+    report = tlx.simulate(case.schedule(keys=64), *arrays, target=w.SM90A, progress=False)
+    clean = case.arrays()
+    (found,) = report.outputs.values()
+    assert abs(found.astype("float64") - case.exact(*clean)).max() < 2e-3
+
+
+def test_the_kernel_is_made_of_what_the_decision_says() -> None:
+    case = Heads(2, 1, 256, 256, 128, 128)
+    with decisions.collect() as made:
+        kernels = w.program(case.schedule()).kernels
+    told = next(str(one) for one in made if one.maker == "LowerAttention")
+    assert "128 rows by tiles of 128 keys, 2 stages of K and V by TMA, 2 warpgroups" in told
+    assert "4 blocks, results stored by TMA" in told
+    (kernel,) = kernels.values()
+    text = kernel.script()
+    # Scores of the first tile and of those in the loop, their means and those of the last one.
+    assert text.count("wgmma_f16_ss") == 2 * 8 or text.count("m64n128k16") == 4 * 8
+    assert "tvm_storage_sync" not in text
+
+
+def _left_out(call: Any) -> None:
+    return None
+
+
+def _waiting(count: int) -> Any:
+    return lambda call: w.with_argument(call, 0, tirx.const(count, "int32"))
+
+
+MUTATIONS: dict[str, tuple[str, Any, int, str]] = {
+    "weights before their scores": (
+        ops.PTX_WGMMA_WAIT_GROUP, _waiting(2), 1, "of a wgmma that was not waited for",
+    ),
+    "means changed while they are added up": (
+        ops.PTX_WGMMA_WAIT_GROUP, _waiting(1), 2, "overwrites what a wgmma may still read",
+    ),
+    "K given back by nobody": (
+        ops.PTX_MBARRIER_ARRIVE_NOCOUNT, _left_out, 0, r"Deadlock: .*k_empty",
+    ),
+    "V given back by nobody": (
+        ops.PTX_MBARRIER_ARRIVE_NOCOUNT, _left_out, 2, r"Deadlock: .*v_empty",
+    ),
+    "fewer bytes of Q than come": (
+        ops.PTX_MBARRIER_ARRIVE_EXPECT_TX,
+        lambda call: w.with_argument(call, 1, tirx.const(4096, "uint32")), 0, "q_full",
+    ),
+    "results not made known to TMA": (
+        ops.PTX_FENCE_PROXY, _left_out, 1, "no fence.proxy.async made known",
+    ),
+    "results stored before all are there": (ops.PTX_BAR_SYNC_COUNT, _left_out, 0, "reads tiles"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_broken_protocol_is_found(name: str) -> None:
+    call, change, which, text = MUTATIONS[name]
+    case = Heads(1, 1, 64, 64 * 6)
+    broken = w.changed(w.program(case.schedule(keys=64)), call, change, which)
+    try:
+        _, hazards = error(case, broken)
+        told = " ".join(one.message for one in hazards)
+    except SimulationError as stopped:
+        told = str(stopped)
+    assert re.search(text, told, re.DOTALL), told
+
+
+def refusal(case: Heads, **wished: int) -> str:
+    with pytest.raises(ScheduleError) as caught:
+        case.schedule(**wished)
+    return str(caught.value)
+
+
+def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
+    assert "heads narrower than 64" in refusal(Heads(depth=32, width=32))
+    assert "multiples of 16" in refusal(Heads(depth=72, width=72))
+    assert "bytes of shared memory; sm_90a has" in refusal(
+        Heads(1, 1, 128, 128, 128, 128), stages=6
+    )
+    assert "would hold 260 numbers" in refusal(Heads(1, 1, 128, 128, 256, 256), keys=176)
+    assert "4 warpgroups cannot multiply; 1 to 3 can" in refusal(Heads(), consumers=4)
+    sch = s_tir.Schedule(Heads().func())
+    with tlx.cuda_target("sm_80"), pytest.raises(ScheduleError, match="instruction of sm_90a"):
+        sch.fuse_attention("mean")
+    with w.SM90A, pytest.raises(ScheduleError, match="Block top is none that multiplies"):
+        sch.fuse_attention("top")
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
+@pytest.mark.parametrize(
+    "case",
+    [
+        Heads(16, 16, 1024, 1024, seen=(causal,)),
+        Heads(8, 8, 1024, 1024, 128, 128, seen=(causal,)),
+        Heads(8, 8, 1024, 1024, 256, 256, dtype="bfloat16"),
+    ],
+    ids=lambda case: f"{case.depth}",
+)
+def test_ptxas_keeps_everything_in_registers(case: Heads, tmp_path: Path) -> None:
+    """No spill, and no warning that wgmma is serialised."""
+    source = tvm.compile(case.schedule().mod, target=w.SM90A).mod.imports[0].inspect_source()
+    path = tmp_path / "kernel.cu"
+    path.write_text(source)
+    options = ["-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    done = subprocess.run(
+        ["nvcc", "-w", *options, "-o", str(path.with_suffix(".cubin")), str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = done.stdout + done.stderr
+    assert "0 bytes spill stores" in report
+    assert not re.search(r"C75\d\d|C7602", report)
+
+
+def test_the_plan_shares_l2_among_neighbours() -> None:
+    with decisions.collect():
+        plan = s_tir.Schedule(replace(Heads(64, 64, 256, 4096), depth=128, width=128).func())
+        with w.SM90A:
+            found = plan.fuse_attention("mean")
+    assert architecture("sm_90a").name == "sm_90a"
+    # 2 MB of K and V a head, of which 16 fit into 32 MB.
+    assert found.group == 16

@@ -1,0 +1,490 @@
+"""Read attention: two products, and between them a softmax of what the first one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, sym, tirx
+
+from ..errors import ScheduleError
+from ..ir import ops
+from ..ir.conditions import choice_parts, is_zero
+from ..ir.queries import is_among, is_call_of, is_load_of, loads_in, nodes_in, substitute, uses
+from ..ir.walk import top_statements
+
+#: What is not above it is taken for "hidden" where a program selects it in place of a score.
+_HIDDEN = -1e4
+_LOG2_E = 1.4426950408889634
+_REDUCED = tirx.IterVar.CommReduce
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The exponent, a power of two, of a key's weight: ``scale * score + bias``.
+
+    ``bias`` is None, or an expression of ``row`` and ``key``. Where one of ``visible`` does not
+    hold, the weight is zero.
+    """
+
+    scale: float
+    bias: Any = None
+    visible: tuple[Any, ...] = ()
+
+    def times(self, factor: float) -> Scores:
+        """The same of a score that is multiplied before, or of a base that is a power of two."""
+        bias = None if self.bias is None else self.bias * tirx.const(factor, "float32")
+        return Scores(self.scale * factor, bias, self.visible)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Means of rows of V, weighted by what Q and K have in common.
+
+    Attributes
+    ----------
+    name : str
+        Of the second product.
+    batch : tuple
+        Pairs of a variable and its extent: by these, ``row`` and ``column`` the result is stored.
+    row, key, depth, column : Var
+        Rows of Q and of the result; rows of K and V; what is summed up for a score; columns of V.
+    sizes : tuple of int
+        Of these four.
+    q, k, v : TensorLoad
+        An element of an input, by these variables.
+    scores : Scores
+    total : Var
+        Stands for a weighted mean in ``store``, which writes the result.
+    store : BufferStore
+    places : tuple of int
+        Statements of the function that are parts of it; the last one writes the result.
+    """
+
+    name: str
+    batch: tuple[tuple[Any, int], ...]
+    row: Any
+    key: Any
+    depth: Any
+    column: Any
+    sizes: tuple[int, int, int, int]
+    q: Any
+    k: Any
+    v: Any
+    scores: Scores
+    total: Any
+    store: Any
+    places: tuple[int, ...]
+
+
+def read_attention(func: tirx.PrimFunc, name: str | None = None) -> Attention:
+    """Read the attention of a function; ``name`` is that of its second product, or the last one.
+
+    Copies, permutations and casts before and behind it are parts of it.
+
+    Raises
+    ------
+    ScheduleError
+        If it is none; the sentence says what it has in the place of what it should have.
+    """
+    return _AttentionReader(func, name).read()
+
+
+def has_attention(func: tirx.PrimFunc) -> bool:
+    """Whether a function has two products and an exponential between them."""
+    blocks = [block for _, block in _blocks(func)]
+    products = [i for i, block in enumerate(blocks) if _factors(block)]
+    if len(products) < 2:
+        return False
+    between = blocks[products[0] : products[-1]]
+    return any(is_call_of(call, ops.EXP, ops.EXP2) for b in between for call in _calls(b))
+
+
+def _calls(block: Any) -> list[Any]:
+    return nodes_in(block.body, tvm.ir.Call)
+
+
+def _blocks(func: tirx.PrimFunc) -> Iterator[tuple[int, Any]]:
+    """Blocks of one store each, alone in plain loops, with their statement's place."""
+    for place, stmt in enumerate(top_statements(func)):
+        while isinstance(stmt, tirx.For) and stmt.thread_binding is None:
+            stmt = stmt.body
+        if isinstance(stmt, s_tir.SBlockRealize) and isinstance(stmt.block.body, tirx.BufferStore):
+            yield place, stmt.block
+
+
+def _summed(block: Any) -> list[Any]:
+    return [one for one in block.iter_vars if one.iter_type == _REDUCED]
+
+
+def _term(block: Any, kind: Any) -> Any:
+    """What a block adds to its sum, or compares with its maximum; None if it does not."""
+    value, buffer = block.body.value, block.body.buffer
+    if block.init is None or not isinstance(value, kind):
+        return None
+    rest = [one for one in (value.a, value.b) if not is_load_of(one, buffer)]
+    return rest[0] if len(rest) == 1 else None
+
+
+def _factors(block: Any) -> tuple[Any, Any] | None:
+    """Both factors of a product, or None."""
+    term = _term(block, tirx.Add)
+    if not isinstance(term, tirx.Mul) or not is_zero(block.init.value):
+        return None
+    return term.a, term.b
+
+
+def _plain(value: Any) -> Any:
+    """A value without casts around it."""
+    while isinstance(value, tirx.Cast):
+        value = value.value
+    return value
+
+
+def _number(value: Any) -> float | None:
+    """A number, also as a cast or a square root of one."""
+    value = _plain(value)
+    if isinstance(value, tirx.FloatImm | tirx.IntImm):
+        return float(value.value)
+    if is_call_of(value, ops.SQRT) and (inner := _number(value.args[0])) is not None:
+        return float(inner**0.5)
+    return None
+
+
+def _scaled(value: Any) -> tuple[Any, float]:
+    """A value without constant factors and casts around it, and their product."""
+    value = _plain(value)
+    if isinstance(value, tirx.Mul):
+        for one, other in ((value.a, value.b), (value.b, value.a)):
+            if (factor := _number(other)) is not None:
+                inner, more = _scaled(one)
+                return inner, factor * more
+    if isinstance(value, tirx.Div) and (factor := _number(value.b)):
+        inner, more = _scaled(value.a)
+        return inner, more / factor
+    return value, 1.0
+
+
+@dataclass
+class _AttentionReader:
+    func: Any
+    name: str | None
+    used: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.blocks = list(_blocks(self.func))
+        for _, block in self.blocks:
+            for one in block.iter_vars:
+                if not isinstance(one.dom.extent, tirx.IntImm):
+                    raise ScheduleError(
+                        f"Block {block.name_hint} has {one.dom.extent} iterations of "
+                        f"{one.var.name}; attention is one kernel for known sizes."
+                    )
+        self.analyzer = sym.Analyzer()
+
+    def read(self) -> Attention:
+        mean = self._last_product()
+        last = self._last_block(mean)
+        value = self._resolved(last.body.value) if last is not mean else None
+        self._know(last)
+        at = self._indices(mean, value)
+        values = dict(zip(mean.body.indices, at, strict=True))
+        key = self._only(_summed(mean), mean, "summed")
+        self.analyzer.bind(key.var, key.dom)
+        weights, v, row, column = self._sides(mean, values)
+        scores, load = self._softmax(weights, key)
+        product = self._made_by(load, "a score")
+        q, k, depth, factor = self._operands(product, load, (row, key.var))
+        total = tirx.Var("total", "float32")
+        store = self._store(last, mean, value, total)
+        spatial = [one for one in last.iter_vars if one.iter_type != _REDUCED]
+        batch = [(i.var, int(i.dom.extent)) for i in spatial]
+        sizes = [n for var in (row, column) for other, n in batch if other.same_as(var)]
+        return Attention(
+            str(mean.name_hint),
+            tuple((var, n) for var, n in batch if not is_among(var, (row, column))),
+            row,
+            key.var,
+            depth.var,
+            column,
+            (sizes[0], int(key.dom.extent), int(depth.dom.extent), sizes[1]),
+            q,
+            k,
+            v,
+            Scores(scores.scale * factor, scores.bias, scores.visible),
+            total,
+            store,
+            self._places(last),
+        )
+
+    # The statements that are parts.
+
+    def _last_product(self) -> Any:
+        found = [(place, block) for place, block in self.blocks if _factors(block)]
+        if self.name is not None:
+            found = [one for one in found if str(one[1].name_hint) == self.name]
+        if not found:
+            what = "No block" if self.name is None else f"Block {self.name} is none that"
+            raise ScheduleError(f"{what} multiplies two buffers, as attention does at its end.")
+        self.used.add(found[-1][0])
+        return found[-1][1]
+
+    def _last_block(self, mean: Any) -> Any:
+        """The last of the blocks that copy or cast what a block gives, each once."""
+        block = mean
+        params = [p for p in self.func.params if hasattr(p, "shape")]
+        while not is_among(block.body.buffer, params):
+            own = block.body.buffer
+            readers = [
+                (place, one)
+                for place, one in self.blocks
+                if one is not block and any(load.source.same_as(own) for load in loads_in(one.body))
+            ]
+            extents = [[int(n) for n in b.body.buffer.shape] for _, b in [(0, block), *readers]]
+            if len(readers) != 1 or _summed(readers[0][1]):
+                break
+            if sorted(n for n in extents[0] if n > 1) != sorted(n for n in extents[1] if n > 1):
+                break
+            self.used.add(readers[0][0])
+            block = readers[0][1]
+        return block
+
+    def _places(self, last: Any) -> tuple[int, ...]:
+        """Places of all parts, of which nobody else may read what they compute on their way."""
+        mine = [(place, block) for place, block in self.blocks if place in self.used]
+        others = [
+            stmt for place, stmt in enumerate(top_statements(self.func)) if place not in self.used
+        ]
+        params = [p for p in self.func.params if hasattr(p, "shape")]
+        for _, block in mine:
+            buffer = block.body.buffer
+            read = any(load.source.same_as(buffer) for stmt in others for load in loads_in(stmt))
+            if block is not last and (read or is_among(buffer, params)):
+                raise ScheduleError(
+                    f"Buffer {buffer.name} is read by others, too; what attention computes on its "
+                    "way is not kept."
+                )
+        end = next(place for place, block in mine if block is last)
+        return (*sorted(self.used - {end}), end)
+
+    def _made_by(self, load: Any, what: str) -> Any:
+        for place, block in self.blocks:
+            if isinstance(load, tvm.ir.TensorLoad) and block.body.buffer.same_as(load.source):
+                self.used.add(place)
+                return block
+        raise ScheduleError(f"Attention has {load} in the place of {what}.")
+
+    # Expressions.
+
+    def _know(self, block: Any) -> None:
+        for one in block.iter_vars:
+            self.analyzer.bind(one.var, one.dom)
+
+    def _values_at(self, block: Any, indices: Any) -> dict[Any, Any]:
+        """Values of a block's iterators where it writes an element."""
+        values = {one.var: tirx.const(0, one.var.ty.dtype) for one in block.iter_vars}
+        for at, index in zip(block.body.indices, indices, strict=True):
+            if isinstance(at, tirx.Var):
+                values[at] = index
+        return values
+
+    def _resolved(self, expr: Any) -> Any:
+        """An expression of inputs and sums: what is computed element by element is written out."""
+
+        def load(one: Any) -> Any:
+            for place, block in self.blocks:
+                if block.body.buffer.same_as(one.source) and not _summed(block):
+                    self.used.add(place)
+                    values = self._values_at(block, one.indices)
+                    return self._resolved(substitute(block.body.value, values))
+            return one
+
+        return tvm_ffi.structural_map(expr, [(tvm.ir.TensorLoad, load)], order="post")
+
+    def _simplified(self, expr: Any) -> Any:
+        """The same with indices, and conditions on them, in few words."""
+
+        def load(one: Any) -> Any:
+            indices = [self.analyzer.simplify(at) for at in one.indices]
+            return tirx.BufferLoad(one.source, indices)
+
+        return tvm_ffi.structural_map(expr, [(tvm.ir.TensorLoad, load)], order="post")
+
+    def _indices(self, mean: Any, value: Any) -> list[Any]:
+        """Which element of the second product the last block has, by its own iterators."""
+        if value is None:
+            return list(mean.body.indices)
+        loads = [one for one in loads_in(value) if one.source.same_as(mean.body.buffer)]
+        return [self.analyzer.simplify(at) for at in loads[0].indices]
+
+    def _only(self, axes: list[Any], block: Any, what: str) -> Any:
+        long = [one for one in axes if int(one.dom.extent) > 1] or axes[:1]
+        if len(long) != 1:
+            raise ScheduleError(
+                f"Block {block.name_hint} has {len(long)} {what} iterators; attention has one."
+            )
+        return long[0]
+
+    def _sides(self, mean: Any, values: dict[Any, Any]) -> tuple[Any, Any, Any, Any]:
+        """Weights and V of the second product, and its row and column."""
+        raw = _factors(mean)
+        assert raw is not None
+        both = [self._simplified(self._resolved(substitute(one, values))) for one in raw]
+        hot = [any(is_call_of(c, ops.EXP, ops.EXP2) for c in nodes_in(one, tvm.ir.Call))
+               for one in both]  # fmt: skip
+        if sum(hot) != 1:
+            raise ScheduleError(
+                f"Block {mean.name_hint} does not multiply weights of a softmax by values."
+            )
+        side = hot.index(True)
+        found = []
+        for own, other, what in ((side, 1 - side, "row"), (1 - side, side, "column")):
+            axes = [
+                one
+                for one in mean.iter_vars
+                if one.iter_type != _REDUCED and uses(raw[own], one.var)
+                and not uses(raw[other], one.var)
+            ]  # fmt: skip
+            var = values[self._only(axes, mean, what).var]
+            if not isinstance(var, tirx.Var):
+                raise ScheduleError(f"The {what} of the result is {var}, no iterator of its own.")
+            found.append(var)
+        v = _plain(both[1 - side])
+        if not isinstance(v, tvm.ir.TensorLoad):
+            raise ScheduleError(f"Block {mean.name_hint} multiplies weights by {v}, no element.")
+        return both[side], v, *found
+
+    # The softmax.
+
+    def _softmax(self, weights: Any, key: Any) -> tuple[Scores, Any]:
+        share, total = self._quotient(_plain(weights))
+        block = self._made_by(_plain(total), "the sum of weights")
+        term = _term(block, tirx.Add)
+        if term is None or len(_summed(block)) != 1:
+            raise ScheduleError(f"Block {block.name_hint} is no sum of weights.")
+        values = self._values_at(block, _plain(total).indices) | {_summed(block)[0].var: key.var}
+        added = self._simplified(self._resolved(substitute(term, values)))
+        if not tvm_ffi.structural_equal(_plain(added), _plain(share)):
+            raise ScheduleError(
+                f"Block {block.name_hint} adds up other weights than those that are divided by it."
+            )
+        return self._power(_plain(share), key.var)
+
+    def _quotient(self, value: Any) -> tuple[Any, Any]:
+        if isinstance(value, tirx.Div):
+            return value.a, value.b
+        if isinstance(value, tirx.Mul):
+            for one, other in ((value.a, value.b), (value.b, value.a)):
+                turned = _plain(other)
+                if isinstance(turned, tirx.Div) and _number(turned.a) == 1:
+                    return one, turned.b
+        raise ScheduleError(f"Weights are {value}, which is no quotient by their sum.")
+
+    def _power(self, share: Any, key: Any) -> tuple[Scores, Any]:
+        """The exponent of a weight, and the load of its score."""
+        visible = []
+        while (parts := choice_parts(share)) and is_zero(parts[2]):
+            visible.append(self.analyzer.simplify(parts[0]))
+            share = _plain(parts[1])
+        if not is_call_of(share, ops.EXP, ops.EXP2):
+            raise ScheduleError(f"A weight is {share}, which is no power.")
+        exponent, factor = _scaled(share.args[0])
+        factor *= _LOG2_E if is_call_of(share, ops.EXP) else 1
+        if not isinstance(exponent, tirx.Sub):
+            raise ScheduleError(f"The exponent of a weight is {exponent}; no maximum is taken off.")
+        top = self._made_by(_plain(exponent.b), "a maximum")
+        if _term(top, tirx.Max) is None or uses(exponent.b, key):
+            raise ScheduleError(f"Block {top.name_hint} is no maximum of a row.")
+        found, load = self._logit(_plain(exponent.a), tuple(visible))
+        return found.times(factor), load
+
+    def _logit(self, value: Any, visible: tuple[Any, ...]) -> tuple[Scores, Any]:
+        value, factor = _scaled(value)
+        if factor != 1:
+            found, load = self._logit(value, visible)
+            return found.times(factor), load
+        if parts := choice_parts(value):
+            condition = self.analyzer.simplify(parts[0])
+            known = any(tvm_ffi.structural_equal(condition, one) for one in visible)
+            other = _number(parts[2])
+            if not known and (other is None or other > _HIDDEN):
+                raise ScheduleError(f"A score is {value}, which hides nothing.")
+            more = visible if known else (*visible, condition)
+            return self._logit(_plain(parts[1]), more)
+        if isinstance(value, tirx.Add | tirx.Sub):
+            taken = isinstance(value, tirx.Sub)
+            for one, other in ((value.a, value.b), (value.b, value.a)):
+                if self._is_given(other) and not (taken and one is value.b):
+                    return self._biased(one, other, taken, visible)
+        if isinstance(value, tvm.ir.TensorLoad):
+            return Scores(1.0, None, visible), value
+        raise ScheduleError(f"A score is {value}; it may be scaled, hidden, or added to.")
+
+    def _biased(self, value: Any, bias: Any, taken: bool, visible: tuple[Any, ...]) -> Any:
+        """A score to which something is added; a number far below zero hides it."""
+        parts = choice_parts(_plain(bias))
+        numbers = [_number(part) for part in parts[1:]] if parts else []
+        if parts and not taken and None not in numbers:
+            low, high = sorted(numbers)  # type: ignore[type-var]
+            if high == 0 and low is not None and low <= _HIDDEN:
+                shown = parts[0] if numbers[0] == 0 else tirx.Not(parts[0])
+                return self._logit(_plain(value), (*visible, self.analyzer.simplify(shown)))
+        found, load = self._logit(_plain(value), visible)
+        more = bias.astype("float32") * tirx.const(-1.0 if taken else 1.0, "float32")
+        bias = more if found.bias is None else found.bias + more
+        return Scores(found.scale, bias, found.visible), load
+
+    def _is_given(self, value: Any) -> bool:
+        """Whether an expression depends on inputs alone."""
+        made = [block.body.buffer for _, block in self.blocks]
+        return not any(is_among(load.source, made) for load in loads_in(value))
+
+    # The first product.
+
+    def _operands(
+        self, product: Any, load: Any, moving: tuple[Any, Any]
+    ) -> tuple[Any, Any, Any, float]:
+        raw = _factors(product)
+        if raw is None:
+            raise ScheduleError(f"Block {product.name_hint} is no product, as scores are.")
+        depth = self._only(_summed(product), product, "summed")
+        self.analyzer.bind(depth.var, depth.dom)
+        values = self._values_at(product, load.indices) | {depth.var: depth.var}
+        found, factor = [], 1.0
+        for one in raw:
+            side, more = _scaled(self._simplified(self._resolved(substitute(one, values))))
+            if not isinstance(side, tvm.ir.TensorLoad):
+                raise ScheduleError(f"Block {product.name_hint} multiplies {side}, no element.")
+            found.append(side)
+            factor *= more
+        found.sort(key=lambda one: uses(one, moving[1]))
+        q, k = found
+        if [uses(q, one) for one in moving] + [uses(k, one) for one in moving] != [1, 0, 0, 1]:
+            raise ScheduleError(
+                f"Block {product.name_hint} multiplies {q} by {k}; one has the rows of the result, "
+                "the other those of the values."
+            )
+        return q, k, depth, factor
+
+    def _store(self, last: Any, mean: Any, value: Any, total: Any) -> Any:
+        """The store of the result, by the variable that stands for a mean."""
+        buffer = last.body.buffer
+        if value is None:
+            given = total.astype(buffer.dtype)
+        else:
+            narrow = total.astype(mean.body.buffer.dtype)
+            own = mean.body.buffer
+
+            def load(one: Any) -> Any:
+                return narrow if one.source.same_as(own) else one
+
+            given = tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, load)], order="post")
+            self._check_given(given, last)
+        return tirx.BufferStore(buffer, given, last.body.indices)
+
+    def _check_given(self, value: Any, last: Any) -> None:
+        if not self._is_given(value):
+            raise ScheduleError(f"Block {last.name_hint} reads more than inputs and the mean.")

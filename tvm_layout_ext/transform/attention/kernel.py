@@ -1,0 +1,340 @@
+"""Write a kernel of attention: one warpgroup copies tiles of K and V, the others multiply.
+
+The weights of a tile multiply V while the next tile's scores are computed: in each step a
+warpgroup issues both products, and works on the scores when the first of them is done.
+
+Q has one mbarrier, and each stage of K and of V two: ``full`` ends a phase when its bytes have
+come, ``empty`` when every consuming warpgroup has read them. Step ``it`` of a block uses stage
+``it % stages`` in phase ``it // stages``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from ...gpu.warpgroups import PANEL_BYTES, REGISTERS, SWIZZLE_BYTES, WARPGROUP_THREADS
+from ...intrin import asynchronous
+from ...ir.queries import substitute
+from ...ir.rebuild import sequence
+from ..hopper.epilogue import column_of, row_of
+from ..hopper.roles import when
+from ..launch.rasterize_blocks import grouped
+from .plan import PANEL, STEP, AttentionPlan
+from .reach import Reach, Span, reach, read_bounds
+from .softmax import RowRegisters, typed, weigh
+
+#: Bytes of 64 rows of a panel, and of what one instruction reads of a row along K.
+_PIECE, _STEP_BYTES = 64 * PANEL_BYTES, 32
+#: Steps of a panel along K.
+_STEPS = PANEL // STEP
+
+
+@dataclass(frozen=True)
+class TileBarriers:
+    """The mbarriers: when something is full, and for tiles when it is empty."""
+
+    q: Any
+    k: tuple[Any, Any]
+    v: tuple[Any, Any]
+
+
+class AttentionKernel:
+    """Writes the roles of a kernel."""
+
+    def __init__(self, plan: AttentionPlan, maps: dict[str, Any]) -> None:
+        self.plan, self.maps = plan, maps
+        self.block, self.thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
+        self.arena = tirx.decl_buffer(
+            (plan.arena_bytes,), "uint8", "tiles", scope="shared.dyn", data_alignment=SWIZZLE_BYTES
+        )
+        stages = plan.stages
+        names = ("k_full", "k_empty", "v_full", "v_empty")
+        one, *four = (_barriers(n, c) for n, c in (("q_full", 1), *((n, stages) for n in names)))
+        self.bars = TileBarriers(one, (four[0], four[1]), (four[2], four[3]))
+        self.rows = RowRegisters.of(plan)
+        self.first_row = tirx.Var("first_row", "int32")
+        self.batch = {var: tirx.Var(f"{var.name}_at", "int32") for var, _ in plan.attention.batch}
+        self.reach: Reach = reach(plan.attention, self.first_row, plan.rows, plan.keys)
+        self.first, self.end = (tirx.Var(name, "int32") for name in ("first", "end"))
+
+    def body(self) -> Any:
+        """The kernel, without its launch."""
+        bars, consumers = self.bars, self.plan.consumers
+        every = [bars.q, *bars.k, *bars.v]
+        counts = [(bars.q, 1), (bars.k[0], 1), (bars.k[1], consumers)]
+        counts += [(bars.v[0], 1), (bars.v[1], consumers)]
+        init = [
+            asynchronous.init_barrier(barrier, i, count)
+            for barrier, count in counts
+            for i in range(int(barrier.shape[0]))
+        ]
+        produces = self.thread >= consumers * WARPGROUP_THREADS
+        return sequence(
+            [
+                *map(tirx.AllocBuffer, (self.arena, *every)),
+                when(self.thread.equal(0), *init),
+                *asynchronous.publish_barriers(),
+                *self._place(),
+                tirx.IfThenElse(produces, self._produce(), self._consume()),
+            ]
+        )
+
+    def _place(self) -> list[Any]:
+        """Which rows of which attention a block has; those with the most keys are first."""
+        plan = self.plan
+        head, turn = grouped(0, self.block, plan.heads, plan.tiles, plan.group)
+        grows = any(b.is_upper and b.slope > 0 for b in read_bounds(plan.attention, plan.keys)[0])
+        tile = plan.tiles - 1 - turn if grows else turn
+        made = [tirx.Bind(self.first_row, tile * plan.rows)]
+        number = tirx.Var("head", "int32")
+        made.append(tirx.Bind(number, head))
+        left = number
+        for var, extent in reversed(plan.attention.batch):
+            made.append(tirx.Bind(self.batch[var], left % extent))
+            left = left // extent
+        return [
+            *made,
+            tirx.Bind(self.first, self.reach.first),
+            tirx.Bind(self.end, self.reach.end),
+        ]
+
+    # The warpgroup that copies.
+
+    def _produce(self) -> Any:
+        plan = self.plan
+        leads = self.thread.equal(plan.consumers * WARPGROUP_THREADS)
+
+        def step(j: Any) -> Any:
+            it = tirx.Var("step", "int32")
+            made = [tirx.Bind(it, j - self.first)]
+            at = plan.q_bytes
+            for side, barriers, size in (
+                ("k", self.bars.k, plan.stage_bytes[0]),
+                ("v", self.bars.v, plan.stage_bytes[1]),
+            ):
+                full, empty = barriers
+                stage = it % plan.stages
+                parity = T.bitwise_xor(self._phase(it), 1)
+                made += [
+                    asynchronous.wait_barrier(empty, stage, parity),
+                    asynchronous.expect_bytes(full, stage, size),
+                    *self._load(side, at + stage * size, (full, stage), j * plan.keys),
+                ]
+                at += plan.stages * size
+            return sequence(made)
+
+        q = [
+            asynchronous.expect_bytes(self.bars.q, 0, plan.q_bytes),
+            *self._load("q", 0, (self.bars.q, 0), self.first_row),
+        ]
+        j = tirx.Var("j", "int32")
+        loop = tirx.For(
+            j, self.first, self.end - self.first, tirx.ForKind.SERIAL, step(j), None, {}
+        )
+        return sequence([*self._registers(0), when(leads, *q, loop)])
+
+    def _registers(self, role: int) -> list[Any]:
+        budget = REGISTERS[self.plan.consumers]
+        return [] if budget is None else [asynchronous.set_registers(budget[role], more=bool(role))]
+
+    def _phase(self, it: Any) -> Any:
+        return T.bitwise_and(it // self.plan.stages, 1)
+
+    def _load(self, side: str, at: Any, barrier: tuple[Any, Any], first: Any) -> list[Any]:
+        """Copy all panels of a tile."""
+        plan = self.plan
+        boxed = {"q": plan.q, "k": plan.k, "v": plan.v}[side]
+        rows = plan.rows if side == "q" else plan.keys
+        made = []
+        for panel in range(plan.panels[side == "v"]):
+            place = dict(zip(boxed.moving, (first, panel * PANEL), strict=True))
+            pointer = self.arena.access_ptr("w", offset=at + panel * rows * PANEL_BYTES)
+            where = boxed.place(typed(place | self.batch))
+            made.append(asynchronous.load_box(pointer, self.maps[side], where, *barrier))
+        return made
+
+    # Those that multiply.
+
+    def _consume(self) -> Any:
+        zero = tirx.const(0, "int32")
+        bars, rows = self.bars, self.rows
+        made = [
+            *self._registers(1),
+            *rows.start(),
+            asynchronous.wait_barrier(bars.q, 0, zero),
+            asynchronous.wait_barrier(bars.k[0], 0, zero),
+            asynchronous.fence_sums(),
+            *self._scores(zero),
+            asynchronous.commit_products(),
+            asynchronous.wait_products(0),
+            self._release(bars.k[1], zero),
+            *self._weigh(self.first, self.reach.first_is_masked),
+            *rows.pack(self.plan.dtype),
+            *(self._over(span) for span in self.reach.rest),
+        ]
+        it = tirx.Var("step", "int32")
+        stage = it % self.plan.stages
+        made += [
+            tirx.Bind(it, self.end - self.first - 1),
+            asynchronous.wait_barrier(bars.v[0], stage, self._phase(it)),
+            asynchronous.fence_sums(),
+            *self._means(it),
+            asynchronous.commit_products(),
+            asynchronous.wait_products(0),
+            *rows.finish(),
+            *self._finish(),
+        ]
+        return sequence(made)
+
+    def _over(self, span: Span) -> Any:
+        """Go over tiles of keys: scores of one and means of the one before, at a time."""
+        j, it = (tirx.Var(name, "int32") for name in ("j", "step"))
+        stages, bars = self.plan.stages, self.bars
+        stage, before = it % stages, (it - 1) % stages
+        body = [
+            tirx.Bind(it, j - self.first),
+            asynchronous.wait_barrier(bars.k[0], stage, self._phase(it)),
+            asynchronous.fence_sums(),
+            *self._scores(it),
+            asynchronous.commit_products(),
+            asynchronous.wait_barrier(bars.v[0], before, self._phase(it - 1)),
+            asynchronous.fence_sums(),
+            *self._means(it - 1),
+            asynchronous.commit_products(),
+            asynchronous.wait_products(1),
+            *self._weigh(j, span.masked),
+            # Asks for the sums, which are never negative: ptxas would put the powers behind the
+            # wait for the means, and nothing would go on beside these.
+            self._release(bars.k[1], stage, tirx.Not(self.rows.sums[0] + self.rows.sums[1] < 0)),
+            asynchronous.wait_products(0),
+            self._release(bars.v[1], before),
+            *self.rows.rescale(),
+            *self.rows.pack(self.plan.dtype),
+        ]
+        serial = tirx.ForKind.SERIAL
+        return tirx.For(j, span.start, span.stop - span.start, serial, sequence(body), None, {})
+
+    def _release(self, barriers: Any, stage: Any, *known: Any) -> Any:
+        leads = (self.thread % WARPGROUP_THREADS).equal(0)
+        return when(tirx.all(leads, *known), asynchronous.arrive(barriers, stage))
+
+    def _weigh(self, j: Any, masked: bool) -> list[Any]:
+        one = self.plan.attention
+        group = self.thread // WARPGROUP_THREADS
+        place = {one.row: self.first_row + group * 64, one.key: j * self.plan.keys}
+        return weigh(self.plan, self.rows, place | self.batch, self.thread, masked)
+
+    def _scores(self, it: Any) -> list[Any]:
+        """Multiply Q by a tile of K."""
+        plan, rows = self.plan, self.rows
+        product = plan.instructions[0]
+        stage = plan.q_bytes + it % plan.stages * plan.stage_bytes[0]
+        group = self.thread // WARPGROUP_THREADS
+        sums = [rows.scores[i] for i in range(plan.keys // 2)]
+        made = []
+        for step in range(plan.attention.sizes[2] // STEP):
+            panel, inside = divmod(step, _STEPS)
+            q_at = panel * plan.rows * PANEL_BYTES + group * _PIECE + inside * _STEP_BYTES
+            k_at = stage + panel * plan.keys * PANEL_BYTES + inside * _STEP_BYTES
+            q, k = (self._described(at, 0) for at in (q_at, k_at))
+            adds = tirx.const(step > 0, "bool")
+            made.append(asynchronous.multiply(product, sums, q, k, adds, (False, False)))
+        return made
+
+    def _means(self, it: Any) -> list[Any]:
+        """Multiply the weights by a tile of V, and add that up."""
+        plan, rows = self.plan, self.rows
+        product = plan.instructions[1]
+        tile = plan.keys * PANEL_BYTES
+        begin = plan.q_bytes + plan.stages * plan.stage_bytes[0]
+        stage = begin + it % plan.stages * plan.stage_bytes[1]
+        sums = [rows.means[i] for i in range(plan.attention.sizes[3] // 2)]
+        made = []
+        for step in range(plan.keys // STEP):
+            held = [rows.weights[4 * step + i] for i in range(4)]
+            v = self._described(stage + step * STEP * PANEL_BYTES, tile)
+            adds = tirx.const(True, "bool") if step else it > 0
+            made.append(asynchronous.multiply(product, sums, held, v, adds, (False, True)))
+        return made
+
+    def _described(self, at: Any, leading: int) -> Any:
+        pointer = self.arena.access_ptr("r", offset=at)
+        return asynchronous.descriptor(pointer, leading, SWIZZLE_BYTES)
+
+    # The result.
+
+    def _finish(self) -> list[Any]:
+        """Write the means: into the place of this warpgroup's rows of Q, or from registers."""
+        plan = self.plan
+        if not plan.stores_by_box:
+            return [
+                part for i in range(0, plan.attention.sizes[3] // 2, 2) for part in self._put(i)
+            ]
+        size = plan.q_bytes // 2
+        dtype = str(plan.attention.store.buffer.dtype)
+        view = tirx.decl_buffer(
+            (size,), dtype, "results", data=self.arena.data, elem_offset=0,
+            scope="shared.dyn", data_alignment=PANEL_BYTES,
+        )  # fmt: skip
+        group = self.thread // WARPGROUP_THREADS
+        leads = (self.thread % WARPGROUP_THREADS).equal(0)
+        made: list[Any] = [tirx.DeclBuffer(view, data=self.arena.data)]
+        made += [self._keep(view, i) for i in range(0, plan.attention.sizes[3] // 2, 2)]
+        made += [asynchronous.fence_shared()]
+        made += [asynchronous.named_barrier(group + 1, WARPGROUP_THREADS)]
+        stores = []
+        target = plan.result.target
+        for panel in range(plan.panels[1]):
+            at = panel * plan.rows * PANEL_BYTES + group * _PIECE
+            pointer = self.arena.access_ptr("r", offset=at)
+            place = dict(
+                zip(target.moving, (self.first_row + group * 64, panel * PANEL), strict=True)
+            )
+            where = target.place(typed(place | self.batch))
+            stores.append(asynchronous.store_box(pointer, self.maps["o"], where))
+        stores += [asynchronous.commit_stores(), asynchronous.wait_stores(0, read=True)]
+        return [*made, when(leads, *stores)]
+
+    def _named(self, number: int) -> tuple[Any, Any]:
+        """Row of the tile and column of a register of the means."""
+        group = self.thread // WARPGROUP_THREADS
+        row = group * 64 + row_of(self.thread, number // 2 % 2)
+        return row, number // 4 * 8 + column_of(self.thread, number % 2)
+
+    def _keep(self, view: Any, number: int) -> Any:
+        """Write two neighbours into a swizzled panel."""
+        v = tirx.Var("v", "int32")
+        row, column = self._named(number)
+        panel, inside = divmod(number // 4 * 8, PANEL)
+        turned = T.bitwise_xor(inside // 8, self.thread % 32 // 4)
+        at = (panel * self.plan.rows + row) * PANEL + turned * 8 + self.thread % 4 * 2
+        value = self._pair(number, v, row, column)
+        store = tirx.BufferStore(view, value, [at + v])
+        return tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
+
+    def _pair(self, number: int, v: Any, row: Any, column: Any) -> Any:
+        one = self.plan.attention
+        mean = self.rows.means[number + v] * self.rows.factors[number // 2 % 2]
+        values = {one.row: self.first_row + row, one.column: column + v}
+        return substitute(one.store.value, typed({**values, **self.batch}) | {one.total: mean})
+
+    def _put(self, number: int) -> list[Any]:
+        """Store two neighbours from registers."""
+        one = self.plan.attention
+        v = tirx.Var("v", "int32")
+        row, column = self._named(number)
+        values = typed({one.row: self.first_row + row, one.column: column + v, **self.batch})
+        indices = [substitute(at, values) for at in one.store.indices]
+        store = tirx.BufferStore(one.store.buffer, self._pair(number, v, row, column), indices)
+        loop = tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
+        if one.sizes[0] % self.plan.rows == 0:
+            return [loop]
+        return [when(self.first_row + row < one.sizes[0], loop)]
+
+
+def _barriers(name: str, count: int) -> Any:
+    return tirx.decl_buffer((count,), "uint64", name, scope="shared", data_alignment=8)

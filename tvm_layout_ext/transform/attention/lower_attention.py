@@ -1,0 +1,83 @@
+"""Write the kernels of attention that ``sch.fuse_attention`` asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from ... import decisions
+from ...analysis.attention import read_attention
+from ...errors import ScheduleError
+from ...gpu.hardware import architecture
+from ...gpu.warpgroups import WARPGROUP_ROWS
+from ...intrin import asynchronous
+from ...ir.annotations import ATTENTION
+from ...ir.queries import blocks_in, uses
+from ...ir.rebuild import block_with, realize_with, sequence
+from ...ir.walk import top_statements
+from ...target import target_arch
+from ..base import function_pass
+from ..hopper.lower_warpgroups import launched
+from .kernel import AttentionKernel
+from .plan import PANEL, AttentionPlan, checked
+
+
+@function_pass(asks=ATTENTION)
+def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that computes attention in one kernel, without scores in memory.
+
+    Annotation ``layout_ext.attention`` of the block that multiplies by V has three numbers: keys of
+    a tile, stages, warpgroups that multiply::
+
+        # before                        # after, for each 64 rows of a warpgroup
+        S = Q * K                       for keys: S = Q * K; W, top, sum = weights of S
+        top = max(S); W = exp(S - top)      O = O * (what the earlier ones are worth) + W * V
+        sum = sum(W)                    O / sum -> shared memory -> TMA
+        O = W / sum * V
+
+    Raises
+    ------
+    ScheduleError
+        If the blocks around it are no attention, or the GPU, TMA, registers or shared memory do not
+        allow the kernel.
+    """
+    for block in (one for one in blocks_in(func.body) if ATTENTION in one.annotations):
+        name, wanted = str(block.name_hint), [int(n) for n in block.annotations[ATTENTION]]
+        attention = read_attention(func, name)
+        if len(wanted) != 3:
+            raise ScheduleError(f"Block {name} asks for attention by {wanted}; it takes 3 numbers.")
+        plan = checked(AttentionPlan(attention, *wanted), architecture(target_arch(func)))
+        decisions.note("LowerAttention", name, plan.told())
+        func = _with_kernel(func, plan)
+    return func
+
+
+def _with_kernel(func: tirx.PrimFunc, plan: AttentionPlan) -> tirx.PrimFunc:
+    """Put the kernel in the place of the statement that writes the result; drop the others."""
+    places = plan.attention.places
+    left = [
+        _kernel(plan) if place == places[-1] else stmt
+        for place, stmt in enumerate(top_statements(func))
+        if place == places[-1] or place not in places
+    ]
+    root = func.body.block
+    kept = [b for b in root.alloc_buffers if any(uses(stmt, b) for stmt in left)]
+    block = block_with(root, body=sequence(left), alloc_buffers=kept)
+    return func.with_body(realize_with(func.body, block))
+
+
+def _kernel(plan: AttentionPlan) -> Any:
+    rows = {"q": (plan.q, plan.rows), "k": (plan.k, plan.keys), "v": (plan.v, plan.keys)}
+    if plan.stores_by_box:
+        rows["o"] = (plan.result.target, WARPGROUP_ROWS)
+    maps, host = {}, []
+    for side, (boxed, count) in rows.items():
+        box = boxed.box((count, PANEL))
+        maps[side], statements = asynchronous.tensor_map(
+            boxed.buffer, boxed.shape, boxed.extents, box
+        )
+        host += statements
+    kernel = AttentionKernel(plan, maps)
+    sizes = plan.heads * plan.tiles, plan.threads
+    return sequence([*host, launched(kernel.body(), kernel.block, kernel.thread, sizes)])

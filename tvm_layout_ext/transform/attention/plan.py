@@ -1,0 +1,239 @@
+"""Decide the numbers of a kernel of attention: tiles, stages, places in shared memory, launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from ...analysis.attention import Attention
+from ...errors import ScheduleError
+from ...gpu.hardware import MULTIPROCESSORS, Architecture
+from ...gpu.warpgroups import (
+    BOX_ELEMENTS,
+    PANEL_BYTES,
+    REGISTERS,
+    WARPGROUP_ROWS,
+    WARPGROUP_THREADS,
+)
+from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
+from ...ir.queries import uses
+from ..hopper.read_kernel import BoxedBuffer, SumsReader
+
+#: Elements of 16 bits of a panel's row, and terms of one instruction.
+PANEL, STEP = 64, 16
+#: Numbers that a thread can hold beside addresses and counters: scores, weights and means; of one
+#: warpgroup that multiplies, of two and of three.
+_HELD = {1: 220, 2: 200, 3: 132}
+#: How long a row takes in a block of so many warpgroups: 4x16x2048x64 took 177 us by two, 164 by
+#: three, 1x16x1024x64 13.2 and 16.1 (float16, H200); beside one, nothing hides its softmax.
+_PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
+#: Bytes of K and V that the tiles at work at a time may share in L2.
+_L2_BYTES = 32 << 20
+#: Bytes for barriers, and for rounding the dynamic part up behind them.
+_BARRIER_BYTES, _ALIGNED = 8, 1024
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """Attention and the numbers of its kernel.
+
+    A block has ``consumers`` warpgroups of 64 rows each, and goes over tiles of ``keys`` rows of K
+    and V, of which it has room for ``stages``.
+    """
+
+    attention: Attention
+    keys: int
+    stages: int
+    consumers: int
+
+    @property
+    def dtype(self) -> str:
+        """Type of Q, K and V."""
+        return str(self.attention.q.source.dtype)
+
+    @property
+    def rows(self) -> int:
+        """Rows of Q of a block."""
+        return self.consumers * WARPGROUP_ROWS
+
+    @property
+    def q(self) -> BoxedBuffer:
+        """Q as TMA sees it."""
+        one = self.attention
+        return _boxed(one.q.source, one.q.indices, (one.row, one.depth))
+
+    @property
+    def k(self) -> BoxedBuffer:
+        """K as TMA sees it."""
+        one = self.attention
+        return _boxed(one.k.source, one.k.indices, (one.key, one.depth))
+
+    @property
+    def v(self) -> BoxedBuffer:
+        """V as TMA sees it."""
+        one = self.attention
+        return _boxed(one.v.source, one.v.indices, (one.key, one.column))
+
+    @property
+    def result(self) -> SumsReader:
+        """The result as TMA sees it."""
+        one = self.attention
+        target = _boxed(one.store.buffer, one.store.indices, (one.row, one.column))
+        return SumsReader(one.store, one.total, target)
+
+    @property
+    def panels(self) -> tuple[int, int]:
+        """Panels of 64 columns of Q and K, and of V."""
+        _, _, depth, width = self.attention.sizes
+        return ceil(depth / PANEL), ceil(width / PANEL)
+
+    @property
+    def stores_by_box(self) -> bool:
+        """Whether TMA can store the result, from the place that Q had."""
+        _, _, depth, width = self.attention.sizes
+        size = np.dtype(str(self.attention.store.buffer.dtype)).itemsize
+        return width % PANEL == 0 and width <= depth and size == 2 and self.result.is_boxed
+
+    @property
+    def instructions(self) -> tuple[WarpgroupInstruction, WarpgroupInstruction]:
+        """What multiplies Q by K, and weights by V."""
+        width = self.attention.sizes[3]
+        return (
+            WarpgroupInstruction(self.dtype, "float32", self.keys),
+            WarpgroupInstruction(self.dtype, "float32", width),
+        )
+
+    @property
+    def q_bytes(self) -> int:
+        """Bytes of a tile of Q."""
+        return self.rows * PANEL_BYTES * self.panels[0]
+
+    @property
+    def stage_bytes(self) -> tuple[int, int]:
+        """Bytes of a tile of K and of V."""
+        k, v = (self.keys * PANEL_BYTES * panels for panels in self.panels)
+        return k, v
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of dynamic shared memory."""
+        return self.q_bytes + self.stages * sum(self.stage_bytes)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return (self.consumers + 1) * WARPGROUP_THREADS
+
+    @property
+    def heads(self) -> int:
+        """Attentions of the batch."""
+        return prod(n for _, n in self.attention.batch)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of rows of one of them."""
+        return ceil(self.attention.sizes[0] / self.rows)
+
+    @property
+    def group(self) -> int:
+        """Attentions whose tiles are computed side by side."""
+        _, keys, depth, width = self.attention.sizes
+        return min(self.heads, max(1, _L2_BYTES // (2 * keys * (depth + width))))
+
+    def told(self) -> str:
+        """Describe it in a line."""
+        out = "TMA" if self.stores_by_box else "each thread"
+        return (
+            f"{self.rows} rows by tiles of {self.keys} keys, {self.stages} stages of K and V by "
+            f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
+            f"{self.heads * self.tiles} blocks, results stored by {out}"
+        )
+
+
+def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
+    shape = tuple(int(n) for n in buffer.shape)
+    return BoxedBuffer(buffer, shape, tuple(indices), moving, shape)
+
+
+def fit_attention(attention: Attention, gpu: Architecture) -> AttentionPlan:
+    """Take the tiles that registers and shared memory have room for.
+
+    Raises
+    ------
+    ScheduleError
+        If none are legal.
+    """
+    _, _, depth, width = attention.sizes
+    keys = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
+    counts = [n for n in _PER_ROW if n < 3 or max(depth, width) <= PANEL]
+    plans = [AttentionPlan(attention, keys, 2, consumers) for consumers in counts]
+    return checked(min(plans, key=_waves), gpu)
+
+
+def _waves(plan: AttentionPlan) -> float:
+    """How long the tiles take: waves of blocks, of which only the first few end together."""
+    waves = plan.heads * plan.tiles / MULTIPROCESSORS
+    whole = ceil(waves) if waves <= 2 else waves + 0.5
+    return whole * plan.rows * _PER_ROW[plan.consumers]
+
+
+def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
+    """The same plan, if the GPU, TMA, registers and shared memory allow it.
+
+    Raises
+    ------
+    ScheduleError
+        If they do not.
+    """
+    _, extent, depth, width = plan.attention.sizes
+    if plan.consumers not in REGISTERS:
+        raise ScheduleError(f"{plan.consumers} warpgroups cannot multiply; 1 to 3 can.")
+    for columns in (plan.keys, width):
+        choose_warpgroup("wgmma", plan.dtype, "float32", columns, gpu)
+    if any(n % STEP for n in (depth, plan.keys)) or depth < PANEL or width < PANEL:
+        raise ScheduleError(
+            f"Heads of {depth} and {width} columns and tiles of {plan.keys} keys are no multiples "
+            f"of {STEP}, or heads narrower than {PANEL}; such heads go through products."
+        )
+    if max(plan.rows, plan.keys) > BOX_ELEMENTS or depth > BOX_ELEMENTS:
+        raise ScheduleError(
+            f"A tile has {plan.rows} rows of {depth} and {plan.keys} keys; {BOX_ELEMENTS} are the "
+            "most of each."
+        )
+    kinds = {
+        str(one.source.dtype) for one in (plan.attention.q, plan.attention.k, plan.attention.v)
+    }
+    if len(kinds) > 1:
+        raise ScheduleError(f"Q, K and V are {', '.join(sorted(kinds))}; all must agree.")
+    for one in (plan.q, plan.k, plan.v):
+        if one.problem:
+            raise ScheduleError(f"{one.problem}.")
+        if not uses(one.indices[-1], one.moving[1]):
+            raise ScheduleError(
+                f"Neighbours of {one.buffer.name} are no columns of a head; TMA and wgmma take "
+                "these here."
+            )
+    ragged = extent % plan.keys > 0
+    for one in (plan.k, plan.v):
+        along = next((at for at in one.indices if uses(at, plan.attention.key)), None)
+        if ragged and (along is None or not along.same_as(plan.attention.key)):
+            raise ScheduleError(
+                f"Buffer {one.buffer.name} is read at {along}; {extent} keys are no multiple of "
+                f"{plan.keys}, and what lies behind them would be read."
+            )
+    held = plan.keys * 3 // 4 + width // 2
+    if held > _HELD[plan.consumers]:
+        raise ScheduleError(
+            f"A thread would hold {held} numbers; of {plan.consumers} warpgroups that multiply "
+            f"each thread has registers for {_HELD[plan.consumers]}."
+        )
+    needed = plan.arena_bytes + (4 * plan.stages + 1) * _BARRIER_BYTES
+    if -(-needed // _ALIGNED) * _ALIGNED > gpu.shared_per_block:
+        raise ScheduleError(
+            f"A tile of Q and {plan.stages} stages of K and V take {needed:,} bytes of shared "
+            f"memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
+        )
+    return plan

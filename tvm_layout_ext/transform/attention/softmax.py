@@ -1,0 +1,196 @@
+"""The softmax of a tile of scores in the registers of ``wgmma``'s sums, one tile after another.
+
+A thread has columns of two rows, eight apart; four lanes share a row. It keeps the highest score
+of each row so far, and its own part of the sum of weights relative to that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from tvm import tirx
+
+from ...gpu.hardware import WARP_SIZE
+from ...intrin import asynchronous
+from ...ir import ops
+from ...ir.queries import substitute
+from ..hopper.epilogue import column_of, row_of
+from .plan import AttentionPlan
+from .reach import read_bounds
+
+#: In place of minus infinity, so that differences are numbers.
+_LOWEST = -1e30
+
+
+def _local(name: str, length: int, dtype: str = "float32") -> Any:
+    return tirx.decl_buffer((length,), dtype, name, scope="local")
+
+
+def typed(values: dict[Any, Any]) -> dict[Any, Any]:
+    """Values of variables in the variables' types."""
+    return {var: tirx.Cast(str(var.ty.dtype), value) for var, value in values.items()}
+
+
+@dataclass(frozen=True)
+class RowRegisters:
+    """Registers of a thread: scores, weights, weighted sums, and what it knows of its two rows."""
+
+    scores: Any
+    weights: Any
+    means: Any
+    tops: Any
+    sums: Any
+    factors: Any
+    shifts: Any
+    last: Any
+    first: Any
+
+    @classmethod
+    def of(cls, plan: AttentionPlan) -> RowRegisters:
+        """Name the registers of a kernel."""
+        width = plan.attention.sizes[3]
+        return cls(
+            _local("scores", plan.keys // 2),
+            _local("weights", plan.keys // 4, "uint32"),
+            _local("means", width // 2),
+            *(_local(name, 2) for name in ("tops", "sums", "factors", "shifts")),
+            *(_local(name, 2, "int32") for name in ("last", "first")),
+        )
+
+    def start(self) -> list[Any]:
+        """Allocate them; there is nothing in the rows yet."""
+        made = [tirx.AllocBuffer(one) for one in vars(self).values()]
+        for half in range(2):
+            made.append(_put(self.tops, half, tirx.const(_LOWEST, "float32")))
+            made.append(_put(self.sums, half, tirx.const(0.0, "float32")))
+        return made
+
+    def rescale(self) -> list[Any]:
+        """Make weighted sums relative to the highest scores of now."""
+        count = int(self.means.shape[0])
+        return [_put(self.means, i, self.means[i] * self.factors[i // 2 % 2]) for i in range(count)]
+
+    def pack(self, dtype: str) -> list[Any]:
+        """Round weights to what multiplies V: neighbours in a row share a register."""
+        count = int(self.weights.shape[0])
+        return [
+            asynchronous.pack(
+                self.weights[i], self.scores[2 * i], self.scores[2 * i + 1], dtype
+            )
+            for i in range(count)
+        ]  # fmt: skip
+
+    def finish(self) -> list[Any]:
+        """Add sums up over the four lanes of a row, and turn them round."""
+        made = [part for half in range(2) for part in _over_lanes(self.sums, half, _add)]
+        one = tirx.const(1.0, "float32")
+        return [*made, *(_put(self.factors, h, one / self.sums[h]) for h in range(2))]
+
+
+def _put(buffer: Any, index: int, value: Any) -> Any:
+    return tirx.BufferStore(buffer, value, [index])
+
+
+def _add(one: Any, other: Any) -> Any:
+    return one + other
+
+
+def _over_lanes(buffer: Any, index: int, combine: Any) -> list[Any]:
+    """Combine what the four lanes of a row have."""
+    made = []
+    for distance in (1, 2):
+        own = buffer[index]
+        numbers = tirx.const(distance, "int32"), tirx.const(WARP_SIZE, "int32")
+        mask = tirx.const(0xFFFFFFFF, "uint32")
+        other = tirx.call_intrin(own.ty, ops.CUDA___SHFL_XOR_SYNC, mask, own, *numbers)
+        made.append(_put(buffer, index, combine(own, other)))
+    return made
+
+
+def weigh(
+    plan: AttentionPlan, rows: RowRegisters, place: dict[Any, Any], thread: Any, masked: bool
+) -> Any:
+    """Turn a tile of scores into weights, and tell how much less the earlier ones are worth.
+
+    ``place`` has the values of the batch's variables, of ``row`` of the warpgroup's first row, and
+    of ``key`` of the tile's first one.
+    """
+    scores = plan.attention.scores
+    plain = scores.bias is None and scores.scale > 0
+    made = _limits(plan, rows, place, thread) if masked else []
+    if masked or not plain:
+        hidden = _Hidden(plan, rows, place, thread, masked, plain)
+        made += [_put(rows.scores, i, hidden.score(i)) for i in range(plan.keys // 2)]
+    factor = tirx.const(scores.scale if plain else 1.0, "float32")
+    for half in range(2):
+        own = [i for i in range(plan.keys // 2) if i // 2 % 2 == half]
+        top = rows.shifts
+        made.append(_put(top, half, rows.tops[half]))
+        made += [_put(top, half, tirx.max(top[half], rows.scores[i])) for i in own]
+        made += _over_lanes(top, half, tirx.max)
+        less = (rows.tops[half] - top[half]) * factor
+        made.append(asynchronous.power_of_two(rows.factors[half], less))
+        made.append(_put(rows.tops, half, top[half]))
+        made.append(_put(rows.shifts, half, top[half] * factor))
+        made.append(_put(rows.sums, half, rows.sums[half] * rows.factors[half]))
+        for i in own:
+            power = rows.scores[i] * factor - rows.shifts[half]
+            made.append(asynchronous.power_of_two(rows.scores[i], power))
+        made += [_put(rows.sums, half, rows.sums[half] + rows.scores[i]) for i in own]
+    return made
+
+
+def _limits(
+    plan: AttentionPlan, rows: RowRegisters, place: dict[Any, Any], thread: Any
+) -> list[Any]:
+    """First and last key that each row of a thread sees, counted from its own first column."""
+    attention, made = plan.attention, []
+    bounds, _ = read_bounds(attention, plan.keys)
+    for held, is_upper, closer in ((rows.last, True, tirx.min), (rows.first, False, tirx.max)):
+        own = [one for one in bounds if one.is_upper == is_upper]
+        for half in range(2 if own else 0):
+            row = place[attention.row] + row_of(thread, half)
+            ends = [row * one.slope + one.offset for one in own]
+            here = place[attention.key] + column_of(thread, 0)
+            made.append(_put(held, half, reduce(closer, ends) - here))
+    return made
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """Scores of a tile with their bias, and the lowest of all where a key is hidden."""
+
+    plan: AttentionPlan
+    rows: RowRegisters
+    place: dict[Any, Any]
+    thread: Any
+    masked: bool
+    plain: bool
+
+    def score(self, number: int) -> Any:
+        """The score in a register."""
+        attention, value = self.plan.attention, self.rows.scores[number]
+        bounds, others = read_bounds(attention, self.plan.keys)
+        half, column = number // 2 % 2, number // 4 * 8 + number % 2
+        row = self.place[attention.row] + row_of(self.thread, half)
+        key = self.place[attention.key] + column + column_of(self.thread, 0)
+        values = typed({**self.place, attention.row: row, attention.key: key})
+        lowest = tirx.const(_LOWEST, "float32")
+        if not self.plain:
+            value = value * tirx.const(attention.scores.scale, "float32")
+        if attention.scores.bias is not None:
+            value = value + substitute(attention.scores.bias, values)
+        for one in others if self.masked else ():
+            value = tirx.if_then_else(substitute(one, values), value, lowest)
+        if (attention.scores.bias is not None or others) and self._reads_beyond():
+            inside = tirx.all(row < attention.sizes[0], key < attention.sizes[1])
+            value = tirx.if_then_else(inside, value, lowest)
+        seen = [column <= self.rows.last[half]] if any(b.is_upper for b in bounds) else []
+        seen += [column >= self.rows.first[half]] if not all(b.is_upper for b in bounds) else []
+        return tirx.Select(tirx.all(*seen), value, lowest) if seen and self.masked else value
+
+    def _reads_beyond(self) -> bool:
+        queries, keys = self.plan.attention.sizes[:2]
+        return bool(queries % self.plan.rows or keys % self.plan.keys)
