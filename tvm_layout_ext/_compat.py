@@ -6,7 +6,9 @@ A new TVM release means reading this file, and `ir/ops.py` for the names of oper
 from __future__ import annotations
 
 import errno
+import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +56,18 @@ def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
             )
 
 
+def ctrl_c_ends() -> None:
+    """Let Ctrl-C end a command that is still being imported, without a traceback."""
+    commands = sys.argv[:1] == ["-m"] and "tvm_layout_ext" in sys.orig_argv
+    if commands or os.path.basename(sys.argv[0] if sys.argv else "") == "tvm-layout":
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(*_: Any) -> None:
+    os.write(2, b"Interrupted before anything was done.\n")
+    os._exit(130)
+
+
 def tvm_version() -> str:
     """Version of the installed TVM wheel."""
     return metadata.version("apache-tvm")
@@ -90,9 +104,8 @@ _capture_lock = threading.Lock()
 def stock_passes(factory: Callable[[], tuple[Any, ...]]) -> list[Any]:
     """List the passes that TVM's s_tir pipeline would run under the current PassContext.
 
-    TVM hands its list straight to ``Sequential`` inside the pipeline and exports it nowhere;
-    running the pipeline on an empty module with ``Sequential`` replaced reads it out without a
-    copy of TVM's list in this package.
+    TVM exports its list nowhere; running the pipeline on an empty module with ``Sequential``
+    replaced reads it out.
     """
     import tvm
 
@@ -176,9 +189,9 @@ DRIVER_FUNCTIONS = (
 def load_cuda_runtime(driver: str) -> bool:
     """Load TVM's CUDA runtime where TVM has not, with a stand-in for the driver's library.
 
-    Only then does TVM compile CUDA source when it builds, and load compiled modules, without a
-    driver; nothing can be run. ``driver`` is the path of a library that calls itself
-    ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Gives whether the runtime is there now.
+    Only then does TVM build CUDA code without a driver; nothing can be run. ``driver`` is a library
+    that calls itself ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Whether the runtime is
+    there.
     """
     import ctypes
     from pathlib import Path
@@ -199,17 +212,27 @@ def load_cuda_runtime(driver: str) -> bool:
     return there()
 
 
-def serve_rpc(serving: Callable[[Any, Any], None], **options: Any) -> None:
+def serve_rpc(
+    serving: Callable[[Any, Any], None], allowed: Callable[[Sequence[str]], bool], **options: Any
+) -> None:
     """Run the listening half of TVM's RPC server in this process, for good.
 
     TVM forks a process for each session. CUDA cannot be used in it where the server has initialised
     CUDA, as importing TVM 0.27 does where there is a GPU; and its server ends when a session does
     not end well. ``serving(socket, address)`` serves one session whose keys have been exchanged, to
-    its end; the options are those of ``tvm.rpc.Server``.
+    its end, if ``allowed`` lets in the words that came behind the key; the options are those of
+    ``tvm.rpc.Server``.
     """
     from tvm.rpc import server
 
-    server._serving = lambda sock, address, *_: serving(sock, address)
+    def checked(sock: Any, address: Any, words: Sequence[str], *_: Any) -> None:
+        if allowed(words):
+            serving(sock, address)
+        else:
+            sock.close()
+
+    server._parse_server_opt = list
+    server._serving = checked
     for attempt in range(_LISTENERS):
         try:
             state = server.PopenRPCServerState(**options)

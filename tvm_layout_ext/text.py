@@ -8,15 +8,7 @@ from difflib import get_close_matches
 
 
 def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Set rows in columns under their heads; a column of numbers is set to the right.
-
-    Examples
-    --------
-    >>> print(columns(("name", "size"), [("A", "9"), ("BB", "10")]))
-    name  size
-    A        9
-    BB      10
-    """
+    """Set rows in columns under their heads; a column of numbers is set to the right."""
     table = [list(heads), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     right = [_numeric([row[i] for row in rows]) for i in range(len(heads))]

@@ -177,7 +177,10 @@ def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:
 
 
 def tensor_map(
-    buffer: Any, shape: Sequence[int], extents: Sequence[int], box: Sequence[int]
+    buffer: Any,
+    extents: Sequence[int],
+    box: Sequence[int],
+    shape: Sequence[int] | None = None,
 ) -> tuple[Any, list[Any]]:
     """Describe the first elements of a buffer along each dim to TMA, on the host.
 
@@ -187,12 +190,12 @@ def tensor_map(
     ----------
     buffer : Buffer
         In global memory, without gaps.
-    shape : sequence of int
-        What its elements are taken for.
     extents : sequence of int
         Elements along each dim.
     box : sequence of int
         Elements of a box along each dim, the innermost first.
+    shape : sequence of int, optional
+        What the buffer's shape is taken for.
 
     Returns
     -------
@@ -200,6 +203,7 @@ def tensor_map(
         The variable of the map, and the statements that fill it.
     """
     size = np.dtype(str(buffer.dtype)).itemsize
+    shape = [int(extent) for extent in shape or buffer.shape]
     pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
     kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)

@@ -9,14 +9,13 @@ from tvm import relax
 
 from .. import decisions
 
-_TYPES = ("float16", "bfloat16")
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
-_VECTOR = 8
+_VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.ChannelsLast")
 class ChannelsLast:
-    """Let ``conv2d`` of 16-bit floats read and write NHWC, where tensor cores take it.
+    """Let ``conv2d`` read and write NHWC, where threads copy whole vectors of channels.
 
     TVM's pass moves the permutations as far as they go, so that a chain of convolutions is permuted
     at both of its ends. Weights that are constants are permuted while compiling.
@@ -41,9 +40,10 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
     if call.attrs.data_layout != "NCHW" or call.attrs.kernel_layout != "OIHW":
         return {}
     image, weight = (one.ty for one in call.args)
-    if str(image.dtype) not in _TYPES or not hasattr(weight.shape, "values"):
+    vector = _VECTORS.get(str(image.dtype))
+    if vector is None or not hasattr(weight.shape, "values"):
         return {}
     channels = [n for n in weight.shape.values[:2] if isinstance(n, tvm.tirx.IntImm)]
-    if len(channels) < 2 or any(int(n) % _VECTOR for n in channels):
+    if len(channels) < 2 or any(int(n) % vector for n in channels):
         return {}
     return {"relax.nn.conv2d": ["NHWC", "OHWI"]}

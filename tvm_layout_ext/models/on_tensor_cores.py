@@ -22,6 +22,7 @@ from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .rule import Scheduled
 from .unfold import unfold
+from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
 #: the fastest of full machines and the others of small grids (``h200_split_k.json``): 1024^3 takes
@@ -33,6 +34,12 @@ TILES = (
     {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 4},
 )
 _WRITTEN = tvm.transform.Sequential([MarkAnnotated(), LowerWarpgroups()])
+#: The configuration where rows, columns or terms are symbolic: few or many, tiles are small.
+_OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
+    **dict.fromkeys(("tile_m", "tile_n", "tile_k"), TILE),
+    "group": 1,
+    "split_k": 1,
+}
 #: Share of the cycles of an earlier choice that a later one may take at most.
 _BETTER = 0.95
 
@@ -60,7 +67,10 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
 
 
 def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Scheduled | None:
-    sch = s_tir.Schedule(func)
+    whole = whole_tiles(func)
+    if whole is not None and warpgroups:
+        return None
+    sch = s_tir.Schedule(func if whole is None else whole.func)
     copies = unfold(sch)
     if refused := off_tensor_cores(sch.mod["main"]):
         raise ScheduleError(next(iter(refused.values())))
@@ -70,7 +80,7 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
     told = []
     arch = architecture(str(target.attrs["arch"]))
     for name, product in products.items():
-        config = configuration(product, arch)
+        config = configuration(product, arch) if whole is None else _OF_ANY_SIZE
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
         if warpgroups:
             config |= _wgmma(product, arch, bool(copies))
@@ -83,6 +93,8 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
         sch.compute_inline(copy)
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
+    if whole is not None:
+        sch = whole.schedule(sch)
     return Scheduled(sch, "; ".join(told))
 
 

@@ -15,8 +15,9 @@ from ..gpu.hardware import Architecture
 from ..gpu.warpgroups import MAP_PITCH_BYTES, WARPGROUP_ROWS
 from ..intrin.warpgroups import choose_warpgroup
 from ..ir.annotations import TENSOR_CORE
+from ..ir.evaluate import placeholder_extent
 from ..ir.queries import blocks_in
-from .shared_tiles import share_copy, staged, store
+from .shared_tiles import fetch, staged, store
 
 #: Rows of a warp that multiplies by ``mma.sync``, and warps side by side: four share 64 rows.
 _ROWS, _ACROSS = 32, 2
@@ -45,7 +46,7 @@ def why_no_warpgroups(what: Contraction, tile: Any, gpu: Architecture) -> str | 
     except ScheduleError as error:
         return str(error)
     for side in (what.a, what.b):
-        pitch = int(side.buffer.shape[-1]) * np.dtype(what.operand).itemsize
+        pitch = placeholder_extent(side.buffer.shape[-1]) * np.dtype(what.operand).itemsize
         if not side.k_major and not one.takes_any_major:
             return f"Rows of {side.buffer.name} do not lie along K; {one.name} reads them only so."
         if pitch % MAP_PITCH_BYTES:
@@ -56,7 +57,7 @@ def why_no_warpgroups(what: Contraction, tile: Any, gpu: Architecture) -> str | 
     return None
 
 
-def warpgroup_loops(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
+def by_warpgroups(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
     """Split the loops of ``wgmma`` into tiles of a block, warpgroups and their 64 rows."""
     count = min(2, tile[0] // WARPGROUP_ROWS)
     m, group, piece = sch.split(tc.m, [None, count, tile[0] // WARPGROUP_ROWS // count])
@@ -64,7 +65,7 @@ def warpgroup_loops(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
     return replace(tc, m=m, warpgroup=group)
 
 
-def warp_loops(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> Any:
+def by_warps(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> Any:
     """Split the loops of ``mma.sync`` so too: rows and columns of warps, and their tiles."""
     m, group, mi = sch.split(tc.m, [None, tile[0] // _ROWS, _ROWS // shape[0]])
     n, across, ni = sch.split(tc.n, [None, _ACROSS, tile[1] // _ACROSS // shape[1]])
@@ -85,12 +86,12 @@ def warp_loops(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> 
 
 
 def is_by_warps(nest: Any) -> bool:
-    """Whether a loop holds a product that :func:`warp_loops` split."""
+    """Whether a loop holds a product that :func:`by_warps` split."""
     return any(len(one.annotations.get(TENSOR_CORE, ())) > 1 for one in blocks_in(nest))
 
 
 def share_out(sch: Any, loop: Any) -> None:
-    """Share copies and results around a loop of :func:`warp_loops` out to its warps."""
+    """Share copies and results around a loop of :func:`by_warps` out to its warps."""
     var = sch.get(loop).loop_var
     inside = sch.get_child_blocks(loop)
     around = list(sch.get_loops(inside[0]))
@@ -106,7 +107,7 @@ def share_out(sch: Any, loop: Any) -> None:
         )
     warps = int(sch.get(loop).extent), _ACROSS
     for copy in copies:
-        share_copy(sch, copy, True, warps, "auto")
+        fetch(sch, copy, True, warps, "auto")
     (result,) = sch.get_producers(outs[0])
     store(sch, result, outs[0], warps)
 

@@ -1,4 +1,4 @@
-"""Tiles in shared memory: all warps copy operands to them, and results leave through them."""
+"""How warps share out the rows of tiles in shared memory, so that no access meets a bank twice."""
 
 from __future__ import annotations
 
@@ -11,34 +11,39 @@ from tvm import tirx
 
 from ..gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
 from ..gpu.tile_copies import copy_of, dealt
+from ..ir.evaluate import placeholder_extent
+from .primitives.distribute_epilogue import distribute_epilogue
+from .primitives.swizzle import swizzle as set_swizzle
 
-__all__ = ["share_copy", "staged", "store"]
 
-
-def share_copy(
+def fetch(
     sch: Any, block: Any, k_major: bool, warps: Sequence[int], swizzle: str
-) -> tuple[Any, ...]:
-    """Share a copy to shared memory out: loops of steps, of threads y, z and x, and of a vector."""
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Copy a tile of an operand to shared memory, all warps together.
+
+    What is left of the loop for each thread comes first, then the threads and a vector's lanes.
+    """
     source = sch.get(block).reads[0].source
-    copy = copy_of(_bits(source), k_major, _row(sch.get(block), source, "reads"), swizzle)
-    sch.swizzle(block, 0, swizzle)
+    bits = _bits(source)
+    copy = copy_of(bits, k_major, row_of(sch.get(block), source, "reads"), swizzle)
+    set_swizzle(sch, block, 0, swizzle)
     i, j = sch.get_loops(block)[-2:]
     columns = int(sch.get(j).extent)
-    if columns * _bits(source) % (8 * NUM_BANKS * BANK_BYTES) == 0:
+    if columns * bits % (8 * NUM_BANKS * BANK_BYTES) == 0:
         copy = replace(copy, rows=1, neighbours=1)
     vectors = columns // copy.vector
     near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)
     down, rows = sch.split(i, [None, copy.rows])
     right, *across, lanes = sch.split(j, [None, near, copy.neighbours, copy.vector])
     sch.reorder(down, right, across[0], rows, across[1], lanes)
-    found = _spread(sch, sch.fuse(down, right, across[0], rows, across[1]), warps)
+    found = spread(sch, sch.fuse(down, right, across[0], rows, across[1]), warps)
     sch.unroll(found[0])
     if copy.vector > 1:
         sch.vectorize(lanes)
     return *found, lanes
 
 
-def _spread(sch: Any, loop: Any, warps: Sequence[int]) -> tuple[Any, Any, Any, Any]:
+def spread(sch: Any, loop: Any, warps: Sequence[int]) -> tuple[Any, Any, Any, Any]:
     """Share a loop out to all threads, neighbours to neighbouring lanes; the rest goes first."""
     rest, y, z, x = sch.split(loop, [None, *warps, WARP_SIZE])
     sch.bind(y, "threadIdx.y")
@@ -51,14 +56,14 @@ def _bits(buffer: Any) -> int:
     return np.dtype(str(buffer.dtype)).itemsize * 8
 
 
-def _row(block: Any, buffer: Any, kind: str) -> int:
+def row_of(block: Any, buffer: Any, kind: str) -> int:
     """Elements of a buffer that are neighbours along the innermost iterator of a copy."""
     (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
     inner = block.iter_vars[-1]
     for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
-        if int(extent) > 1 or int(inner.dom.extent) == 1:
+        if placeholder_extent(extent) > 1 or placeholder_extent(inner.dom.extent) == 1:
             along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
-            return int(extent) if inner.var.same_as(along) else 1
+            return placeholder_extent(extent) if inner.var.same_as(along) else 1
     return 1
 
 
@@ -87,15 +92,15 @@ def store(sch: Any, result: Any, out: Any, warps: Sequence[int]) -> None:
     row = -(-int(sch.get(j).extent) // line) * line
     pad = (16 if bits <= 16 else 32) * 8 // bits
     sch.storage_align(result, 0, -2, factor=row + pad, offset=0)
-    vector = copy_of(bits, True, _row(sch.get(out), target, "writes"), "none").vector
+    vector = copy_of(bits, True, row_of(sch.get(out), target, "writes"), "none").vector
     across, rows, step = dealt(
         int(sch.get(j).extent) // vector, vector * bits // 8, pad * bits // 8
     )
     far, near, apart = sch.split(i, [None, rows, step])
     right, lanes = sch.split(j, [across, vector])
     sch.reorder(far, apart, near, right, lanes)
-    _spread(sch, sch.fuse(far, apart, near, right), warps)
+    spread(sch, sch.fuse(far, apart, near, right), warps)
     if vector > 1:
         sch.vectorize(lanes)
-    for loop in sch.distribute_epilogue(result):
+    for loop in distribute_epilogue(sch, result):
         sch.unroll(loop)

@@ -37,7 +37,8 @@ def by_warps(
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     rasterize(sch, m, n, group)
-    set_cluster(sch, n, cluster)
+    if cluster > 1:
+        set_cluster(sch, n, cluster)
     if stages == 1:
         # Or ptxas stores part of a tile before it loads the rest: a wait for memory more, which
         # made 212 TFLOPS of 270 (H200, 128x128x64, swizzled and padded).

@@ -13,7 +13,7 @@ from ...checks import whole
 from ...errors import ScheduleError
 from ...ir.queries import thread_tag
 from ..handles import find_block, find_loop, legal
-from ..shared_tiles import share_copy
+from ..shared_tiles import fetch
 
 #: Tags of the warps of a block, beside the lanes.
 _WARPS = ("threadIdx.y", "threadIdx.z")
@@ -76,7 +76,7 @@ def cooperative_copy(
     shared_out = _warps(sch, warps)
     with legal(f"cooperative_copy of block {sch.get(block).name_hint}"):
         sch.compute_at(block, loop, preserve_unit_loops=True)
-    return CopyLoops(*share_copy(sch, block, k_major, shared_out, swizzle))
+    return CopyLoops(*fetch(sch, block, k_major, shared_out, swizzle))
 
 
 def _warps(sch: Any, warps: Sequence[int] | None) -> list[int]:

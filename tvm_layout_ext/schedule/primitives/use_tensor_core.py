@@ -16,7 +16,7 @@ from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup, is_warpgroup
 from ...ir.annotations import NOT_WARPGROUPS, TENSOR_CORE, WARPGROUP
-from ..block_tiles import check_tile, warp_loops, warpgroup_loops, why_no_warpgroups
+from ..block_tiles import by_warpgroups, by_warps, check_tile, why_no_warpgroups
 from ..handles import blockize_tiles, find_block, own_arch
 from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
 
@@ -46,7 +46,7 @@ class TensorCore:
     a_k_major: bool
     b_k_major: bool
     instruction: str  #: The instruction that was chosen
-    #: With ``tile``: a loop over rows of a block's tile, for ``specialize_warps``.
+    #: With ``tile``: a loop over 64 rows each of a block's tile, for ``specialize_warps``
     warpgroup: Any = None
 
 
@@ -114,9 +114,9 @@ def use_tensor_core(
     if multiples is None or tile is None:
         return found
     if isinstance(one, WarpgroupInstruction):
-        found = warpgroup_loops(sch, found, multiples)
+        found = by_warpgroups(sch, found, multiples)
     else:
-        found = warp_loops(sch, found, multiples, one.shape)
+        found = by_warps(sch, found, multiples, one.shape)
     return found
 
 

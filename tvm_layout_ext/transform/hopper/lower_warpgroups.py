@@ -60,7 +60,7 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
     maps, host = {}, []
     for side, one in sides.items():
         maps[side], statements = asynchronous.tensor_map(
-            one.buffer, one.shape, one.extents, box[side]
+            one.buffer, one.extents, box[side], one.shape
         )
         host += statements
     return maps, host

@@ -28,8 +28,6 @@ class BoxedBuffer:
     Attributes
     ----------
     buffer : Buffer
-    shape : tuple of int
-        Its extents, those of neighbouring dims multiplied where one variable counts them through.
     indices : tuple of Expr
         Where a box begins, in the variable ``batch`` of the kernel and the two of ``moving``.
     moving : tuple of Var
@@ -37,13 +35,20 @@ class BoxedBuffer:
         and column.
     extents : tuple of int
         How far the buffer is read or written; zeros fill tiles up.
+    folded : tuple of int, optional
+        What its shape is taken for where one variable counts through neighbouring dims.
     """
 
     buffer: Any
-    shape: tuple[int, ...]
     indices: tuple[Any, ...]
     moving: tuple[Any, Any]
     extents: tuple[int, ...]
+    folded: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dim of ``indices``."""
+        return self.folded or tuple(map(int, self.buffer.shape))
 
     def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Elements of a box along each dim, the innermost first, by those of ``moving``."""
@@ -324,7 +329,7 @@ class _Reader:
         moving = tuple(store.indices[-2:]) if k_major else tuple(store.indices[:-3:-1])
         indices = tuple(substitute(index, batch) for index in places)
         own, depth = (inside[at.__chandle__()] for at in moving)
-        return BoxedBuffer(load.source, shape, indices, moving, tuple(extents)), (own, depth)
+        return BoxedBuffer(load.source, indices, moving, tuple(extents), shape), (own, depth)
 
     def _result(self, sums: Any, sizes: tuple[int, int]) -> SumsReader:
         inside = blocks_in(self.block)
@@ -365,7 +370,7 @@ class _Reader:
         for i, index in enumerate(places):
             for var, size in zip((row, column), sizes, strict=True):
                 extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
-        target = BoxedBuffer(store.buffer, shape, places, (row, column), tuple(extents))
+        target = BoxedBuffer(store.buffer, places, (row, column), tuple(extents), shape)
         value = substitute(store.value, fixed)
         return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
 

@@ -202,8 +202,7 @@ def best_first(records: Iterable[Record]) -> list[Record]:
     """Order records: the leaders, the other trials that worked by score, then those that failed.
 
     Leaders are the measured trials within :data:`NOISE` of the fastest; among them the modelled
-    cost decides, so that a kernel with bank conflicts does not win by a fluke. Modelled trials
-    have no noise.
+    cost decides, so that a kernel with bank conflicts does not win by a fluke.
     """
     by_score = sorted(records, key=_by_score)
     if not by_score or by_score[0].score is None:
