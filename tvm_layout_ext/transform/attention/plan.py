@@ -154,8 +154,8 @@ class AttentionPlan:
 
 
 def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
-    shape = tuple(int(n) for n in buffer.shape)
-    return BoxedBuffer(buffer, shape, tuple(indices), moving, shape)
+    extents = tuple(int(n) for n in buffer.shape)
+    return BoxedBuffer(buffer, indices=tuple(indices), moving=moving, extents=extents)
 
 
 def fit_attention(
