@@ -18,6 +18,7 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from benchmarks.gemm_gpu import medians
+from benchmarks.memory_bound import provenance
 from tvm_layout_ext.errors import LayoutExtError
 from tvm_layout_ext.tune.space.operator import find_operator
 
@@ -151,7 +152,7 @@ def main() -> None:
             rows.append(row(SHAPES[number], causal, options.dtype, json.loads(options.variants)))
             print(json.dumps(rows[-1]), flush=True)
             if options.out:
-                options.out.write_text(json.dumps(rows, indent=1))
+                options.out.write_text(json.dumps({**provenance("attention"), "rows": rows}))
 
 
 if __name__ == "__main__":
