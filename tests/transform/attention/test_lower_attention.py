@@ -69,6 +69,17 @@ def test_large_scores_neither_overflow_nor_lose_rows() -> None:
     assert off < 0.1
 
 
+def test_rows_behind_those_in_use_are_zero() -> None:
+    """A cache may hold anything there, numbers or not."""
+    case = Heads(1, 1, 64, 100, spare=60)
+    arrays = case.arrays()
+    for one in arrays[1:]:
+        one[:, :, 100:] = float("nan")
+    report = tlx.simulate(case.schedule(keys=64), *arrays, target=w.SM90A, progress=False)
+    (found,) = report.outputs.values()
+    assert abs(found.astype("float64") - case.exact(*arrays)).max() < 2e-3
+
+
 def test_tiles_behind_a_bound_are_not_visited() -> None:
     """Rows before a tile's keys would read values that are not numbers."""
     case = Heads(1, 1, 128, 256, seen=(causal,))
