@@ -95,7 +95,9 @@ def operator_of(
 
     def start(config: Config) -> s_tir.Schedule:
         sch = s_tir.Schedule(tvm.IRModule({"main": func}))
-        return plan.apply(sch, config) or sch
+        made = plan.apply(sch, config)
+        # What a primitive decided is no other schedule.
+        return made if isinstance(made, s_tir.Schedule) else sch
 
     return Operator(
         name=f"{name or _last_block(func)}-{digest_of(func)}",

@@ -14,7 +14,7 @@ operands that it cannot transpose) and multiplies them into its own part of C, w
 registers. The results leave through shared memory, in rows of 16 bytes a thread.
 
 Tiles are copied ``stages - 1`` steps ahead, and lie swizzled or padded so that every access is free
-of bank conflicts; :mod:`._gemm_copies` says what padding asks of the copies. Blocks run in groups
+of bank conflicts; :mod:`.tile_copies` says what padding asks of the copies. Blocks run in groups
 of rows, which share tiles in the L2 cache. :func:`multiply` takes any layout of the operands,
 batches, ragged sizes and whatever is computed from the product element by element.
 
@@ -28,21 +28,18 @@ only moves blocks that read the same tiles near to each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
-from tvm import s_tir, tirx
+from tvm import s_tir
 
 from tvm_layout_ext import te
-from tvm_layout_ext.gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE, Architecture
-from tvm_layout_ext.intrin import INSTRUCTIONS
-from tvm_layout_ext.ir.annotations import MIN_BLOCKS
-from tvm_layout_ext.ir.evaluate import placeholder_extent
+from tvm_layout_ext.gpu.hardware import BANK_BYTES, WARP_SIZE, Architecture
+from tvm_layout_ext.gpu.tile_copies import copy_of
+from tvm_layout_ext.schedule.composed.by_warps import by_warps
 from tvm_layout_ext.schedules import _gemm_hopper
-from tvm_layout_ext.schedules._gemm_copies import copy_of, dealt
 from tvm_layout_ext.schedules._gemm_hopper import NONE
 from tvm_layout_ext.schedules._gemm_space import check_grid, fit, prune
 from tvm_layout_ext.schedules._gemm_types import (
@@ -101,36 +98,17 @@ def multiply(sch: s_tir.Schedule, block: str, config: Config, instruction: str =
         for copy in cut.copies:
             sch.compute_inline(copy)
         add_up(sch, cut.sum)
-    m_size, n_size, k_size = INSTRUCTIONS[tc.instruction].shape
-
-    mo, wm, mi = sch.split(tc.m, [None, warps[0], tile[0] // warps[0] // m_size])
-    no, wn, ni = sch.split(tc.n, [None, warps[1], tile[1] // warps[1] // n_size])
-    ko, ki = sch.split(tc.k, [None, tile[2] // k_size])
-    sch.reorder(*tc.batch, mo, no, wm, wn, ko, ki, mi, ni)
-    if tc.batch:
-        sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
-    sch.rasterize(mo, no, int(config["group"]))
-    if int(config.get("cluster", 1)) > 1:
-        sch.cluster(no, int(config["cluster"]))
-    if int(config["stages"]) == 1:
-        # Or ptxas stores part of a tile before it loads the rest: a wait for memory more, which
-        # made 212 TFLOPS of 270 (H200, 128x128x64, swizzled and padded).
-        sch.annotate(no, MIN_BLOCKS, 1)
-    sch.bind(wm, "threadIdx.y")
-    sch.bind(wn, "threadIdx.z")
-    for loop in (ki, mi, ni):
-        sch.unroll(loop)
-
-    for fragment in (tc.a_fragment, tc.b_fragment):
-        sch.compute_at(fragment, ki, preserve_unit_loops=True)
-        for loop in sch.get_loops(fragment)[-2:]:
-            sch.unroll(loop)
-        if int(config["prefetch"]):
-            sch.prefetch(fragment)
-    for operand, k_major in ((tc.a, tc.a_k_major), (tc.b, tc.b_k_major)):
-        fetch(sch, operand, k_major, ko, warps, str(config["swizzle"]))
-    sch.pipeline(ko, int(config["stages"]))
-    store(sch, tc.result, no, wn, warps)
+    by_warps(
+        sch,
+        tc,
+        tile,
+        warps,
+        stages=int(config["stages"]),
+        group=int(config["group"]),
+        swizzle=str(config["swizzle"]),
+        prefetch=bool(int(config["prefetch"])),
+        cluster=int(config.get("cluster", 1)),
+    )
 
 
 def _warp_tile(config: Config) -> tuple[int, int]:
@@ -164,94 +142,6 @@ def _check_registers(dtype: str, config: Config, architecture: Architecture) -> 
         "registers",
         f"A thread would need about {wanted} registers, {sums} of them for sums; {most} are there.",
     )
-
-
-def fetch(
-    sch: s_tir.Schedule, block: Any, k_major: bool, loop: Any, warps: Sequence[int], swizzle: str
-) -> None:
-    """Copy a tile of an operand to shared memory, all warps together."""
-    source = sch.get(block).reads[0].source
-    copy = copy_of(_bits(source), k_major, row_of(sch.get(block), source, "reads"), swizzle)
-    sch.compute_at(block, loop, preserve_unit_loops=True)
-    sch.swizzle(block, 0, swizzle)
-    i, j = sch.get_loops(block)[-2:]
-    columns = int(sch.get(j).extent)
-    if columns * _bits(source) % (8 * NUM_BANKS * BANK_BYTES) == 0:
-        copy = replace(copy, rows=1, neighbours=1)
-    vectors = columns // copy.vector
-    near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)
-    down, rows = sch.split(i, [None, copy.rows])
-    right, *across, lanes = sch.split(j, [None, near, copy.neighbours, copy.vector])
-    sch.reorder(down, right, across[0], rows, across[1], lanes)
-    sch.unroll(spread(sch, sch.fuse(down, right, across[0], rows, across[1]), warps))
-    if copy.vector > 1:
-        sch.vectorize(lanes)
-
-
-def spread(sch: s_tir.Schedule, loop: Any, warps: Sequence[int]) -> Any:
-    """Share a loop out to all threads, neighbours to neighbouring lanes; return what is left."""
-    rest, y, z, x = sch.split(loop, [None, *warps, WARP_SIZE])
-    sch.bind(y, "threadIdx.y")
-    sch.bind(z, "threadIdx.z")
-    sch.bind(x, "threadIdx.x")
-    return rest
-
-
-def _bits(buffer: Any) -> int:
-    return np.dtype(str(buffer.dtype)).itemsize * 8
-
-
-def row_of(block: Any, buffer: Any, kind: str) -> int:
-    """Elements of a buffer that are neighbours along the innermost iterator of a copy."""
-    (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
-    inner = block.iter_vars[-1]
-    for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
-        if placeholder_extent(extent) > 1 or placeholder_extent(inner.dom.extent) == 1:
-            along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
-            return placeholder_extent(extent) if inner.var.same_as(along) else 1
-    return 1
-
-
-def _staged(sch: s_tir.Schedule, result: Any) -> Any:
-    """Stage the result in shared memory by its own iterators; the copy to where it belongs."""
-    node = sch.get(result)
-    indices, own = node.body.indices, [one.var for one in node.iter_vars]
-    same = (index.same_as(var) for index, var in zip(indices, own, strict=False))
-    if len(indices) == len(own) and all(same):
-        return sch.cache_write(result, 0, "shared.dyn")
-    out = sch.reindex(result, ("write", 0))
-    sch.set_scope(result, 0, "shared.dyn")
-    return out
-
-
-def store(
-    sch: s_tir.Schedule, result: Any, block_loop: Any, warp_loop: Any, warps: Sequence[int]
-) -> None:
-    """Bring results from registers through shared memory to global rows."""
-    target = sch.get(result).writes[0].source
-    bits = _bits(target)
-    out = _staged(sch, result)
-    sch.reverse_compute_at(result, warp_loop, preserve_unit_loops=True)
-    sch.reverse_compute_at(out, block_loop, preserve_unit_loops=True)
-    i, j = sch.get_loops(out)[-2:]
-    # Lanes hold two neighbours of a row; an odd multiple of 16 bytes (32 bytes where two take 8)
-    # between rows keeps a warp's rows in different banks. Ragged rows are rounded up to all banks.
-    line = NUM_BANKS * BANK_BYTES * 8 // bits
-    row = -(-int(sch.get(j).extent) // line) * line
-    pad = (16 if bits <= 16 else 32) * 8 // bits
-    sch.storage_align(result, 0, -2, factor=row + pad, offset=0)
-    vector = copy_of(bits, True, row_of(sch.get(out), target, "writes"), "none").vector
-    across, rows, step = dealt(
-        int(sch.get(j).extent) // vector, vector * bits // 8, pad * bits // 8
-    )
-    far, near, apart = sch.split(i, [None, rows, step])
-    right, lanes = sch.split(j, [across, vector])
-    sch.reorder(far, apart, near, right, lanes)
-    spread(sch, sch.fuse(far, apart, near, right), warps)
-    if vector > 1:
-        sch.vectorize(lanes)
-    for loop in sch.distribute_epilogue(result):
-        sch.unroll(loop)
 
 
 def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:

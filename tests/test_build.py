@@ -233,7 +233,7 @@ def test_only_cuda_has_device_functions_here() -> None:
 
 @pytest.mark.parametrize("source", [3, "main", None, object()])
 def test_refuses_what_is_not_a_program(source: object) -> None:
-    with pytest.raises(tlx.ScheduleError, match="expected a schedule, a PrimFunc or an IRModule"):
+    with pytest.raises(tlx.ScheduleError, match="expected a schedule, a PrimFunc, an IRModule or"):
         tlx.lower(source)
 
 

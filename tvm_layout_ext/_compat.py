@@ -90,9 +90,8 @@ _capture_lock = threading.Lock()
 def stock_passes(factory: Callable[[], tuple[Any, ...]]) -> list[Any]:
     """List the passes that TVM's s_tir pipeline would run under the current PassContext.
 
-    TVM hands its list straight to ``Sequential`` inside the pipeline and exports it nowhere;
-    running the pipeline on an empty module with ``Sequential`` replaced reads it out without a
-    copy of TVM's list in this package.
+    TVM exports its list nowhere; running the pipeline on an empty module with ``Sequential``
+    replaced reads it out.
     """
     import tvm
 
@@ -176,9 +175,9 @@ DRIVER_FUNCTIONS = (
 def load_cuda_runtime(driver: str) -> bool:
     """Load TVM's CUDA runtime where TVM has not, with a stand-in for the driver's library.
 
-    Only then does TVM compile CUDA source when it builds, and load compiled modules, without a
-    driver; nothing can be run. ``driver`` is the path of a library that calls itself
-    ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Gives whether the runtime is there now.
+    Only then does TVM build CUDA code without a driver; nothing can be run. ``driver`` is a library
+    that calls itself ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Whether the runtime is
+    there.
     """
     import ctypes
     from pathlib import Path
@@ -202,10 +201,9 @@ def load_cuda_runtime(driver: str) -> bool:
 def serve_rpc(serving: Callable[[Any, Any], None], **options: Any) -> None:
     """Run the listening half of TVM's RPC server in this process, for good.
 
-    TVM forks a process for each session. CUDA cannot be used in it where the server has initialised
-    CUDA, as importing TVM 0.27 does where there is a GPU; and its server ends when a session does
-    not end well. ``serving(socket, address)`` serves one session whose keys have been exchanged, to
-    its end; the options are those of ``tvm.rpc.Server``.
+    TVM forks a process for each session, in which CUDA cannot be used, and its server ends when a
+    session does not end well. ``serving(socket, address)`` serves one session whose keys have been
+    exchanged; the options are those of ``tvm.rpc.Server``.
     """
     from tvm.rpc import server
 

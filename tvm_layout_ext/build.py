@@ -28,12 +28,8 @@ _KERNEL = 2
 def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
     """Turn anything a user schedules with into an IRModule of TensorIR functions.
 
-    A TE-style schedule needs ``args``, its parameters in order; nothing else may have them.
-
-    Raises
-    ------
-    ScheduleError
-        If ``source`` is of another type, or ``args`` are missing or superfluous.
+    A TE-style schedule needs ``args``, its parameters in order; nothing else may have them. What
+    has a method ``schedule``, as a tuner's result and its records, stands for what that gives.
     """
     materialise = getattr(source, "to_module", None)
     if materialise is not None:
@@ -48,8 +44,11 @@ def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main"
         return tvm.IRModule.from_expr(source)
     if isinstance(source, tvm.IRModule):
         return source
+    if callable(scheduled := getattr(source, "schedule", None)):
+        return to_module(scheduled())
     raise ScheduleError(
-        f"Cannot lower a {type(source).__name__}; expected a schedule, a PrimFunc or an IRModule."
+        f"Cannot lower a {type(source).__name__}; expected a schedule, a PrimFunc, an IRModule or "
+        "the tuner's result."
     )
 
 
@@ -66,6 +65,11 @@ def _plain_errors() -> Iterator[None]:
         raise ScheduleError(
             f"TVM {tvm_version()} cannot lower this program; it says: {reason.rstrip('.')}."
         ) from error
+
+
+def _target_of(source: Any, target: str | Target | None) -> Target:
+    """A target that is given, else that of a tuner's result or record, else the default."""
+    return resolve(getattr(source, "target", None) if target is None else target)
 
 
 def _bind_target(mod: tvm.IRModule, target: str | Target | None) -> tvm.IRModule:
@@ -85,16 +89,10 @@ def lower(
     """Lower a schedule to flat loops: paddings, buffer versions and vectors are now explicit.
 
     What TVM's ``tvm.lower`` gave before 0.20. The result still prints as TVMScript, and ``build``,
-    ``simulate`` and plain ``tvm.compile`` go on from it. Parameters are as of :func:`build`.
-
-    Raises
-    ------
-    ScheduleError, LayoutError
-        If the schedule is not legal, or TVM's own passes fail on it.
-    TargetError
-        If a block beside a kernel is bound to no thread.
+    ``simulate`` and plain ``tvm.compile`` go on from it. Parameters are as of :func:`build`; what
+    is not legal is a ScheduleError, a LayoutError or a TargetError.
     """
-    mod = _bind_target(to_module(source, args, name), target)
+    mod = _bind_target(to_module(source, args, name), _target_of(source, target))
     refuse_host_stages(mod)
     with _plain_errors():
         mod = pipeline.run_first_half(mod)
@@ -122,7 +120,7 @@ def device_program(
         If a function launches nothing, because none of its loops is bound to a GPU thread, leaves a
         block beside a kernel on the host, or uses one shared buffer in several kernels.
     """
-    resolved = resolve(target)
+    resolved = _target_of(source, target)
     if resolved.kind.name != "cuda":
         raise TargetError(
             f"Device functions are those of a CUDA target, not of {resolved.kind.name}."
@@ -178,11 +176,11 @@ def build(
     Parameters
     ----------
     source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
-        What was scheduled, or what ``lower`` gave.
+        What was scheduled, what ``lower`` gave, or the result or a record of the tuner.
     args : sequence of te.Tensor, optional
         Parameters, for a TE-style schedule.
     target : str or tvm.target.Target, optional
-        By default :func:`tvm_layout_ext.default_target`.
+        By default that of a result or record, else :func:`tvm_layout_ext.default_target`.
     name : str
         Function name, for a TE-style schedule.
 
@@ -194,11 +192,24 @@ def build(
         of the target may have. Where fewer stages would do, the message names their number.
     """
     mod = to_module(source, args, name)
-    resolved = resolve(target)
+    resolved = _target_of(source, target)
     if resolved.kind.name == "cuda":
         # The check and the compilation both go on from here.
         mod = _lower_checked(mod, resolved)
     return compile_lowered(mod, resolved)
+
+
+def cuda_source(
+    source: Any, args: Sequence[Any] | None = None, target: str | Target | None = None
+) -> str:
+    """The CUDA source of a schedule's kernels; parameters are as of :func:`build`.
+
+    Needs a GPU as little as :func:`build` does. TargetError if the target is no CUDA GPU.
+    """
+    resolved = _target_of(source, target)
+    if resolved.kind.name != "cuda":
+        raise TargetError(f"CUDA source is for a CUDA target, not for {resolved.kind.name}.")
+    return str(build(source, args, resolved).mod.imports[0].inspect_source())
 
 
 def _lower_checked(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

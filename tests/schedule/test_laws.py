@@ -128,6 +128,13 @@ def _stored_by_matrix(sch: s_tir.Schedule) -> None:
     sch.spread_sums(tc.result)
 
 
+def _cooperative_copy(sch: s_tir.Schedule) -> None:
+    copy = sch.cache_read("B", 0, "shared")
+    loop, _ = sch.get_loops("B")
+    sch.bind(loop, "blockIdx.x")
+    sch.cooperative_copy(copy, loop, warps=(2, 1))
+
+
 @dataclass(frozen=True)
 class Case:
     """A schedule that uses one primitive, or several."""
@@ -157,6 +164,8 @@ CASES = (
         Case("swizzle", doubled, lambda sch, mode=mode: _swizzle(sch, mode))
         for mode in ("auto", "pad", (8, 2, 4), 64)
     ),
+    Case("cooperative_copy", doubled, _cooperative_copy),
+    Case("gemm", RAGGED.func, lambda sch: sch.gemm("C", (64, 64, 32), (2, 2), 2), "none"),
     Case("split_k", BATCHED.func, lambda sch: sch.split_k("C", 3, multiple=16)),
     Case("split_k", RAGGED.func, lambda sch: sch.split_k("C", 2, multiple=16)),
     Case("use_tensor_core", BATCHED.func, lambda sch: sch.use_tensor_core("C")),
@@ -184,6 +193,7 @@ CASES = (
 #: Arguments behind the block or the loop.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cluster": (2,),
+    "cooperative_copy": (None,),
     "eviction_policy": ("evict_last",),
     "pipeline": (2,),
     "rasterize": (None,),

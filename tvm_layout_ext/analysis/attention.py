@@ -46,6 +46,8 @@ class Attention:
 
     Attributes
     ----------
+    name : str
+        Of the second product.
     batch : tuple
         Pairs of a variable and its extent: by these, ``row`` and ``column`` the result is stored.
     row, key, depth, column : Var
@@ -62,6 +64,7 @@ class Attention:
         Statements of the function that are parts of it; the last one writes the result.
     """
 
+    name: str
     batch: tuple[tuple[Any, int], ...]
     row: Any
     key: Any
@@ -173,6 +176,13 @@ class _AttentionReader:
 
     def __post_init__(self) -> None:
         self.blocks = list(_blocks(self.func))
+        for _, block in self.blocks:
+            for one in block.iter_vars:
+                if not isinstance(one.dom.extent, tirx.IntImm):
+                    raise ScheduleError(
+                        f"Block {block.name_hint} has {one.dom.extent} iterations of "
+                        f"{one.var.name}; attention is one kernel for known sizes."
+                    )
         self.analyzer = sym.Analyzer()
 
     def read(self) -> Attention:
@@ -194,6 +204,7 @@ class _AttentionReader:
         batch = [(i.var, int(i.dom.extent)) for i in spatial]
         sizes = [n for var in (row, column) for other, n in batch if other.same_as(var)]
         return Attention(
+            str(mean.name_hint),
             tuple((var, n) for var, n in batch if not is_among(var, (row, column))),
             row,
             key.var,
@@ -404,16 +415,27 @@ class _AttentionReader:
             more = visible if known else (*visible, condition)
             return self._logit(_plain(parts[1]), more)
         if isinstance(value, tirx.Add | tirx.Sub):
-            for one, other, sign in ((value.a, value.b, 1), (value.b, value.a, 1)):
-                if self._is_given(other) and not (isinstance(value, tirx.Sub) and one is value.b):
-                    sign = -1 if isinstance(value, tirx.Sub) else 1
-                    found, load = self._logit(_plain(one), visible)
-                    more = other.astype("float32") * tirx.const(float(sign), "float32")
-                    bias = more if found.bias is None else found.bias + more
-                    return Scores(found.scale, bias, found.visible), load
+            taken = isinstance(value, tirx.Sub)
+            for one, other in ((value.a, value.b), (value.b, value.a)):
+                if self._is_given(other) and not (taken and one is value.b):
+                    return self._biased(one, other, taken, visible)
         if isinstance(value, tvm.ir.TensorLoad):
             return Scores(1.0, None, visible), value
         raise ScheduleError(f"A score is {value}; it may be scaled, hidden, or added to.")
+
+    def _biased(self, value: Any, bias: Any, taken: bool, visible: tuple[Any, ...]) -> Any:
+        """A score to which something is added; a number far below zero hides it."""
+        parts = choice_parts(_plain(bias))
+        numbers = [_number(part) for part in parts[1:]] if parts else []
+        if parts and not taken and None not in numbers:
+            low, high = sorted(numbers)  # type: ignore[type-var]
+            if high == 0 and low is not None and low <= _HIDDEN:
+                shown = parts[0] if numbers[0] == 0 else tirx.Not(parts[0])
+                return self._logit(_plain(value), (*visible, self.analyzer.simplify(shown)))
+        found, load = self._logit(_plain(value), visible)
+        more = bias.astype("float32") * tirx.const(-1.0 if taken else 1.0, "float32")
+        bias = more if found.bias is None else found.bias + more
+        return Scores(found.scale, bias, found.visible), load
 
     def _is_given(self, value: Any) -> bool:
         """Whether an expression depends on inputs alone."""

@@ -6,9 +6,25 @@ Exit codes: 0 done; 1 no candidate worked, a result was wrong, or a recorded win
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from . import bench, best, check, compare, explain, export, layout, replay, report, simulate, tune
+from . import (
+    bench,
+    best,
+    check,
+    compare,
+    demo,
+    explain,
+    export,
+    layout,
+    lint,
+    operators,
+    replay,
+    report,
+    simulate,
+    tune,
+)
 from .app import app
 from .codes import INTERRUPTED
 
@@ -18,10 +34,13 @@ __all__ = [
     "best",
     "check",
     "compare",
+    "demo",
     "explain",
     "export",
     "layout",
+    "lint",
     "main",
+    "operators",
     "replay",
     "report",
     "simulate",
@@ -31,6 +50,7 @@ __all__ = [
 
 def main() -> None:
     """Run the command line; the console script ``tvm-layout``."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except KeyboardInterrupt:

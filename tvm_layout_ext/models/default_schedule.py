@@ -13,8 +13,8 @@ from tvm.target import Target
 from .. import decisions
 from ..build import lower
 from ..errors import LayoutExtError
+from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
-from ..schedule.handles import reason
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source

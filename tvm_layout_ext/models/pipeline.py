@@ -13,6 +13,7 @@ from ..target import resolve
 from ..tune.apply.apply import fuse_transposes
 from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
+from .gather_attention import GatherAttention
 from .slices import SplitsAsSlices
 from .views import PermutationsAsViews
 from .widen_sums import WidenSums
@@ -64,6 +65,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         WidenSums(),
         SplitsAsSlices(),
         PermutationsAsViews(),
+        GatherAttention(),
         _FuseTransposes(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
 from .by_rows import by_rows
@@ -11,6 +12,7 @@ from .rule import Apply
 
 #: By the name in :attr:`.FunctionChoice.rule`. The last one takes what all others refuse.
 RULES: dict[str, Apply] = {
+    "attention": by_attention,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
     "threads": on_threads,

@@ -7,6 +7,8 @@ from typing import Any
 
 from tvm import s_tir
 
+from .composed.cooperative_copy import cooperative_copy
+from .composed.gemm import gemm
 from .primitives.auto_coalesce import auto_coalesce
 from .primitives.cluster import cluster
 from .primitives.distribute_epilogue import distribute_epilogue
@@ -29,11 +31,13 @@ from .primitives.use_tensor_core import use_tensor_core
 PRIMITIVES: dict[str, Callable[..., Any]] = {
     "auto_coalesce": auto_coalesce,
     "cluster": cluster,
+    "cooperative_copy": cooperative_copy,
     "distribute_epilogue": distribute_epilogue,
     "double_buffer": double_buffer,
     "eviction_policy": eviction_policy,
     "fuse_attention": fuse_attention,
     "fuse_rows": fuse_rows,
+    "gemm": gemm,
     "persistent": persistent,
     "pipeline": pipeline,
     "prefetch": prefetch,

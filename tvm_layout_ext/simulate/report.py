@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..gpu.counts import Count
@@ -67,6 +67,12 @@ class AccessCounts:
             kernel,
         )
 
+    def __add__(self, other: AccessCounts) -> AccessCounts:
+        """Both together, of the same buffer and kind; the place is the earlier one."""
+        names = ("requests", "sectors", "ideal_sectors", "wavefronts", "bank_conflicts", "bytes")
+        totals = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return replace(self, **totals, site=min(self.site, other.site, key=lambda site: site.line))
+
     @property
     def sectors_per_request(self) -> float:
         """32-byte sectors that one warp instruction moves on average."""
@@ -111,7 +117,7 @@ class Launch:
     barriers: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """Outcome of :func:`tvm_layout_ext.simulate`."""
 
@@ -148,13 +154,33 @@ class Report:
         """Least possible sectors, summed over all accesses."""
         return sum(access.ideal_sectors for access in self.accesses)
 
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Heads and rows; accesses that differ in nothing but their line are one row."""
+        alike: dict[Any, AccessCounts] = {}
+        for one in self.accesses:
+            key = (one.buffer, one.scope, one.kind, one.vector_bytes, one.site.block, one.kernel)
+            alike[key] = one + alike[key] if key in alike else one
+        return _HEADINGS, [_row(access) for access in alike.values()]
+
+    def summary(self) -> str:
+        """Totals and hazards."""
+        more = [f"and {self.unlisted:,} cases of further hazards"] if self.unlisted else []
+        return "\n".join([self._totals(), *map(str, [*self.hazards, *self.redundant]), *more])
+
+    def to_json(self) -> dict[str, Any]:
+        """Counters and hazards as plain values, without the outputs."""
+        kept = ("accesses", "hazards", "redundant", "launches")
+        listed = {name: [asdict(one) for one in getattr(self, name)] for name in kept}
+        names = ("bank_conflicts", "sectors", "ideal_sectors", "barriers", "shared_bytes", "script")
+        return {**{name: getattr(self, name) for name in names}, **listed}
+
     def __str__(self) -> str:
-        lines = [columns(_HEADINGS, [_row(access) for access in self.accesses]), "", self._totals()]
-        lines += [str(hazard) for hazard in self.hazards]
-        lines += [str(hazard) for hazard in self.redundant]
-        if self.unlisted:
-            lines.append(f"and {self.unlisted:,} cases of further hazards")
-        return "\n".join(lines)
+        return f"{columns(*self.table())}\n\n{self.summary()}"
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(f"{name} {value.shape}" for name, value in self.outputs.items())
+        hazards = [str(hazard) for hazard in self.hazards[:3]]
+        return "\n".join([f"Report: outputs {outputs or 'none'}", self._totals(), *hazards])
 
     def _totals(self) -> str:
         run, total = self.blocks

@@ -99,15 +99,6 @@ def test_no_roof_is_invented() -> None:
     assert roofline([("winner", transposes()[4])], 0.0, 0.0) is None
 
 
-def test_the_point_lies_where_its_scales_put_it() -> None:
-    """At the ridge, work over traffic, a kernel at both roofs is at their corner."""
-    found = roofline([("winner", modelled(0, 1.0))], flops=369600.0, traffic=2624.0)
-    assert found is not None
-    assert found.bound(found.points[0]) == pytest.approx(1.0)
-    slope, *_, dot = roofline_chart(found).axes.lines
-    assert slope.get_xydata()[-1] == pytest.approx(dot.get_xydata()[0])
-
-
 def test_numbers_have_four_digits() -> None:
     values = {
         0.0: "0",

@@ -140,14 +140,6 @@ def test_the_winners_kernel_has_layout_banks_and_accesses() -> None:
     assert kernel.pipeline == ""
 
 
-def test_rows_of_any_padding_are_drawn() -> None:
-    """A padding of 5 is none of Triton's, which are powers of two."""
-    record = make_record(config=DEFAULT | {"align_factor": 32, "align_offset": 5})
-    kernel = kernel_of(record, pictures=True)
-    assert kernel.problem == ""
-    assert next(iter(kernel.layouts)).startswith("A_shared: rows 69 elements apart")
-
-
 def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:
     workload = Workload("gemm", (128, 128, 128), "float16")
     default = make_task("gemm", (128, 128, 128), "float16").space.default()

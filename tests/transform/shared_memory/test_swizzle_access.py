@@ -31,26 +31,6 @@ TARGET = {
 }
 
 
-def shared_counts(report: Any) -> dict[str, tuple[int, int]]:
-    """Wavefronts and conflicts of each kind of shared access."""
-    return {
-        x.kind: (x.wavefronts, x.bank_conflicts)
-        for x in report.accesses
-        if x.scope.startswith("shared")
-    }
-
-
-def test_stores_and_loads_of_an_operand_in_one_table() -> None:
-    """128x32 halves: 16 requests of 16-byte vectors each way, 4 wavefronts at least."""
-    a = data((128, 32), "float16")
-    table = {str(m): shared_counts(simulate(operand(m), a, None)) for m in ("none", "pad", "xor")}
-    assert table == {
-        "none": {"store": (64, 0), "load": (256, 192)},
-        "pad": {"store": (128, 64), "load": (64, 0)},
-        "xor": {"store": (64, 0), "load": (64, 0)},
-    }
-
-
 @pytest.mark.matrix
 @pairs(
     mode=["auto", "xor", "pad", 64],

@@ -14,10 +14,9 @@ from tests.programs.running import gives
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.shared_memory.swizzle_modes import swizzle_text
 
 #: A tile of 32 by 32 words, the row number XORed into the column.
-DIAGONAL = swizzle_text([[33, 66, 132, 264, 528], [1, 2, 4, 8, 16]])
+DIAGONAL = "33,66,132,264,528;1,2,4,8,16"
 
 
 def transpose(swizzle: Any, scope: str = "shared") -> s_tir.Schedule:

@@ -24,8 +24,8 @@ _UNBOUNDED = 2**31 - 1
 def check_lowerable(mod: tvm.IRModule) -> None:
     """Refuse a program whose on-chip buffers or reductions TVM 0.27 cannot lower.
 
-    Where a guard such as ``i * 32 + j < n`` cuts a tile, CompactBufferAllocation loses its bound.
-    Only programs with a guard, a symbolic shape or a reduction over threads are tried.
+    A guard such as ``i * 32 + j < n`` may cost a tile its bound; programs without one are not
+    tried.
     """
     func = mod["main"]
     # GuardReductions mends them in functions that carry our annotations, and only there.

@@ -176,8 +176,7 @@ class PlainCompiler(DeviceCompiler):
     def _warp_barrier(self, call: Any) -> Run:
         """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
 
-        The latter prints as nothing: TVM's all-reduce relies on threads of a warp that stay
-        together.
+        The latter prints as nothing: for TVM's all-reduce, threads of a warp stay together.
         """
         if op_name(call) == STORAGE_SYNC and str(call.args[0].value) != "warp":
             raise NotModelled(f"The simulated GPU does not model {call}.")

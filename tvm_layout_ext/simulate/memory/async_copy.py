@@ -23,11 +23,7 @@ from .pending_copies import PendingCopy, PendingSource
 
 @dataclass(frozen=True)
 class CopyMode:
-    """What decides the wavefronts of a copy besides its addresses.
-
-    It goes by the L1 cache (``cp.async.ca``) or past it (``.cg``). Where the machine fills up with
-    zeros (``LDGSTS.ZFILL``), it takes twice as long.
-    """
+    """By L1 (``cp.async.ca``) or past it; where ``LDGSTS.ZFILL`` fills, it takes twice as long."""
 
     width: int
     through_cache: bool

@@ -19,7 +19,7 @@ from ...ir.rebuild import accessed, block_with, loop_with, whole_region, without
 from ...ir.thread_conditions import ThreadConditions
 from ...ir.walk import THREADS
 from ...layout import Movement, movement
-from ..base import function_pass
+from ..base import function_pass, simplified
 from .convert import conversion_source, lower_conversion
 from .elementwise import lower_elementwise
 from .fragment import Fragment, Fragments, collect_fragments
@@ -230,6 +230,4 @@ def LowerFragment(func: tirx.PrimFunc) -> tirx.PrimFunc:
     _refuse_left(body, fragments)
     rule = (SBlock, lambda block: _with_registers(block, fragments))
     body = tvm_ffi.structural_map(body, [rule], order="post")
-    lowered = func.with_body(body).without_attr(FRAGMENT)
-    simplified = tirx.transform.StmtSimplify()(tvm.IRModule.from_expr(lowered))
-    return next(iter(simplified.functions.values()))
+    return simplified(func.with_body(body).without_attr(FRAGMENT))

@@ -23,7 +23,7 @@ from ...ir.queries import blocks_in, nodes_in, thread_tag
 from ...ir.rebuild import stripped
 from ...layout.placement import Strided, dense
 from ...target import capability
-from ..base import function_pass
+from ..base import function_pass, simplified
 from ..pipeline.multi_stage_buffer import CP_ASYNC_SINCE
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import COUNTED, place
@@ -193,6 +193,4 @@ def SwizzleSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not swizzled:
         return func.with_body(body)
     body = Rewriter(swizzled, accesses, _thread_vars(func)).rewrite(body)
-    changed = tvm.IRModule.from_expr(func.with_body(body))
-    simplified = tirx.transform.StmtSimplify()(changed)
-    return next(iter(simplified.functions.values()))
+    return simplified(func.with_body(body))

@@ -16,13 +16,12 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..._version import __version__
-from ...build import build, to_module
+from ...build import cuda_source, to_module
 from ...errors import RecordError, ScheduleError, TargetError
-from ...target import cuda_target, resolve
+from ...target import resolve
 from ..measure.builder.cubin import NVCC_OPTIONS
 from ..records.record import Record
-from ..space.operator import Operator, find_operator
-from ..space.task import make_task
+from ..space.operator import Operator
 from .launches import HostPlan, host_plan
 from .text import cuda_text, header_text, loader_text
 
@@ -73,12 +72,12 @@ def export(
     if nvcc is None:
         raise TargetError("export compiles with nvcc, which is not on the path.")
     if isinstance(source, Record):
-        module, about = _recorded(source, operator), _about(source)
-        resolved = cuda_target(source.arch) if target is None else resolve(target)
+        module, about = source.schedule(operator).mod, _about(source)
+        resolved = source.target if target is None else resolve(target)
     else:
         module, about, resolved = to_module(source), "A schedule.", resolve(target)
     plan = host_plan(module, resolved)
-    kernels = build(module, target=resolved).mod.imports[0].inspect_source()
+    kernels = cuda_source(module, target=resolved)
     arch, name = str(resolved.attrs["arch"]), prefix.name
     texts = {
         ".cu": cuda_text(name, plan, kernels),
@@ -86,19 +85,6 @@ def export(
         ".py": loader_text(name, plan),
     }
     return _written(prefix, texts, nvcc, arch, plan)
-
-
-def _recorded(record: Record, operator: Operator | None) -> tvm.IRModule:
-    if record.status != "ok":
-        raise RecordError(f"Record {record.id} failed ({record.error_class}); it has no kernel.")
-    work = record.workload
-    found = operator or find_operator(work.operator)
-    task = make_task(found, work.shape, work.dtype, record.seed, cuda_target(record.arch))
-    try:
-        task.operator.check_config(record.config)
-    except ScheduleError as error:
-        raise RecordError(f"Record {record.id} cannot be exported: {error}") from None
-    return task.module(record.config)
 
 
 def _about(record: Record) -> str:

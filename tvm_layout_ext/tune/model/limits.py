@@ -1,8 +1,4 @@
-"""What no GPU of the task can launch, found once a candidate is scheduled and before it is built.
-
-Ready schedules know from the knobs alone which combinations are legal. A user's own schedule does
-not say; what it makes of them does.
-"""
+"""What no GPU of the task can launch, of what a user's own schedule makes of its knobs."""
 
 from __future__ import annotations
 

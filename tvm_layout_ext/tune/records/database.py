@@ -71,9 +71,8 @@ class Database:
     ) -> bool:
         """Add a trial; False if the same trace for the same target and provenance is there already.
 
-        ``workload`` is the computation before any schedule; ``run_secs`` has the seconds of each
-        repeat, or one modelled figure. RecordError if it cannot be written; the files are then as
-        they were.
+        ``workload`` is the computation before any schedule; ``run_secs`` are of each repeat, or one
+        modelled figure. RecordError if it cannot be written; the files are then as before.
         """
         record = entry_of(
             ms.database.TuningRecord(

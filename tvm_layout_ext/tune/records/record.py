@@ -9,9 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tvm import s_tir
+from tvm.target import Target
+
+from ...errors import RecordError, ScheduleError
+from ...target import cuda_target
 from ..model.cost import Counters
 from ..space.knobs import Value
-from ..space.operator import Workload
+from ..space.operator import Operator, Workload, known_operators
+from ..space.task import make_task
 
 SCHEMA_VERSION = 1
 #: The runner whose scores are a model's, and all that there are.
@@ -22,7 +28,7 @@ L2_STATES = ("warm", "flushed", "rotated")
 _KINDS = ("trial", "finalist")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
     """One trial; ``docs/tuning.md`` has a table of the fields.
 
@@ -70,6 +76,13 @@ class Record:
                 raise ValueError(f"{name} {value!r} is none of {', '.join(map(str, legal))}")
         object.__setattr__(self, "id", self._make_id())
 
+    def __repr__(self) -> str:
+        score = "failed" if self.score is None else f"modelled cost {self.score:,.0f}"
+        if self.score is not None and self.measured:
+            score = f"{1e6 * self.score:,.2f} us on {self.device}"
+        knobs = " ".join(f"{name}={value}" for name, value in self.config.items())
+        return f"Record({self.id}: {self.workload}, trial {self.trial}, {score}; {knobs})"
+
     def _make_id(self) -> str:
         key = [*self.group, sorted(self.config.items())]
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
@@ -96,6 +109,31 @@ class Record:
     def measured(self) -> bool:
         """Whether its score is a time, not a model's."""
         return self.runner != MODELLED
+
+    @property
+    def target(self) -> Target:
+        """What its kernel is for."""
+        return cuda_target(self.arch)
+
+    def schedule(self, operator: Operator | None = None) -> s_tir.Schedule:
+        """Its configuration's schedule, of a ready operator or of the one that is given.
+
+        RecordError if it failed, or the operator is neither ready nor takes the configuration.
+        """
+        if self.status != "ok":
+            raise RecordError(f"Record {self.id} failed ({self.error_class}); it has no kernel.")
+        work = self.workload
+        if operator is None and work.operator not in known_operators():
+            raise RecordError(
+                f"Record {self.id} is of {work.operator}, which is no ready operator; take "
+                "tune's result, or give operator=Programs(log).operator(record)."
+            )
+        task = make_task(operator or work.operator, work.shape, work.dtype, self.seed, self.target)
+        try:
+            task.operator.check_config(self.config)
+        except ScheduleError as error:
+            raise RecordError(f"Record {self.id} has no kernel today: {error}") from None
+        return task.schedule(self.config)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, ``schema_version`` first; inverse of :meth:`from_json`."""
@@ -164,8 +202,7 @@ def best_first(records: Iterable[Record]) -> list[Record]:
     """Order records: the leaders, the other trials that worked by score, then those that failed.
 
     Leaders are the measured trials within :data:`NOISE` of the fastest; among them the modelled
-    cost decides, so that a kernel with bank conflicts does not win by a fluke. Modelled trials
-    have no noise.
+    cost decides, so that a kernel with bank conflicts does not win by a fluke.
     """
     by_score = sorted(records, key=_by_score)
     if not by_score or by_score[0].score is None:

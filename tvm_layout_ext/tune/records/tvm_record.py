@@ -41,8 +41,7 @@ _Entry = list[Any]
 class Provenance:
     """What made a record: versions of TVM and of this package, the runner and the GPU's name.
 
-    TVM's format has no place for them. It writes a target's ``tag`` down, reads it back and asks
-    nothing of it, so that is where they are.
+    TVM writes a target's ``tag`` down and asks nothing of it, so that is where they are.
     """
 
     tvm: str
@@ -143,10 +142,9 @@ class TvmRecord:
 
 
 def usable(records: Sequence[TvmRecord], arch: str) -> tuple[list[TvmRecord], int]:
-    """Records that hold on an architecture for the installed versions, best first.
+    """Records that hold on an architecture for the installed versions, measured and best first.
 
-    Measured ones go before modelled ones. Also how many were left out as another GPU's or other
-    versions'; TVM's own query asks for none of this.
+    Also how many were left out; TVM's own query asks for none of this.
     """
     versions = code_versions()
     own = [

@@ -11,8 +11,10 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ...build import build, cuda_source
 from ...checks import whole_number
-from ...errors import ScheduleError
+from ...errors import RecordError, ScheduleError
+from ...target import cuda_target
 from ..measure.backend import Runner
 from ..measure.backend_pool import BackendPool
 from ..measure.environment import code_versions
@@ -29,13 +31,14 @@ from .run import STRATEGIES, Run
 Progress = Callable[[Record, int, int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a run of the tuner found.
 
     ``trials`` has the default schedule first, ``resumed`` of them are from the log. ``best`` is the
     verified winner, or None; after an interruption ``best.verified_on`` says whether it was
-    verified. ``warning`` says what was skipped in the log.
+    verified. ``warning`` says what was skipped in the log. ``lower``, ``build``, ``simulate`` and
+    ``explain`` take a result for the schedule of its winner.
     """
 
     task: Task
@@ -44,6 +47,15 @@ class Result:
     resumed: int = 0
     interrupted: bool = False
     warning: str | None = None
+
+    def __repr__(self) -> str:
+        best, trials = self.best, f"{len(self.trials)} trials of {self.task.workload}"
+        if best is None:
+            return f"Result: no winner in {trials}"
+        gain = ""
+        if best.score and self.default.score:
+            gain = f", {self.default.score / best.score:.2f} times as fast as the default"
+        return f"Result: trial {best.trial} wins {trials}{gain}\n  {best!r}"
 
     @property
     def default(self) -> Record:
@@ -54,6 +66,29 @@ class Result:
     def ranking(self) -> list[Record]:
         """The trials that worked, best first, then those that failed."""
         return best_first(self.trials)
+
+    @property
+    def target(self) -> Target:
+        """What its kernels are for."""
+        return cuda_target(self.task.architecture.name)
+
+    def schedule(self) -> s_tir.Schedule:
+        """The winner's schedule; RecordError if no trial worked."""
+        if self.best is None:
+            raise RecordError(
+                f"No trial of {self.task.workload} worked, so there is no kernel; "
+                "error_text of result.trials says why."
+            )
+        return self.task.schedule(self.best.config)
+
+    def build(self) -> Any:
+        """The winner, compiled: :func:`tvm_layout_ext.build`."""
+        return build(self.schedule(), target=self.target)
+
+    @property
+    def cuda(self) -> str:
+        """The winner's CUDA source."""
+        return cuda_source(self.schedule(), target=self.target)
 
     def edges(self) -> list[str]:
         """Sentences on knobs whose best value ends its range."""

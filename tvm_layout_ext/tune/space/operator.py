@@ -16,6 +16,7 @@ from ... import te
 from ...checks import whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture
+from ...text import suggestion
 from .knobs import Config, Knob, Refusal
 
 
@@ -146,6 +147,7 @@ class Operator:
         if dtype not in self.dtypes:
             raise ScheduleError(
                 f"{self.name} has no dtype {dtype}; it has {', '.join(self.dtypes)}."
+                f"{suggestion(dtype, self.dtypes)}"
             )
         return dtype
 
@@ -186,7 +188,10 @@ def known_operators() -> list[str]:
 def find_operator(name: str) -> Operator:
     """Load an operator by name; ScheduleError, with a list of names, if there is none."""
     if name not in _LOADERS:
-        raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known_operators())}.")
+        known = known_operators()
+        raise ScheduleError(
+            f"Unknown operator {name!r}; known are {', '.join(known)}.{suggestion(name, known)}"
+        )
     return _LOADERS[name]()
 
 

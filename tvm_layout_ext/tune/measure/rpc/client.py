@@ -1,7 +1,6 @@
 """What a client process does for the RPC runner: it holds one session with one server.
 
-A session that breaks may end the process that uses it; so these functions run in a
-:class:`.worker.Worker`, which is replaced then.
+It runs in a :class:`.worker.Worker`: a session that breaks may end the process that uses it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How the GEMM's threads share out the rows of a tile, so that no access meets a bank twice."""
+"""How a product's threads share out the rows of a tile, so that no access meets a bank twice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm_layout_ext.gpu.hardware import BANK_BYTES, WARP_SIZE
+from .hardware import BANK_BYTES, WARP_SIZE
 
 __all__ = ["Copy", "copy_of", "dealt"]
 

@@ -1,0 +1,55 @@
+"""What was built once, on disk: lowered programs and machine code, by all that they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..tune.measure.environment import versions
+from ..tune.records.files import replace_file
+
+#: Names another folder than ``~/.cache/tvm_layout_ext``.
+VARIABLE = "TVM_LAYOUT_EXT_CACHE"
+_PACKAGE = Path(__file__).parents[1]
+
+
+def folder() -> Path:
+    """The cache's folder: that of :data:`VARIABLE`, else the user's."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tvm_layout_ext"
+
+
+@cache
+def _code() -> str:
+    """A digest of this package's files, so that a changed one is a fresh start."""
+    files = [*_PACKAGE.rglob("*.py"), *(_PACKAGE / "schedules").glob("*.py")]
+    facts = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(files)]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def key_of(*facts: Any) -> str:
+    """A file name for what depends on some facts and on the installed versions."""
+    told = json.dumps([*facts, versions(), _code()], sort_keys=True, default=str)
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def remembered(key: str, make: Callable[[], bytes]) -> bytes:
+    """What is stored by a key; where nothing is, it is made and stored if the disk takes it."""
+    path = folder() / key
+    try:
+        return path.read_bytes()
+    except OSError:
+        made = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, made)
+    except OSError:
+        pass
+    return made

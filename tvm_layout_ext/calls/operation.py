@@ -1,0 +1,199 @@
+"""``op("gemm")(a, b)``: the ready operators as functions of arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from ..build import lower
+from ..errors import ScheduleError
+from ..target import cuda_target, default_arch
+from ..tune.space.operator import Operator, find_operator, known_operators
+from ..tune.space.task import make_task
+from . import disk
+from .arrays import Argument, Parameter, read
+from .chosen import chosen
+from .fixed import FixedKernel
+
+#: Extents by which an argument tells which dimension it has where.
+_PROBES = (1009, 2003, 3001, 4001, 5003, 6007)
+#: An argument may be so much larger than a dimension, as where its border is cut off.
+_BORDER = 16
+
+
+class Operation:
+    """A ready operator as a function of arrays: ``op("softmax")(x)``.
+
+    Arrays may be of NumPy, torch, CuPy, TVM or any library that speaks DLPack; the result is of the
+    first one's kind and lies where that lies. A kernel is made for each new combination of shapes,
+    and kept, also on disk, in ``~/.cache/tvm_layout_ext`` or the folder that
+    ``TVM_LAYOUT_EXT_CACHE`` names. Without a GPU it runs on the simulated one.
+
+    Parameters
+    ----------
+    operator : Operator
+    log : path, optional
+        A log of :func:`tvm_layout_ext.tune`, whose nearest record gives the configuration; by
+        default those that come with the package. Where no shape is near, the default is taken.
+    """
+
+    def __init__(self, operator: Operator, log: str | os.PathLike[str] | None = None) -> None:
+        self.operator = operator
+        self._log = None if log is None else os.path.abspath(log)
+        self._kernels: dict[Any, FixedKernel] = {}
+
+    @property
+    def name(self) -> str:
+        """The operator's."""
+        return self.operator.name
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Compute; ScheduleError or TargetError, one sentence, if arrays do not fit."""
+        arguments = self._read(arrays)
+        return self._kernel(arguments).run(arguments)
+
+    def kernel(self, *arrays: Any) -> FixedKernel:
+        """The kernel for arrays of these shapes and types, of which none is read."""
+        return self._kernel(self._read(arrays))
+
+    def _read(self, arrays: Sequence[Any]) -> list[Argument]:
+        names = [p.name for p in _probe(self.operator, self.operator.dtypes[0])[0]]
+        if len(arrays) != len(names):
+            raise ScheduleError(
+                f"{self.name} takes {len(names)} arrays ({', '.join(names)}), not {len(arrays)}."
+            )
+        return [read(f"{n} of {self.name}", a) for n, a in zip(names, arrays, strict=True)]
+
+    def _kernel(self, arguments: Sequence[Argument]) -> FixedKernel:
+        arch = default_arch()
+        key = (arch, *((one.shape, one.dtype) for one in arguments))
+        if key not in self._kernels:
+            shape, dtype = _workload(self.operator, arguments)
+            self._kernels[key] = _made(self.operator, shape, dtype, arch, self._log)
+        return self._kernels[key]
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(_told(p) for p in _symbolic(self.operator))
+        return f"<{self.name}({inputs}); {', '.join(self.operator.dtypes)}>"
+
+
+def op(name: str, *, log: str | os.PathLike[str] | None = None) -> Operation:
+    """A ready operator as a function of arrays.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`operators`.
+    log : path, optional
+        As of :class:`Operation`.
+
+    Examples
+    --------
+    >>> op("transpose")(np.zeros((64, 32), "float32")).shape
+    (32, 64)
+    """
+    return Operation(find_operator(name), log)
+
+
+def operators() -> dict[str, Operation]:
+    """The ready operators by name; each says which arrays of which types it takes.
+
+    Examples
+    --------
+    >>> operators()["gemm_nt"]
+    <gemm_nt(A[M, K], B[N, K]); float16, bfloat16, float32, int8, uint8, float8_e4m3fn, ...>
+    """
+    return {name: op(name) for name in known_operators()}
+
+
+def _made(
+    operator: Operator, shape: Sequence[int], dtype: str, arch: str, log: str | None
+) -> FixedKernel:
+    """Lower an operator, unless it was: the program is kept on disk."""
+    task = make_task(operator, shape, dtype, target=cuda_target(arch))
+
+    def lowered() -> bytes:
+        module = lower(task.module(chosen(task, log)), target=cuda_target(arch))
+        return tvm.ir.save_json(module).encode()
+
+    key = disk.key_of(operator.name, task.shape, dtype, arch, log and _stamp(log))
+    module = tvm.ir.load_json(disk.remembered(f"{key}.json", lowered).decode())
+    results = len(operator.compute(task.shape, dtype)) - len(_probe(operator, dtype)[0])
+    return FixedKernel(operator.name, module, arch, results)
+
+
+def _stamp(log: str) -> list[Any]:
+    """What changes when a log does."""
+    path = Path(log)
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
+    return [(str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in files]
+
+
+@lru_cache(maxsize=256)
+def _probe(operator: Operator, dtype: str) -> tuple[tuple[Parameter, ...], tuple[Any, ...]]:
+    """Inputs at extents that tell dimensions apart; of each dimension input, axis and border."""
+    primes = _PROBES[: len(operator.dims)]
+    tensors = operator.compute(primes, dtype)
+    inputs = tuple(
+        Parameter(str(t.op.name), tuple(int(n) for n in t.shape), str(t.dtype))
+        for t in tensors
+        if not getattr(t.op, "input_tensors", ())
+    )
+    places = []
+    for prime in primes:
+        found = [
+            (at, axis, extent - prime)
+            for at, parameter in enumerate(inputs)
+            for axis, extent in enumerate(parameter.shape)
+            if 0 <= extent - prime < _BORDER
+        ]
+        places.append(min(found, key=lambda place: place[2]))
+    return inputs, tuple(places)
+
+
+def _symbolic(operator: Operator) -> list[Parameter]:
+    """The inputs with names of dimensions in the place of extents."""
+    names = dict(zip(_PROBES, operator.dims, strict=False))
+
+    def told(extent: int) -> str:
+        prime = next(p for p in names if 0 <= extent - p < _BORDER)
+        return names[prime] + (f" + {extent - prime}" if extent > prime else "")
+
+    inputs, _ = _probe(operator, operator.dtypes[0])
+    return [Parameter(p.name, tuple(map(told, p.shape)), p.dtype) for p in inputs]  # type: ignore[arg-type]
+
+
+def _told(parameter: Parameter) -> str:
+    return f"{parameter.name}[{', '.join(map(str, parameter.shape))}]"
+
+
+def _workload(operator: Operator, arguments: Sequence[Argument]) -> tuple[tuple[int, ...], str]:
+    """The shape and element type at which an operator takes some arrays; ScheduleError if none."""
+    shape = _shape(operator, [one.shape for one in arguments])
+    types = [one.dtype for one in arguments]
+    for dtype in operator.dtypes:
+        if [p.dtype for p in _probe(operator, dtype)[0]] == types:
+            return shape, dtype
+    raise ScheduleError(
+        f"{operator.name} takes arrays of one type ({', '.join(operator.dtypes)}), not of "
+        f"{', '.join(types)}."
+    )
+
+
+def _shape(operator: Operator, given: list[tuple[int, ...]]) -> tuple[int, ...]:
+    inputs, places = _probe(operator, operator.dtypes[0])
+    if [len(shape) for shape in given] == [len(p.shape) for p in inputs]:
+        shape = tuple(given[at][axis] - more for at, axis, more in places)
+        if all(n > 0 for n in shape):
+            tensors = operator.compute(shape, operator.dtypes[0])
+            if given == [tuple(map(int, t.shape)) for t in tensors[: len(inputs)]]:
+                return shape
+    raise ScheduleError(
+        f"{operator.name} takes {', '.join(map(_told, _symbolic(operator)))}; the arrays given "
+        f"are {', '.join(str(list(shape)) for shape in given)}."
+    )

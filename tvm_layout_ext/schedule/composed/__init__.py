@@ -1,0 +1,1 @@
+"""Primitives that compose others, and return the loops to go on with."""

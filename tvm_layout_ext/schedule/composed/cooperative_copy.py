@@ -1,0 +1,147 @@
+"""``sch.cooperative_copy``: all threads of a block copy a tile to shared memory together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import tirx
+
+from ...checks import whole
+from ...errors import ScheduleError
+from ...gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
+from ...gpu.tile_copies import copy_of
+from ...ir.evaluate import placeholder_extent
+from ...ir.queries import thread_tag
+from ..handles import find_block, find_loop, legal
+from ..primitives.swizzle import swizzle as set_swizzle
+
+#: Tags of the warps of a block, beside the lanes.
+_WARPS = ("threadIdx.y", "threadIdx.z")
+
+
+@dataclass(frozen=True)
+class CopyLoops:
+    """The loops of a copy: what each thread does in turn, its threads, and the lanes of a vector.
+
+    ``y``, ``z`` and ``x`` are bound to ``threadIdx``; ``steps`` is unrolled, and ``vector``
+    vectorised where a thread moves more than one element at a time.
+    """
+
+    steps: Any
+    y: Any
+    z: Any
+    x: Any
+    vector: Any
+
+
+def cooperative_copy(
+    sch: Any,
+    block: Any,
+    loop: Any,
+    *,
+    warps: Sequence[int] | None = None,
+    swizzle: str = "auto",
+    k_major: bool = True,
+) -> CopyLoops:
+    """Copy a tile to shared memory inside a loop, by all warps, in vectors, without conflicts.
+
+    ::
+
+        # before                          # after, in the loop
+        for i, j in T.grid(M, K):         for steps in T.unroll(...):
+            A_shared[i, j] = A[i, j]          for y, z, x in threads of the block:
+                                                  for vector in T.vectorized(8):
+                                                      A_shared[...] = A[...]
+
+    Parameters
+    ----------
+    block : SBlockRV or str
+        A copy to shared memory, as ``cache_read`` and ``use_tensor_core`` give it.
+    loop : LoopRV
+        Where the copy is placed; what it copies for an iteration is the tile.
+    warps : sequence of two int, optional
+        Warps along ``threadIdx.y`` and ``threadIdx.z``; by default those that are bound already.
+    swizzle : str
+        How the tile lies in shared memory, as of ``sch.swizzle``.
+    k_major : bool
+        Whether a product reads the tile along its rows, rather than by ``ldmatrix.trans``.
+
+    Raises
+    ------
+    ScheduleError
+        If TensorIR cannot place the copy there, or ``warps`` are not two positive numbers.
+    """
+    block = find_block(sch, block, "cooperative_copy")
+    find_loop(sch, loop, "cooperative_copy")
+    shared_out = _warps(sch, warps)
+    node = sch.get(block)
+    source = node.reads[0].source
+    copy = copy_of(bits_of(source), k_major, row_of(node, source, "reads"), swizzle)
+    with legal(f"cooperative_copy of block {node.name_hint}"):
+        sch.compute_at(block, loop, preserve_unit_loops=True)
+    set_swizzle(sch, block, 0, swizzle)
+    i, j = sch.get_loops(block)[-2:]
+    columns = int(sch.get(j).extent)
+    if columns * bits_of(source) % (8 * NUM_BANKS * BANK_BYTES) == 0:
+        copy = replace(copy, rows=1, neighbours=1)
+    vectors = columns // copy.vector
+    near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)
+    down, rows = sch.split(i, [None, copy.rows])
+    right, *across, lanes = sch.split(j, [None, near, copy.neighbours, copy.vector])
+    sch.reorder(down, right, across[0], rows, across[1], lanes)
+    found = spread(sch, sch.fuse(down, right, across[0], rows, across[1]), shared_out)
+    sch.unroll(found[0])
+    if copy.vector > 1:
+        sch.vectorize(lanes)
+    return CopyLoops(*found, lanes)
+
+
+def spread(sch: Any, loop: Any, warps: Sequence[int]) -> tuple[Any, Any, Any, Any]:
+    """Share a loop out to all threads, neighbours to neighbouring lanes; the rest goes first."""
+    rest, y, z, x = sch.split(loop, [None, *warps, WARP_SIZE])
+    sch.bind(y, "threadIdx.y")
+    sch.bind(z, "threadIdx.z")
+    sch.bind(x, "threadIdx.x")
+    return rest, y, z, x
+
+
+def bits_of(buffer: Any) -> int:
+    """Bits of an element."""
+    return np.dtype(str(buffer.dtype)).itemsize * 8
+
+
+def row_of(block: Any, buffer: Any, kind: str) -> int:
+    """Elements of a buffer that are neighbours along the innermost iterator of a copy."""
+    (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
+    inner = block.iter_vars[-1]
+    for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
+        if placeholder_extent(extent) > 1 or placeholder_extent(inner.dom.extent) == 1:
+            along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
+            return placeholder_extent(extent) if inner.var.same_as(along) else 1
+    return 1
+
+
+def _warps(sch: Any, warps: Sequence[int] | None) -> list[int]:
+    if warps is None:
+        return _bound(sch)
+    given = [whole(one) for one in warps]
+    if len(given) != 2 or any(one is None or one < 1 for one in given):
+        raise ScheduleError(f"warps are two numbers, along threadIdx.y and .z, not {warps!r}.")
+    return [int(one) for one in given if one is not None]
+
+
+def _bound(sch: Any) -> list[int]:
+    """Extents of ``threadIdx.y`` and ``threadIdx.z`` in the function, 1 where nothing is bound."""
+    found = dict.fromkeys(_WARPS, 1)
+
+    def visit(node: tirx.For) -> None:
+        if (tag := thread_tag(node)) in found:
+            found[tag] = max(found[tag], int(node.extent))
+
+    for _, func in sch.mod.functions_items():
+        tvm_ffi.structural_walk(func.body, [(tirx.For, visit)])
+    return [found[tag] for tag in _WARPS]
