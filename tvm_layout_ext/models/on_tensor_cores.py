@@ -80,10 +80,13 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
     told = []
     arch = architecture(str(target.attrs["arch"]))
     for name, product in products.items():
-        config = configuration(product, arch) if whole is None else _OF_ANY_SIZE
+        windows = bool(copies) and sum(product.extents[i] > 1 for i in product.depth) > 1
+        config = configuration(product, arch, windows) if whole is None else _OF_ANY_SIZE
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
         if warpgroups:
-            config |= _wgmma(product, arch, bool(copies))
+            if windows:
+                return None  # TMA copies boxes, and windows of several pixels are none.
+            config |= _wgmma(product, arch)
             tile = config.get("wgmma", gemm.NONE)
             if tile == gemm.NONE:
                 return None
@@ -98,8 +101,14 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
     return Scheduled(sch, "; ".join(told))
 
 
-def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
-    """The legal configuration of the fewest modelled cycles; ScheduleError if none is legal."""
+def configuration(
+    product: Contraction, arch: Architecture, windows: bool = False
+) -> dict[str, Any]:
+    """The legal configuration of the fewest modelled cycles; ScheduleError if none is legal.
+
+    Places in windows take registers, which the sums of large tiles leave none: a convolution of 128
+    filters took 181 us by tiles of 128x128, as many products of 64 filters 52 by tiles of 128x64.
+    """
     batch = prod(product.extents[i] for i in product.batch)
     if batch > (most := LAUNCH_LIMITS["blockIdx.z"]):
         raise ScheduleError(
@@ -107,6 +116,8 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
         )
     best, least, why = None, float("inf"), ""
     for config in _configurations():
+        if windows and config["tile_n"] > 64:
+            continue
         refusal = _refusal(product, config, arch)
         if refusal:
             why = why or refusal
@@ -122,10 +133,8 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
     return best
 
 
-def _wgmma(product: Contraction, arch: Architecture, windows: bool) -> dict[str, Any]:
+def _wgmma(product: Contraction, arch: Architecture) -> dict[str, Any]:
     """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal."""
-    if windows and sum(product.extents[i] > 1 for i in product.depth) > 1:
-        return {}  # TMA copies boxes, and windows of several pixels are none.
     sides = ((product.a, product.rows), (product.b, product.columns))
     if product.sums not in ("float32", "int32") or not all(
         _is_matrix(product, *side) for side in sides
