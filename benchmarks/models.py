@@ -220,9 +220,7 @@ def told(row: dict[str, Any]) -> str:
 
 def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    only: Annotated[
-        str, typer.Option(help="Parts of names of models to run, with | between them.")
-    ] = "",
+    only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
 ) -> None:
     """Build all models at once, each in a process, then time one after the other."""

@@ -155,7 +155,7 @@ class AttentionPlan:
 
 def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
     shape = tuple(int(n) for n in buffer.shape)
-    return BoxedBuffer(buffer, shape, tuple(indices), moving, shape)
+    return BoxedBuffer(buffer, tuple(indices), moving, shape)
 
 
 def fit_attention(attention: Attention, gpu: Architecture) -> AttentionPlan:
