@@ -1,13 +1,15 @@
 """Check the GEMM of warpgroups against float64 and time it beside cuBLAS, under a watchdog.
 
-``python -m benchmarks.hopper_check [--out FILE]`` runs all cases one after the other in a process
-of its own. A kernel that never ends would hold the GPU: the process is ended when a case takes
-longer than ``--limit`` seconds, and another one goes on with the next case.
+``python -m benchmarks.hopper_check [--cases few] [--out FILE]`` runs cases one after the other in a
+process of its own. A kernel that never ends would hold the GPU: the process is ended when a case
+takes longer than ``--limit`` seconds, and another one goes on with the next case. Products of few
+rows read other weights in every call, so that they come from memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -17,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gemm_gpu import operands, torch_product
+from benchmarks.gemm_kernels import Case
 from benchmarks.memory_bound import provenance
 
 #: Sizes of the project's tables, and others drawn once: sides of 256 to 16384, ragged ones too.
@@ -68,16 +72,33 @@ def _case(shape: Any, layout: str = "nt", dtype: str = "float16", **more: Any) -
     return {"shape": shape, "layout": layout, "dtype": dtype, "more": more}
 
 
-_ALL = (
-    *(_case(shape) for shape in (*_TABLE, *_DRAWN)),
-    *(_case(shape, "nn") for shape in (*_TABLE[:5], *_DRAWN[:3])),
-    *(_case(shape, "nt", "bfloat16") for shape in _TABLE[1:4]),
-    *(
+#: Rows of a product below which weights are read from memory, and bytes of them all.
+_FEW, _WEIGHTS = 128, 400_000_000
+#: Cycles in which the host queues the launches of a measurement.
+_QUEUED = 2_000_000
+#: Cases by name.
+_CASES = {
+    "large": (
+        *(_case(shape) for shape in (*_TABLE, *_DRAWN)),
+        *(_case(shape, "nn") for shape in (*_TABLE[:5], *_DRAWN[:3])),
+        *(_case(shape, "nt", "bfloat16") for shape in _TABLE[1:4]),
+    ),
+    "compared": tuple(
         _case(shape, wgmma=tile, split_k=slices)
         for shape, chosen in _COMPARED.items()
         for tile, slices in chosen
     ),
-)
+    "few": tuple(
+        _case((m, n, k))
+        for n, k in ((4096, 4096), (11008, 4096), (4096, 14336))
+        for m in (1, 4, 16, 64, 128)
+    ),
+    "types": tuple(
+        _case((side, side, side), "nt", dtype)
+        for dtype in ("float8_e4m3fn", "int8", "float32")
+        for side in (1024, 4096, 8192)
+    ),
+}
 
 
 def _built(case: Any) -> Any:
@@ -99,36 +120,68 @@ def _built(case: Any) -> Any:
 
 def _run(case: Any) -> dict[str, Any]:
     import torch
-    import tvm
 
     kernel, config = _built(case)
     m, n, k = case["shape"]
-    kind = getattr(torch, case["dtype"])
-    a = torch.randn((m, k), device="cuda").to(kind)
-    b = torch.randn((n, k) if case["layout"] == "nt" else (k, n), device="cuda").to(kind)
+    of = Case((m, n, k), "", case["dtype"], case["layout"])
+    a, b = operands(of)
     right = b.t() if case["layout"] == "nt" else b
-    c = torch.full((m, n), float("nan"), dtype=kind, device="cuda")
-    views = [tvm.runtime.from_dlpack(x) for x in (a, b, c)]
+    poison = 77 if of.result == "int32" else float("nan")
+    c = torch.full((m, n), poison, dtype=getattr(torch, of.result), device="cuda")
+    views = [_view(x) for x in (a, b, c)]
     kernel(*views)
     torch.cuda.synchronize()
-    found: dict[str, Any] = {"wrong": _wrong(a, right, c, k), "config": config}
+    found: dict[str, Any] = {"wrong": _wrong(a, right, c, k, of.operand), "config": config}
     first = c.clone()
-    out = torch.empty_like(c)
-    calls = {"ours": lambda: kernel(*views), "cublas": lambda: torch.matmul(a, right, out=out)}
-    for name, seconds in _seconds(calls, 2 * m * n * k).items():
+    others = [b.clone() for _ in range(_WEIGHTS // b.nbytes if m <= _FEW else 0)] or [b]
+    weights = [_view(x) for x in others]
+    ours = _turns([lambda one=one: kernel(views[0], one, views[2]) for one in weights])
+    calls = {"ours": ours, "cublas": _turns([torch_product(of, a, one) for one in others])}
+    times = _seconds(calls, 2 * m * n * k)
+    for name, seconds in times.items():
         found[name] = round(2 * m * n * k / seconds / 1e12, 1)
+        found[f"{name}_us"] = round(seconds * 1e6, 2)
+    moved = a.nbytes + b.nbytes + c.nbytes
+    found["terabytes"] = round(moved / times["ours"] / 1e12, 2)
     found["host_us"] = round(_host_seconds(calls["ours"]) * 1e6, 1)
-    found["ratio"] = round(found["ours"] / found["cublas"], 3)
+    found["ratio"] = round(times["cublas"] / times["ours"], 3)
+    kernel(*views)
     found["repeats"] = bool(torch.equal(first, c))
     return found
 
 
-def _wrong(a: Any, right: Any, c: Any, k: int) -> int:
-    """Elements that differ from float64 by more than sums in float32 and a rounding do."""
+def _turns(calls: Any) -> Any:
+    """Call one after the other, a turn each time."""
+    turns = itertools.cycle(calls)
+    return lambda: next(turns)()
+
+
+def _view(x: Any) -> Any:
+    """A tensor of torch as TVM's; DLPack has no 8-bit floats."""
+    import torch
+    import tvm
+
+    name = str(x.dtype).removeprefix("torch.")
+    if not name.startswith("float8"):
+        return tvm.runtime.from_dlpack(x)
+    return tvm.runtime.from_dlpack(x.view(torch.uint8))._create_view(tuple(x.shape), name)
+
+
+def _wrong(a: Any, right: Any, c: Any, k: int, dtype: str) -> int:
+    """Elements that differ from float64 by more than sums in float32 and a rounding do.
+
+    Tensor cores cut products of fp8 off 13 bits after the point of the largest, and the sum with
+    them, once for 32 terms; sums of tf32 twice as often as those of f16.
+    """
     import torch
 
-    want = a.double() @ right.double()
-    bound = 2 * torch.finfo(c.dtype).eps * want.abs() + 2.0**-20 * k
+    want = a.float().double() @ right.float().double()
+    exact = c.dtype == torch.int32
+    relative = 0.0 if exact else 2 * torch.finfo(c.dtype).eps
+    if dtype.startswith("float8"):
+        relative += k / 32 * 2.0**-13
+    step = 2.0**-12 if dtype.startswith("float8") else 2.0**-19 if dtype == "float32" else 2.0**-20
+    bound = relative * want.abs() + (0 if exact else step * k)
     return int((~((c.double() - want).abs() <= bound)).sum())
 
 
@@ -152,6 +205,8 @@ def _seconds(calls: Any, flops: int) -> dict[str, float]:
     for turn in range(12):
         for name, call in calls.items():
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            # Launches are queued meanwhile, so that the host is not what is timed.
+            torch.cuda._sleep(_QUEUED)
             begin.record()
             for _ in range(number):
                 call()
@@ -196,18 +251,21 @@ def _watched(cases: list[Any], limit: float) -> Any:
 def main() -> None:
     """Run all cases and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", nargs="*", choices=sorted(_CASES), default=sorted(_CASES))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--limit", type=float, default=60.0)
     given = parser.parse_args()
     begun, rows = time.time(), []
-    for case, found in _watched(list(_ALL), given.limit):
+    cases = [case for name in given.cases for case in _CASES[name]]
+    for case, found in _watched(cases, given.limit):
         rows.append(case | found)
         m, n, k = case["shape"]
         v = found.get("config", {})
         tile = f"{v.get('wgmma')} split {v.get('split_k')} group {v.get('group')}"
         told = found.get("error") or (
             f"wrong {found['wrong']} same {found['repeats']} {found['ours']:6.1f} / "
-            f"{found['cublas']:6.1f} = {found['ratio']:.3f} host {found['host_us']} us"
+            f"{found['cublas']:6.1f} = {found['ratio']:.3f}, {found['ours_us']} us, "
+            f"{found['terabytes']} TB/s, host {found['host_us']} us"
         )
         where = f"{m}x{n}x{k} {case['layout']} {case['dtype']}"
         print(f"{time.time() - begun:5.0f} s {where:34} {tile:24} {told}", flush=True)

@@ -84,21 +84,20 @@ class Bench:
         source = draw((size // 4,), "float32")
         return {limit.name: self.reader(limit, source) for limit in limits.READS}
 
-    def copies(self, size: int) -> dict[str, Call]:
+    def copies(self, size: int, *, ours: bool = True) -> dict[str, Call]:
         """Bind every kernel that copies ``size`` bytes in all: half are read, half written."""
         import torch
 
         source = draw((size // 32 * 4,), "float32")
         target = torch.empty_like(source)
-        ours = built(copied(tuple(source.shape), "float32"))
-        views = [tvm.runtime.from_dlpack(tensor) for tensor in (source, target)]
-        return {
-            "limit: torch copy": lambda: target.copy_(source),
-            "limit: our copy": lambda: ours(*views),
-            **{
-                limit.name: limits.launcher(self.cubin, limit, source, target)
-                for limit in limits.COPIES
-            },
+        calls: dict[str, Call] = {"limit: torch copy": lambda: target.copy_(source)}
+        if ours:
+            kernel = built(copied(tuple(source.shape), "float32"))
+            views = [tvm.runtime.from_dlpack(tensor) for tensor in (source, target)]
+            calls["limit: our copy"] = lambda: kernel(*views)
+        return calls | {
+            limit.name: limits.launcher(self.cubin, limit, source, target)
+            for limit in limits.COPIES
         }
 
     def limits(self, row: Row) -> tuple[dict[str, Call], dict[str, float]]:

@@ -10,7 +10,17 @@ from typing import Any
 import tvm
 from tvm.relax.frontend import nn
 
-__all__ = ["MODELS", "Model", "block", "convolution", "head", "mlp"]
+__all__ = [
+    "MODELS",
+    "Model",
+    "block",
+    "bottleneck",
+    "convolution",
+    "encoder",
+    "head",
+    "llama",
+    "mlp",
+]
 
 
 @dataclass(frozen=True)
@@ -86,17 +96,111 @@ class _Convolution(nn.Module):  # type: ignore[misc]
         return nn.op.relu(self.two(nn.op.relu(self.one(x))) + x)
 
 
+class _Llama(nn.Module):  # type: ignore[misc]
+    """A decoder layer: grouped queries over a cache, rotated by position, and a gated MLP."""
+
+    def __init__(self, dims: int, heads: int, groups: int, wide: int, dtype: str) -> None:
+        self.heads, self.groups, self.size = heads, groups, dims // heads
+        self.norm1 = nn.RMSNorm(dims, axes=-1, epsilon=1e-5, bias=False, dtype=dtype)
+        self.norm2 = nn.RMSNorm(dims, axes=-1, epsilon=1e-5, bias=False, dtype=dtype)
+        self.qkv = nn.Linear(dims, (heads + 2 * groups) * self.size, bias=False, dtype=dtype)
+        self.out = nn.Linear(dims, dims, bias=False, dtype=dtype)
+        self.gate = nn.Linear(dims, 2 * wide, bias=False, dtype=dtype)
+        self.down = nn.Linear(wide, dims, bias=False, dtype=dtype)
+
+    def forward(self, x: nn.Tensor, turns: nn.Tensor, keys: Any, values: Any) -> nn.Tensor:
+        b, t, d = x.shape
+        op, h, g, size = nn.op, self.heads, self.groups, self.size
+        qkv = op.reshape(self.qkv(self.norm1(x)), (b, t, h + 2 * g, size))
+        q, k, v = op.split(qkv, [h, h + g], axis=2)
+        q, k = self.turned(q, turns), self.turned(k, turns)
+        q, k, v = (op.permute_dims(one, (0, 2, 1, 3)) for one in (q, k, v))
+        if t == 1:
+            k, v = op.concat([keys, k], dim=2), op.concat([values, v], dim=2)
+        k, v = (op.repeat(one, h // g, axis=1) for one in (k, v))
+        scores = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2))) * size**-0.5
+        if t != 1:
+            scores = scores + op.triu(op.full((t, t), -60000.0, x.dtype), diagonal=1)
+        mixed = op.matmul(op.softmax(scores, axis=-1), v)
+        x = x + self.out(op.reshape(op.permute_dims(mixed, (0, 2, 1, 3)), (b, t, d)))
+        gate, up = op.split(self.gate(self.norm2(x)), 2, axis=-1)
+        return x + self.down(op.silu(gate) * up)
+
+    def turned(self, x: nn.Tensor, turns: nn.Tensor) -> nn.Tensor:
+        """Rotate halves of each head; ``turns`` has cosines and sines by position."""
+        cosine, sine = nn.op.split(turns, 2, axis=0)
+        first, second = nn.op.split(x, 2, axis=-1)
+        parts = [first * cosine - second * sine, second * cosine + first * sine]
+        return nn.op.concat(parts, dim=-1)
+
+
+class _Encoder(nn.Module):  # type: ignore[misc]
+    """An encoder layer with biases; norms are before its parts, as ViT has them, or behind."""
+
+    def __init__(self, dims: int, heads: int, before: bool, dtype: str) -> None:
+        self.heads, self.before = heads, before
+        self.norm1 = nn.LayerNorm(dims, dtype=dtype)
+        self.norm2 = nn.LayerNorm(dims, dtype=dtype)
+        self.qkv = nn.Linear(dims, 3 * dims, dtype=dtype)
+        self.out = nn.Linear(dims, dims, dtype=dtype)
+        self.up = nn.Linear(dims, 4 * dims, dtype=dtype)
+        self.down = nn.Linear(4 * dims, dims, dtype=dtype)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        if self.before:
+            x = x + self.mixed(self.norm1(x))
+            return x + self.down(nn.op.gelu(self.up(self.norm2(x))))
+        x = self.norm1(x + self.mixed(x))
+        return self.norm2(x + self.down(nn.op.gelu(self.up(x))))
+
+    def mixed(self, x: nn.Tensor) -> nn.Tensor:
+        """Attention."""
+        b, t, d = x.shape
+        size = d // self.heads
+        qkv = nn.op.reshape(self.qkv(x), (b, t, 3 * self.heads, size))
+        parts = nn.op.split(nn.op.permute_dims(qkv, (0, 2, 1, 3)), 3, axis=1)
+        scores = nn.op.matmul(parts[0], nn.op.permute_dims(parts[1], (0, 1, 3, 2))) * size**-0.5
+        mixed = nn.op.matmul(nn.op.softmax(scores, axis=-1), parts[2])
+        return self.out(nn.op.reshape(nn.op.permute_dims(mixed, (0, 2, 1, 3)), (b, t, d)))
+
+
+class _Bottleneck(nn.Module):  # type: ignore[misc]
+    """Two blocks of a ResNet-50 with their norms folded, the second of half the resolution."""
+
+    def __init__(self, channels: int, dtype: str) -> None:
+        def conv(inside: int, out: int, size: int, stride: int = 1) -> nn.Conv2D:
+            return nn.Conv2D(inside, out, size, stride, size // 2, dtype=dtype)
+
+        wide, narrow = 4 * channels, 2 * channels
+        self.one = conv(wide, channels, 1)
+        self.two = conv(channels, channels, 3)
+        self.three = conv(channels, wide, 1)
+        self.four = conv(wide, narrow, 1)
+        self.five = conv(narrow, narrow, 3, 2)
+        self.six = conv(narrow, 2 * wide, 1)
+        self.aside = conv(wide, 2 * wide, 1, 2)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        relu = nn.op.relu
+        x = relu(self.three(relu(self.two(relu(self.one(x))))) + x)
+        return relu(self.six(relu(self.five(relu(self.four(x))))) + self.aside(x))
+
+
 def _exported(
-    module: nn.Module, shape: Sequence[Any], dtype: str, torch: Callable[..., Any]
+    module: nn.Module,
+    shape: Sequence[Any],
+    dtype: str,
+    torch: Callable[..., Any],
+    name: str = "x",
+    others: Sequence[tuple[str, tuple[Any, ...]]] = (),
 ) -> Model:
-    spec = {"forward": {"x": nn.spec.Tensor(shape, dtype)}}
-    if isinstance(module, _Head):
-        spec = {"forward": {"tokens": nn.spec.Tensor(shape, dtype)}}
+    given = [(name, tuple(shape), dtype), *((one, extents, dtype) for one, extents in others)]
+    spec = {"forward": {one: nn.spec.Tensor(extents, kind) for one, extents, kind in given}}
     mod, parameters = module.export_tvm(spec=spec)
     named = {gv.name_hint: func for gv, func in mod.functions.items()}
     main = named.pop("forward").with_attr("global_symbol", "main")
     shapes = [(tuple(p.shape), str(p.dtype)) for _, p in parameters]
-    inputs = ((tuple(shape), dtype), *shapes)
+    inputs = (*((extents, kind) for _, extents, kind in given), *shapes)
     return Model(tvm.IRModule({"main": main, **named}), inputs, torch)
 
 
@@ -135,7 +239,7 @@ def head(tokens: Any, words: int, dims: int, dtype: str = "float16") -> Model:
         found = f.rms_norm(f.embedding(x, embed), (dims,), norm, 1e-5)
         return torch.softmax(f.linear(found, weight), -1)
 
-    return _exported(_Head(words, dims, dtype), (tokens,), "int32", run)
+    return _exported(_Head(words, dims, dtype), (tokens,), "int32", run, "tokens")
 
 
 def convolution(batch: int, channels: int, size: int, dtype: str = "float16") -> Model:
@@ -148,6 +252,96 @@ def convolution(batch: int, channels: int, size: int, dtype: str = "float16") ->
     return _exported(_Convolution(channels, dtype), (batch, channels, size, size), dtype, run)
 
 
+def llama(
+    batch: Any,
+    tokens: Any,
+    past: Any = 0,
+    dims: int = 4096,
+    heads: int = 32,
+    groups: int = 8,
+    wide: int = 14336,
+    dtype: str = "float16",
+) -> Model:
+    """A decoder layer, of a whole prompt or, where ``tokens`` is 1, of one token after others."""
+    size = dims // heads
+
+    def turned(torch: Any, x: Any, turns: Any) -> Any:
+        first, second = x.chunk(2, -1)
+        return torch.cat(
+            [first * turns[0] - second * turns[1], second * turns[0] + first * turns[1]], -1
+        )
+
+    def run(torch: Any, x: Any, turns: Any, keys: Any, values: Any, *p: Any) -> Any:
+        f = torch.nn.functional
+        b, t, d = x.shape
+        n1, n2, qkv, out, gate, down = p
+        parts = f.linear(f.rms_norm(x, (d,), n1, 1e-5), qkv).reshape(b, t, -1, size)
+        q, k, v = parts.split([heads, groups, groups], 2)
+        q, k = turned(torch, q, turns), turned(torch, k, turns)
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+        if t == 1:
+            k, v = torch.cat([keys, k], 2), torch.cat([values, v], 2)
+        k, v = (one.repeat_interleave(heads // groups, 1) for one in (k, v))
+        mixed = f.scaled_dot_product_attention(q, k, v, is_causal=t != 1)
+        x = x + f.linear(mixed.transpose(1, 2).reshape(b, t, d), out)
+        first, second = f.linear(f.rms_norm(x, (d,), n2, 1e-5), gate).chunk(2, -1)
+        return x + f.linear(f.silu(first) * second, down)
+
+    module = _Llama(dims, heads, groups, wide, dtype)
+    cache = (batch, groups, past if tokens == 1 else 1, size)
+    others = [("turns", (2, tokens, 1, size // 2)), ("keys", cache), ("values", cache)]
+    return _exported(module, (batch, tokens, dims), dtype, run, others=others)
+
+
+def encoder(
+    batch: int, tokens: int, dims: int, heads: int, before: bool, dtype: str = "float16"
+) -> Model:
+    """An encoder layer."""
+
+    def run(torch: Any, x: Any, *p: Any) -> Any:
+        f = torch.nn.functional
+        b, t, d = x.shape
+
+        def norm(value: Any, at: int) -> Any:
+            return f.layer_norm(value, (d,), *p[at : at + 2])
+
+        def mixed(value: Any) -> Any:
+            parts = f.linear(value, *p[4:6]).reshape(b, t, 3, heads, d // heads)
+            q, k, v = parts.permute(2, 0, 3, 1, 4)
+            found = f.scaled_dot_product_attention(q, k, v)
+            return f.linear(found.transpose(1, 2).reshape(b, t, d), *p[6:8])
+
+        def fed(value: Any) -> Any:
+            return f.linear(f.gelu(f.linear(value, *p[8:10])), *p[10:12])
+
+        if before:
+            x = x + mixed(norm(x, 0))
+            return x + fed(norm(x, 2))
+        x = norm(x + mixed(x), 0)
+        return norm(x + fed(x), 2)
+
+    return _exported(_Encoder(dims, heads, before, dtype), (batch, tokens, dims), dtype, run)
+
+
+def bottleneck(batch: int, channels: int, size: int, dtype: str = "float16") -> Model:
+    """Two blocks of a ResNet-50."""
+
+    def run(torch: Any, x: Any, *p: Any) -> Any:
+        f = torch.nn.functional
+
+        def conv(value: Any, at: int, stride: int = 1) -> Any:
+            weight, bias = p[2 * at : 2 * at + 2]
+            return f.conv2d(value, weight, bias, stride, weight.shape[-1] // 2)
+
+        y = f.relu(conv(f.relu(conv(x, 0)), 1))
+        x = f.relu(conv(y, 2) + x)
+        y = f.relu(conv(f.relu(conv(x, 3)), 4, 2))
+        return f.relu(conv(y, 5) + conv(x, 6, 2))
+
+    module = _Bottleneck(channels, dtype)
+    return _exported(module, (batch, 4 * channels, size, size), dtype, run)
+
+
 #: By the name in the table.
 MODELS: dict[str, Callable[[], Model]] = {
     "block 1024, 128 tokens": partial(block, 128, 1024, 16),
@@ -156,4 +350,10 @@ MODELS: dict[str, Callable[[], Model]] = {
     "mlp f32, 512x784, 4096 wide": partial(mlp, 512, 784, 4096, 784),
     "head 2048x32000, 64 tokens": partial(head, 64, 32000, 2048),
     "conv 64, 32x56x56": partial(convolution, 32, 64, 56),
+    "ResNet-50 blocks, 64x256x56x56": partial(bottleneck, 64, 64, 56),
+    "ViT-B/16 layer, 32x197": partial(encoder, 32, 197, 768, 12, True),
+    "BERT-base layer, 8x384": partial(encoder, 8, 384, 768, 12, False),
+    "LLaMA layer, prompt of 2048": partial(llama, 1, 2048),
+    "LLaMA layer, 1 token after 2047": partial(llama, 1, 1, 2047),
+    "LLaMA layer, 16 tokens after 2047": partial(llama, 16, 1, 2047),
 }

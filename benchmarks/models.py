@@ -1,15 +1,17 @@
-"""Time whole models: ours beside dlight, torch eager and torch.compile, in one process.
+"""Time whole models: ours beside dlight, torch eager and torch.compile.
 
 ``python -m benchmarks.models --out FILE`` needs a CUDA GPU and torch; ``--dry-run`` builds
 everything without either. Each model is compiled by ``tlx.relax_pipeline`` and by TVM's own
-pipeline for CUDA, and runs as a whole. Kernel times are those of torch's profiler, summed: of each
-name the median over the runs, times how often a run launches it. Outputs are compared with torch in
-float32; torch's own error in the model's type stands beside.
+pipeline for CUDA, and runs as a whole, in a process of its own beside its peers. Kernel times are
+those of torch's profiler, summed: of each name the median over the runs, times how often a run
+launches it. Outputs are compared with torch in float32; torch's own error in the model's type
+stands beside.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
 import time
 from collections import defaultdict
@@ -29,7 +31,9 @@ from benchmarks.model_zoo import MODELS, Model
 from tvm_layout_ext.text import columns
 
 #: Runs before, and while, kernels are counted.
-WARM_UP, REPEATS = 3, 15
+WARM_UP, REPEATS, FEW = 2, 15, 3
+#: Seconds after which whoever waits for the others gives up.
+WAIT = 140
 #: Functions of a model that are told, the slowest first.
 TOLD = 12
 
@@ -67,7 +71,7 @@ def inputs_of(model: Model) -> list[np.ndarray]:
     return found
 
 
-def profile(call: Callable[[], Any]) -> dict[str, list[float]]:
+def profile(call: Callable[[], Any], repeats: int = REPEATS) -> dict[str, list[float]]:
     """Microseconds of each kernel of a run, summed by its name, one number a run."""
     import torch
     from torch.profiler import ProfilerActivity
@@ -75,18 +79,22 @@ def profile(call: Callable[[], Any]) -> dict[str, list[float]]:
     for _ in range(WARM_UP):
         call()
     torch.cuda.synchronize()
-    runs: dict[str, list[float]] = defaultdict(list)
-    for _ in range(REPEATS):
-        with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as prof:
+    with torch.profiler.profile(activities=[ProfilerActivity.CUDA]) as prof:
+        for _ in range(repeats):
             call()
-            torch.cuda.synchronize()
-        sums: dict[str, float] = defaultdict(float)
-        for event in prof.events():
-            if event.device_type == torch.autograd.DeviceType.CUDA:
-                sums[event.name] += event.device_time_total
-        for name, value in sums.items():
-            runs[name].append(value)
-    return dict(runs)
+        torch.cuda.synchronize()
+    times: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in prof.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times[event.name].append((event.time_range.start, event.device_time_total))
+    runs: dict[str, list[float]] = {}
+    for name, found in times.items():
+        each = max(1, len(found) // repeats)
+        found.sort()
+        runs[name] = [
+            sum(one for _, one in found[i : i + each]) for i in range(0, len(found), each)
+        ]
+    return runs
 
 
 def wall(call: Callable[[], Any]) -> float:
@@ -143,22 +151,46 @@ def errors_of(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     }
 
 
-def measured(name: str, model: Model, executables: dict[str, Any]) -> dict[str, Any]:
-    """Sums, errors, wall times and kernels of each contestant."""
+def measured(name: str, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Sums, errors, wall times and kernels of each contestant; dlight's are run a few times."""
+    errors = errors_of(calls)
+    del calls["float32"]
+    kernels = {
+        who: {
+            k: statistics.median(v)
+            for k, v in profile(call, FEW if who == "dlight" else REPEATS).items()
+        }
+        for who, call in calls.items()
+    }
+    walls = {who: wall(call) for who, call in calls.items()}
+    sums = {who: sum(times.values()) for who, times in kernels.items()}
+    return {"model": name, "sums": sums, "wall": walls, "errors": errors, "kernels": kernels}
+
+
+def work(name: str, ready: Any, turn: Any, rows: Any) -> None:
+    """Build a model; once all processes have built theirs, measure it when it is its turn."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with torch.no_grad():
-        calls = calls_of(model, executables)
-        errors = errors_of(calls)
-        del calls["float32"]
-        kernels = {
-            who: {k: statistics.median(v) for k, v in profile(call).items()}
-            for who, call in calls.items()
-        }
-        walls = {who: wall(call) for who, call in calls.items()}
-    sums = {who: sum(times.values()) for who, times in kernels.items()}
-    return {"model": name, "sums": sums, "wall": walls, "errors": errors, "kernels": kernels}
+    row: dict[str, Any] = {"model": name}
+    calls: dict[str, Callable[[], Any]] = {}
+    try:
+        executables, choices, seconds = built(model := MODELS[name](), tlx.default_target())
+        row |= {"choices": choices, "compile": seconds}
+        with torch.no_grad():
+            calls = calls_of(model, executables)
+            calls["torch.compile"]()
+            torch.cuda.synchronize()
+    except Exception as error:  # Others are to be measured all the same.
+        row["failed"] = f"{type(error).__name__} {str(error)[-500:]}"
+    ready.wait(WAIT)
+    if calls:
+        try:
+            with turn, torch.no_grad():
+                row |= measured(name, calls)
+        except (RuntimeError, AssertionError) as error:
+            row["failed"] = str(error)[-500:]
+    rows.put(row)
 
 
 def by_function(kernels: dict[str, float]) -> dict[str, float]:
@@ -191,27 +223,38 @@ def main(
     only: Annotated[str, typer.Option(help="Part of the names of the models to run.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
 ) -> None:
-    """Build and time every model."""
-    target = tlx.default_target()
-    rows = []
-    for name, make in MODELS.items():
-        if only not in name:
-            continue
-        model = make()
-        executables, choices, seconds = built(model, target)
-        print(name, "compiled in", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
-        if dry_run:
+    """Build all models at once, each in a process, then time one after the other."""
+    names = [name for name in MODELS if only in name]
+    if dry_run:
+        for name in names:
+            _, choices, seconds = built(MODELS[name](), tlx.default_target())
+            print(name, "compiled in", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
             print("\n".join(f"  {k}: {v}" for k, v in choices.items()), flush=True)
-            continue
-        try:
-            row = measured(name, model, executables)
-        except (RuntimeError, AssertionError) as error:
-            print(f"{name} fails: {str(error)[-500:]}", flush=True)
-            continue
-        rows.append({**row, "choices": choices, "compile": seconds})
-        print(told(rows[-1]), flush=True)
+        return
+    context = multiprocessing.get_context("spawn")
+    ready, turn, queue = context.Barrier(len(names)), context.Lock(), context.Queue()
+    for name in names:
+        context.Process(target=work, args=(name, ready, turn, queue), daemon=True).start()
+    rows = []
+    for _ in names:
+        row = queue.get(timeout=WAIT)
+        print(told(row) if "sums" in row else f"{row['model']} fails: {row['failed']}", flush=True)
+        rows.append(row)
         if out is not None:
             out.write_text(json.dumps({**provenance("models"), "rows": rows}, indent=1))
+    print(table(rows), flush=True)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Sums of all models side by side."""
+    who = ("ours", "dlight", "torch eager", "torch.compile")
+    lines = [
+        [row["model"], *(f"{row['sums'].get(one, float('nan')):.1f}" for one in who)]
+        + [f"{row['errors'].get(one, float('nan')):.1e}" for one in ("ours", "torch eager")]
+        for row in sorted(rows, key=lambda one: list(MODELS).index(one["model"]))
+        if "sums" in row
+    ]
+    return columns(["kernels, us", *who, "error of ours", "of torch"], lines)
 
 
 if __name__ == "__main__":

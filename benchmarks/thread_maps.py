@@ -197,7 +197,7 @@ def wrong(
         want = [want[1], want[1]]
     for ours, theirs in zip(got, want, strict=True):
         here, there = ours.double(), theirs.double()
-        is_sum = one.kind == "sum" and theirs.is_floating_point()
+        is_sum = one.kind in ("sum", "mean") and theirs.is_floating_point()
         off = ~((here - there).abs() <= (1e-3 * max(1.0, float(there.abs().max())) * is_sum))
         if bool(off.any()):
             return f"WrongResult: {int(off.sum()):,} of {ours.numel():,} elements differ"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -25,11 +25,15 @@ class Program:
     Attributes
     ----------
     kind : str
-        ``copy`` (or cast), ``permute``, ``bias``, ``slice``, ``sum``, ``max`` or ``argmax``.
+        ``copy`` (or cast), ``permute``, ``bias``, ``slice``, ``pad``, ``concat``, ``broadcast``,
+        ``sum``, ``mean``, ``max`` or ``argmax``.
     shape : tuple of int
+        Of the first input.
     dtype : str
     axes : tuple of int
-        The order of a permutation, or the axes that are reduced; of a slice, its shape.
+        The order of a permutation, or the axes that are reduced; of a slice or a broadcast, the
+        shape of the result; of a pad, what each axis gets on both sides; of a concatenation, the
+        axis and how much of it the second input has.
     to : str
         Type of the result, of a copy.
     """
@@ -44,17 +48,25 @@ class Program:
     def name(self) -> str:
         """Such as ``sum-300000x257-float16-1``."""
         sizes = "x".join(map(str, self.shape))
-        parts = [self.kind, sizes, self.dtype, "".join(map(str, self.axes)), self.to]
+        axes = ("x" if max(self.axes, default=0) > 9 else "").join(map(str, self.axes))
+        parts = [self.kind, sizes, self.dtype, axes, self.to]
         return "-".join(part for part in parts if part)
 
     @property
     def reduces(self) -> bool:
         """Whether it is a reduction."""
-        return self.kind in ("sum", "max", "argmax")
+        return self.kind in ("sum", "mean", "max", "argmax")
+
+    @property
+    def blocks(self) -> list[str]:
+        """Names of the blocks; a mean divides a sum."""
+        return ["S", "B"] if self.kind == "mean" else ["B"]
 
     def tensors(self) -> list[Any]:
-        """The input, or inputs, then the results; the block is ``B``."""
+        """The input, or inputs, then the results; the last block is ``B``."""
         a = te.placeholder(self.shape, self.dtype, "A")
+        if self.kind in _WINDOWS:
+            return _WINDOWS[self.kind](a, self.axes)
         if self.kind == "permute":
             shape = [self.shape[axis] for axis in self.axes]
             places = [self.axes.index(axis) for axis in range(len(self.shape))]
@@ -69,6 +81,7 @@ class Program:
         return [a, *self._reduced(a)]
 
     def _reduced(self, a: Any) -> list[Any]:
+        """The results of a reduction."""
         axes = [te.reduce_axis((0, self.shape[axis]), f"k{axis}") for axis in self.axes]
         kept = [n for axis, n in enumerate(self.shape) if axis not in self.axes] or [1]
 
@@ -79,9 +92,13 @@ class Program:
 
         if self.kind == "max":
             return [te.compute(kept, lambda *i: te.max(a[at(i)], axis=axes), "B")]
-        if self.kind == "sum":
+        if self.kind in ("sum", "mean"):
             wide = _SUMS.get(self.dtype, self.dtype)
-            return [te.compute(kept, lambda *i: te.sum(a[at(i)].astype(wide), axis=axes), "B")]
+            name = self.blocks[0]
+            total = te.compute(kept, lambda *i: te.sum(a[at(i)].astype(wide), axis=axes), name)
+            count = prod(self.shape[axis] for axis in self.axes)
+            divided = lambda *i: total[i] * tirx.const(1 / count, wide)  # noqa: E731
+            return [total if self.kind == "sum" else te.compute(kept, divided, "B")]
         best = te.comm_reducer(_larger, lambda i, v: (tirx.const(-1, i), tirx.min_value(v)))
         number = axes[0].var
         return list(te.compute(kept, lambda *i: best((number, a[at(i)]), axis=axes), "B"))
@@ -92,22 +109,30 @@ class Program:
 
     def torch(self, *inputs: Any) -> list[Any]:
         """The results by torch, as wide as ours."""
-        a = inputs[0]
-        if self.kind == "permute":
-            return [a.permute(self.axes).contiguous()]
-        if self.kind == "bias":
-            return [a + inputs[1]]
-        if self.kind == "slice":
-            return [a[tuple(slice(n) for n in self.axes)].contiguous()]
-        if self.kind == "copy":
-            return [a.to(_torch_type(self.to or self.dtype))]
-        if self.kind == "max":
-            return [a.amax(self.axes).reshape(self.results()[0][0])]
-        if self.kind == "argmax":
-            value, index = a.max(self.axes[0])
-            return [index, value]
-        wide = _torch_type(_SUMS.get(self.dtype, self.dtype))
-        return [a.sum(self.axes, dtype=wide).reshape(self.results()[0][0])]
+        return self.peer()(*inputs)
+
+    def peer(self) -> Callable[..., list[Any]]:
+        """What computes the results by torch, with nothing in it that torch cannot compile."""
+        import torch
+
+        axes, shape = self.axes, self.results()[0][0]
+        wide = getattr(torch, _SUMS.get(self.dtype, self.dtype))
+        to = getattr(torch, self.to or self.dtype)
+        window = tuple(slice(n) for n in axes)
+        around = [n for n in reversed(axes) for _ in range(2)]
+        return {
+            "permute": lambda a: [a.permute(axes).contiguous()],
+            "bias": lambda a, b: [a + b],
+            "slice": lambda a: [a[window].contiguous()],
+            "pad": lambda a: [torch.nn.functional.pad(a, around)],
+            "concat": lambda a, b: [torch.cat([a, b], axes[0])],
+            "broadcast": lambda a: [a.expand(shape).contiguous()],
+            "copy": lambda a: [a.to(to) if to != a.dtype else a.clone()],
+            "max": lambda a: [a.amax(axes).reshape(shape)],
+            "argmax": lambda a: [*a.max(axes[0])][::-1],
+            "sum": lambda a: [a.sum(axes, dtype=wide).reshape(shape)],
+            "mean": lambda a: [a.mean(axes, dtype=wide).reshape(shape)],
+        }[self.kind]
 
     def results(self) -> list[tuple[tuple[int, ...], str]]:
         """Shape and type of each result."""
@@ -116,8 +141,10 @@ class Program:
 
     def inputs(self) -> list[tuple[tuple[int, ...], str]]:
         """Shape and type of each input."""
-        own = [(self.shape, self.dtype)]
-        return own + ([(self.shape[-1:], self.dtype)] if self.kind == "bias" else [])
+        if self.kind == "mean":
+            return [(self.shape, self.dtype)]
+        count = 2 if self.kind == "argmax" else 1
+        return [(tuple(map(int, t.shape)), str(t.dtype)) for t in self.tensors()[:-count]]
 
     def bytes(self) -> int:
         """Bytes that have to move."""
@@ -134,10 +161,49 @@ def _larger(left: Any, right: Any) -> tuple[Any, Any]:
     return tirx.Select(ahead, left[0], right[0]), value
 
 
-def _torch_type(name: str) -> Any:
-    import torch
+def _padded(a: Any, widths: Sequence[int]) -> list[Any]:
+    """Zeros around an array."""
+    shape = [n + 2 * width for n, width in zip(a.shape, widths, strict=True)]
+    zero = tirx.const(0, str(a.dtype))
 
-    return getattr(torch, name)
+    def value(*i: Any) -> Any:
+        at = [index - width for index, width in zip(i, widths, strict=True)]
+        wide = [axis for axis, width in enumerate(widths) if width]
+        inside = [part for n in wide for part in (at[n] >= 0, at[n] < a.shape[n])]
+        return tirx.if_then_else(tirx.all(*inside), a[tuple(at)], zero) if wide else a[tuple(at)]
+
+    return [a, te.compute(shape, value, "B")]
+
+
+def _joined(a: Any, axes: Sequence[int]) -> list[Any]:
+    """Another array behind one, along an axis."""
+    axis, more = axes
+    shape = [n + more * (at == axis) for at, n in enumerate(a.shape)]
+    b = te.placeholder([more if at == axis else n for at, n in enumerate(a.shape)], a.dtype, "A2")
+    first = a.shape[axis]
+
+    def value(*i: Any) -> Any:
+        behind = tuple(index - first * (at == axis) for at, index in enumerate(i))
+        return tirx.if_then_else(i[axis] < first, a[i], b[behind])
+
+    return [a, b, te.compute(shape, value, "B")]
+
+
+def _repeated(a: Any, shape: Sequence[int]) -> list[Any]:
+    """An array along axes of which it has one element."""
+    at = [0 if int(n) == 1 else None for n in a.shape]
+
+    def value(*i: Any) -> Any:
+        return a[tuple(n if one is None else one for n, one in zip(i, at, strict=True))]
+
+    return [a, te.compute(shape, value, "B")]
+
+
+_WINDOWS: dict[str, Callable[[Any, Sequence[int]], list[Any]]] = {
+    "pad": _padded,
+    "concat": _joined,
+    "broadcast": _repeated,
+}
 
 
 def _listed() -> Iterator[Program]:

@@ -15,32 +15,33 @@ from typing import Any
 import numpy as np
 from tvm import s_tir
 
+from tvm_layout_ext.analysis.contraction import read_contraction
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTES, Architecture
+from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
+from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = ["NONE", "TILES", "check", "cycles", "fit", "multiply", "prune"]
 
 NONE = "none"
-#: Rows and columns of a tile.
+#: Rows and columns of a tile; of fewer than 64 rows the columns go to the instruction's rows.
 _TILES = (
     *((128, columns) for columns in (256, *range(240, 95, -16), 64)),
     *((256, columns) for columns in (128, 96, 64)),
     *((64, columns) for columns in (256, 128, 64)),
+    *((rows, columns) for rows in (8, 16, 24, 32, 48) for columns in (128, 64)),
 )
 TILES = tuple(f"{rows}x{columns}" for rows, columns in _TILES)
 _SIZES = dict(zip(TILES, _TILES, strict=True))
-DTYPES = ("float16", "bfloat16")
-#: Elements along K of a step: 128 bytes.
-_DEPTH = 64
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
-#: more than eight stages hide nothing more.
-_SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 8
-#: Products of a multiprocessor in a cycle, bytes that come to it out of L2 in one, and what a byte
-#: costs even so: tiles of 128x128 did 691 TFLOPS where those of 128x256 did 750 (float16, 4096^3,
-#: H200).
-_PRODUCTS, _BYTES, _BYTE = 2048, 60, 0.003
+#: more than sixteen stages hide nothing more.
+_SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
+#: Bytes along K that a multiprocessor multiplies in a cycle, of any type, bytes that come to it out
+#: of L2 in one, and what a byte costs even so: tiles of 128x128 did 691 TFLOPS where those of
+#: 128x256 did 750 (float16, 4096^3, H200).
+_PRODUCTS, _BYTES, _BYTE = 4096, 60, 0.003
 #: What 128 bytes of a row cost whose place is a multiple of so many: 4000x4104x4056 took 1.3 times
 #: as long as its products and whole lines would (547 TFLOPS, float16, H200).
 _TORN = ((LINE_BYTES, 1.0), (SECTOR_BYTES, 1.2), (1, 1.6))
@@ -62,11 +63,16 @@ _LEAST_STEPS = 4
 
 def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     """Schedule a product, and what is computed from it element by element, for warpgroups."""
-    rows, columns = _SIZES[str(config["wgmma"])]
+    tile = _SIZES[str(config["wgmma"])]
+    swap = _is_swapped(tile)
+    rows, columns = reversed(tile) if swap else tile
+    what = read_contraction(sch.get(sch.get_sblock(block) if isinstance(block, str) else block))
+    one = WarpgroupInstruction(what.operand, what.sums, columns)
+    multiples = (rows, columns, one.shape[2])
     slices = int(config.get("split_k", 1))
-    cut = sch.split_k(block, slices, multiple=_DEPTH) if slices > 1 else None
-    multiples = (rows, columns, _DEPTH)
-    tc = sch.use_tensor_core(cut.partial if cut else block, "wgmma", multiples=multiples)
+    cut = sch.split_k(block, slices, multiple=multiples[2]) if slices > 1 else None
+    product = cut.partial if cut else block
+    tc = sch.use_tensor_core(product, one.name, multiples=multiples, swap=swap)
     if cut:
         for copy in cut.copies:
             sch.compute_inline(copy)
@@ -80,50 +86,66 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     sch.persistent(m)
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
-    sch.pipeline(tc.k, _stages(rows, columns, tc.b_k_major), async_copy="tma")
+    sch.pipeline(tc.k, _stages(tile, tc.b_k_major), async_copy="tma")
     sch.specialize_warps(warpgroup)
     sch.reverse_compute_at(tc.result, tc.n)
+
+
+def _is_swapped(tile: tuple[int, int]) -> bool:
+    return tile[0] < WARPGROUP_ROWS
 
 
 def _consumers(rows: int) -> int:
     return min(2, rows // WARPGROUP_ROWS)
 
 
-def _stages(rows: int, columns: int, k_major: bool) -> int:
-    """As many stages as shared memory holds."""
-    wide = columns if k_major else ceil(columns / _DEPTH) * _DEPTH
-    left = _SHARED - _CHUNKS * _consumers(rows)
-    return min(_MOST_STAGES, left // ((rows + wide) * PANEL_BYTES))
+def _stages(tile: tuple[int, int], k_major: bool) -> int:
+    """As many stages as shared memory holds; results of a swapped tile do not go through it."""
+    rows, columns = sorted(tile, reverse=True) if _is_swapped(tile) else tile
+    left = _SHARED if _is_swapped(tile) else _SHARED - _CHUNKS * _consumers(rows)
+    return min(_MOST_STAGES, left // ((rows + _wide(columns, k_major)) * PANEL_BYTES))
 
 
-def cycles(shape: tuple[int, ...], tile: str, b_transposed: bool, slices: int = 1) -> float:
+def _wide(columns: int, k_major: bool) -> int:
+    """Columns that are copied: whole panels of 16-bit elements whose neighbours lie along N."""
+    panel = PANEL_BYTES // 2
+    return columns if k_major else ceil(columns / panel) * panel
+
+
+def cycles(
+    shape: tuple[int, ...], tile: str, b_transposed: bool, slices: int = 1, size: int = 2
+) -> float:
     """Modelled cycles of a product by tiles: waves of blocks, each of steps and a store.
 
     A step takes its products at the tensor cores' rate, and no less than its bytes take out of L2,
-    where rows that do not begin with a line cost more. More than one slice of K costs a launch, and
-    the workspace. On an H200 it was within 10% of what large products took, and within 30% of small
-    ones (``benchmarks/results/h200_hopper_gemm.json``), but for those that memory bounds.
+    where rows that do not begin with a line cost more. All operands and the result go to memory
+    once. More than one slice of K costs a launch, and the workspace. On an H200 it was within 10%
+    of what large products took, and within 30% of small ones
+    (``benchmarks/results/h200_hopper_gemm.json``). ``size`` is that of an operand's element.
 
     Examples
     --------
     >>> [round(cycles((4096, 4096, 4096), tile, True)) for tile in ("128x256", "128x128")]
-    [312085, 340366]
+    [312114, 342166]
     """
     m, n, k = shape
     rows, columns = _SIZES[tile]
     turns = ceil(ceil(m / rows) * ceil(n / columns) * slices / MULTIPROCESSORS)
-    wide = columns if b_transposed else ceil(columns / _DEPTH) * _DEPTH
-    loaded = rows * _row_bytes(k) + wide * _row_bytes(k if b_transposed else n)
-    step = max(rows * columns * _DEPTH / _PRODUCTS, loaded / _BYTES) + loaded * _BYTE
+    wide = _wide(columns, b_transposed)
+    loaded = rows * _row_bytes(k * size) + wide * _row_bytes((k if b_transposed else n) * size)
+    step = max(rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES) + loaded * _BYTE
     step *= _PADDED if wide > columns else 1
-    found = _START + turns * (ceil(ceil(k / _DEPTH) / slices) * step + rows * columns / _STORED)
+    steps = ceil(ceil(k * size / PANEL_BYTES) / slices)
+    computed = turns * (steps * step + rows * columns / _STORED)
+    moved = ((m + n) * k * size + m * n * 2) / (H200.memory / H200.clock)
+    found = (computed**H200.overlap + moved**H200.overlap) ** (1 / H200.overlap)
     workspace = _split_k.workspace_bytes(shape, slices) / _WORKSPACE
-    return found + _split_k.second_kernel(shape, slices) + workspace
+    return _START + found + _split_k.second_kernel(shape, slices) + workspace
 
 
 def _row_bytes(row: int) -> float:
-    """What 128 bytes cost of rows of so many elements of 16 bits, one behind the other."""
-    torn = next(cost for step, cost in _TORN if 2 * row % step == 0)
+    """What 128 bytes cost of rows of so many bytes, one behind the other."""
+    torn = next(cost for step, cost in _TORN if row % step == 0)
     return PANEL_BYTES * torn
 
 
@@ -141,19 +163,21 @@ def fit(
     """
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
-    best, slices, _ = _best(shape, b_transposed)
+    best, slices, _ = _best(shape, dtype, b_transposed)
     return {"wgmma": best, "split_k": slices}
 
 
 @lru_cache(maxsize=64)
-def _best(shape: tuple[int, ...], b_transposed: bool) -> tuple[str, int, float]:
+def _best(shape: tuple[int, ...], dtype: str, b_transposed: bool) -> tuple[str, int, float]:
     """The tile and the slices of the fewest modelled cycles, and these."""
-    alone = min((cycles(shape, tile, b_transposed), 1, tile) for tile in TILES)
+    size = np.dtype(dtype).itemsize
+    tiles = [tile for tile in TILES if _has_tile(dtype, tile)]
+    alone = min((cycles(shape, tile, b_transposed, 1, size), 1, tile) for tile in tiles)
     apart = [
-        (cycles(shape, tile, b_transposed, slices), slices, tile)
-        for tile in TILES
+        (cycles(shape, tile, b_transposed, slices, size), slices, tile)
+        for tile in tiles
         for slices in _split_k.SLICES[1:]
-        if slices <= shape[2] // _DEPTH // _LEAST_STEPS
+        if slices <= _most_slices(shape, size)
     ]
     least, slices, best = min(apart, default=alone)
     if least > _SAVED * alone[0]:
@@ -161,27 +185,40 @@ def _best(shape: tuple[int, ...], b_transposed: bool) -> tuple[str, int, float]:
     return best, slices, least
 
 
-def prune(shape: tuple[int, ...], config: Config, b_transposed: bool) -> Refusal | None:
+def _has_tile(dtype: str, tile: str) -> bool:
+    rows, columns = _SIZES[tile]
+    return has_columns(dtype, rows if _is_swapped((rows, columns)) else columns)
+
+
+def _most_slices(shape: tuple[int, ...], size: int) -> int:
+    return max(1, shape[2] * size // PANEL_BYTES // _LEAST_STEPS)
+
+
+def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool) -> Refusal | None:
     """Why a tile is not worth trying with the other knobs, or None."""
-    tile = config.get("wgmma", NONE)
-    if any(config.get(name, value) != value for name, value in _others(shape)):
+    tile, size = config.get("wgmma", NONE), np.dtype(dtype).itemsize
+    if any(config.get(name, value) != value for name, value in _others(shape, dtype)):
         return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
     slices = int(config.get("split_k", 1))
-    if slices > max(1, shape[2] // _DEPTH // _LEAST_STEPS):
+    if slices > _most_slices(shape, size):
         return Refusal(
             "short slices", f"{slices} slices have fewer than {_LEAST_STEPS} steps each."
         )
-    if cycles(shape, tile, b_transposed, slices) > _WORTH * _best(shape, b_transposed)[2]:
+    best = _best(shape, dtype, b_transposed)[2]
+    if cycles(shape, tile, b_transposed, slices, size) > _WORTH * best:
         return Refusal("waves", f"Tiles of {tile} are modelled to take {_WORTH} times the best.")
     return None
 
 
 @lru_cache(maxsize=64)
-def _others(shape: tuple[int, ...]) -> tuple[tuple[str, Any], ...]:
+def _others(shape: tuple[int, ...], dtype: str) -> tuple[tuple[str, Any], ...]:
     """The other knobs' values with which tiles are tried: the nearest to the defaults."""
     m, n = (128 if extent >= 64 else 64 for extent in shape[:2])
-    stages = min(4, max(2, ceil(shape[2] / 32)))
-    moved = {"cluster": 1, "swizzle": "auto", "prefetch": 1, "tile_k": 32}
+    if "float8" in dtype:
+        m = 64
+    depth = 64 if np.dtype(dtype).itemsize == 1 else 32
+    stages = min(4, max(2, ceil(shape[2] / depth)))
+    moved = {"cluster": 1, "swizzle": "auto", "prefetch": 1, "tile_k": depth}
     tile = {"tile_m": m, "tile_n": n, "warps_m": 2, "warps_n": 2, "stages": stages}
     return tuple((moved | tile).items())
 
@@ -192,15 +229,23 @@ def check(
     architecture: Architecture,
     b_transposed: bool,
     a_transposed: bool,
+    tile: str = TILES[-1],
 ) -> Refusal | None:
     """Why a product cannot be computed by warpgroups, or None."""
     if architecture.name != "sm_90a":
         return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
-    if dtype not in DTYPES:
-        return Refusal("no wgmma", f"Warpgroups multiply {' and '.join(DTYPES)} here, not {dtype}.")
+    if not _has_tile(dtype, tile):
+        return Refusal("no wgmma", f"wgmma of {dtype} has no columns for a tile of {tile}.")
     m, n, k = shape
     size = np.dtype(dtype).itemsize
-    for name, row in (("A", m if a_transposed else k), ("B", k if b_transposed else n)):
+    for name, k_major, row in (
+        ("A", not a_transposed, m if a_transposed else k),
+        ("B", b_transposed, k if b_transposed else n),
+    ):
+        if not k_major and size != 2:
+            return Refusal(
+                "no wgmma", f"Rows of {name} do not lie along K; wgmma reads {dtype} only so."
+            )
         if row * size % MAP_PITCH_BYTES:
             return Refusal(
                 "row pitch",

@@ -50,7 +50,7 @@ def prune(
 ) -> Refusal | None:
     """Why a configuration is not worth trying, or None."""
     if config.get("wgmma", _gemm_hopper.NONE) != _gemm_hopper.NONE:
-        return _gemm_hopper.prune(shape, config, b_transposed)
+        return _gemm_hopper.prune(shape, dtype, config, b_transposed)
     size = np.dtype(dtype).itemsize
     return (
         _placed(shape, config)
@@ -200,13 +200,17 @@ def fit(
     a_transposed: bool = False,
     is_plain: bool = True,
 ) -> dict[str, Any]:
-    """Choose the defaults that depend on type and shape: tiles by eight warps, and slices of K.
+    """Choose the defaults that depend on type and shape: ``wgmma``, tiles by eight warps, slices.
 
     Eight warps of 64x32 without prefetch are what did best for fp8 at 8192^3 on an H200 (305
     TFLOPS, ``benchmarks/results/h200_gemm.json``); four would spill. Tiles of 256x128 and 128 bytes
     of K did 923 of int8 at 8192^3 and 237 of tf32 at 4096^3 there, both A @ B^T, those of 128x128
     786 and 186. They are taken for that layout where they fill the machine.
     """
+    if is_plain and (
+        found := _gemm_hopper.fit(shape, dtype, architecture, b_transposed, a_transposed)
+    ):
+        return found
     taken: dict[str, Any] = {}
     if "float8" in dtype and min(shape[:2]) >= 128:
         taken = {"tile_m": 128, "tile_n": 128, "warps_m": 2, "warps_n": 4, "prefetch": 0}
@@ -214,10 +218,7 @@ def fit(
         taken = _large(shape, dtype, config, architecture)
     slices = _split_k.fit(shape, dtype, dict(config) | taken, architecture)
     # Slices are tried with prefetch only.
-    found = slices if slices["split_k"] > 1 else taken | slices
-    if not is_plain:
-        return found
-    return found | _gemm_hopper.fit(shape, dtype, architecture, b_transposed, a_transposed)
+    return slices if slices["split_k"] > 1 else taken | slices
 
 
 def _large(

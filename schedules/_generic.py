@@ -301,9 +301,10 @@ def check_product(
 
 
 def _is_plain(product: Contraction) -> bool:
-    """Whether it multiplies two matrices into one, each index an iterator, in float32."""
+    """Whether it multiplies two matrices into one, each index an iterator, with wide sums."""
     groups = (product.rows, product.columns, product.depth)
-    return not product.batch and all(len(one) == 1 for one in groups) and product.sums == "float32"
+    wide = product.sums in ("float32", "int32")
+    return not product.batch and all(len(one) == 1 for one in groups) and wide
 
 
 def _root_blocks(sch: s_tir.Schedule) -> set[str]:

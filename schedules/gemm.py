@@ -186,7 +186,8 @@ def check(
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
     if config.get("wgmma", NONE) != NONE:
-        return _gemm_hopper.check(shape, dtype, architecture, b_transposed, a_transposed)
+        tile = str(config["wgmma"])
+        return _gemm_hopper.check(shape, dtype, architecture, b_transposed, a_transposed, tile)
     v = {name: int(config[name]) for name in config if name not in ("swizzle", "wgmma")}
     if found := _check_registers(dtype, config, architecture):
         return found

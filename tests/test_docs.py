@@ -18,8 +18,6 @@ EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(#[^)\s]*)?\)")
 #: A path in a document: below the top-level folder, or below the package.
 PATH = re.compile(r"`([\w./]+(?:\.py|\.md|\.jsonl?|/))`")
-#: Made by a command that the document names.
-GENERATED = {"report.html"}
 
 
 def prose(document: Path) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 _TUTORIALS = sorted((Path(__file__).parents[1] / "tutorials").glob("0[1245678]_*.py"))
@@ -70,32 +69,6 @@ def test_transpose_counts_as_its_text_says(transpose: tuple[dict[str, Any], str]
     assert "load: Triton 2x64, ours 2x64, equal: True" in printed
     assert "in all 4608 sectors of least 1024" in printed
     assert "in all 1024 sectors of least 1024" in printed
-
-
-def test_layouts_read_from_the_loops_hold_what_the_kernel_moves(
-    transpose: tuple[dict[str, Any], str],
-) -> None:
-    """Reading by one layout and writing by the other, through their tile, is a transpose."""
-    names, _ = transpose
-    tile = np.zeros(64 * 64, dtype=int)
-    matrix = np.arange(64 * 64).reshape(64, 64)
-    inputs = {
-        "register": np.arange(32)[:, None, None],
-        "lane": np.arange(32)[:, None],
-        "warp": np.arange(4),
-        "block": 0,
-    }
-    moved = {
-        side: names["ours"][side].to_linear([64, 64]).apply_arrays(**inputs)
-        for side in ("load", "store")
-    }
-    offsets = {
-        side: names["our_tile"].invert().apply_arrays(**at)["offset"] for side, at in moved.items()
-    }
-    tile[offsets["load"]] = matrix[moved["load"]["dim0"], moved["load"]["dim1"]]
-    result = np.zeros_like(matrix)
-    result[moved["store"]["dim1"], moved["store"]["dim0"]] = tile[offsets["store"]]
-    np.testing.assert_array_equal(result, matrix.T)
 
 
 def test_transpose_quotes_the_committed_measurements(

@@ -20,6 +20,7 @@ from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from . import _interrupt  # noqa: F401 (before all that takes long)
 from ._compat import check_versions as _check_versions
 from ._compat import ctrl_c_ends as _ctrl_c_ends
 
@@ -42,6 +43,7 @@ from .models import DefaultSchedule as DefaultSchedule
 from .models import relax_pipeline
 from .report import render as _render
 from .report.explain import explain
+from .report.lint import assert_kernel
 from .report.pipeline_chart import explain_pipeline
 from .schedule import create_schedule, versions_for_triton_stages
 from .schedule.primitives.assume_divisible import assume_divisible
@@ -59,6 +61,7 @@ __all__ = [
     "ApplyBest",
     "__version__",
     "apply_best",
+    "assert_kernel",
     "assume_divisible",
     "autotune",
     "benchmark",

@@ -104,9 +104,8 @@ _capture_lock = threading.Lock()
 def stock_passes(factory: Callable[[], tuple[Any, ...]]) -> list[Any]:
     """List the passes that TVM's s_tir pipeline would run under the current PassContext.
 
-    TVM hands its list straight to ``Sequential`` inside the pipeline and exports it nowhere;
-    running the pipeline on an empty module with ``Sequential`` replaced reads it out without a
-    copy of TVM's list in this package.
+    TVM exports its list nowhere; running the pipeline on an empty module with ``Sequential``
+    replaced reads it out.
     """
     import tvm
 
@@ -190,9 +189,9 @@ DRIVER_FUNCTIONS = (
 def load_cuda_runtime(driver: str) -> bool:
     """Load TVM's CUDA runtime where TVM has not, with a stand-in for the driver's library.
 
-    Only then does TVM compile CUDA source when it builds, and load compiled modules, without a
-    driver; nothing can be run. ``driver`` is the path of a library that calls itself
-    ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Gives whether the runtime is there now.
+    Only then does TVM build CUDA code without a driver; nothing can be run. ``driver`` is a library
+    that calls itself ``libcuda.so.1`` and has :data:`DRIVER_FUNCTIONS`. Whether the runtime is
+    there.
     """
     import ctypes
     from pathlib import Path

@@ -30,11 +30,6 @@ def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main"
 
     A TE-style schedule needs ``args``, its parameters in order; nothing else may have them. What
     has a method ``schedule``, as a tuner's result and its records, stands for what that gives.
-
-    Raises
-    ------
-    ScheduleError
-        If ``source`` is of another type, or ``args`` are missing or superfluous.
     """
     materialise = getattr(source, "to_module", None)
     if materialise is not None:
@@ -94,14 +89,8 @@ def lower(
     """Lower a schedule to flat loops: paddings, buffer versions and vectors are now explicit.
 
     What TVM's ``tvm.lower`` gave before 0.20. The result still prints as TVMScript, and ``build``,
-    ``simulate`` and plain ``tvm.compile`` go on from it. Parameters are as of :func:`build`.
-
-    Raises
-    ------
-    ScheduleError, LayoutError
-        If the schedule is not legal, or TVM's own passes fail on it.
-    TargetError
-        If a block beside a kernel is bound to no thread.
+    ``simulate`` and plain ``tvm.compile`` go on from it. Parameters are as of :func:`build`; what
+    is not legal is a ScheduleError, a LayoutError or a TargetError.
     """
     mod = _bind_target(to_module(source, args, name), _target_of(source, target))
     refuse_host_stages(mod)

@@ -26,11 +26,6 @@ def cuda_target(arch: str) -> Target:
     """Build the TVM target of an architecture (``sm_80``, ``sm_90a``, ...) with its true limits.
 
     ``max_shared_memory_per_block`` is in bytes after opt-in: 232,448 on sm_90a.
-
-    Raises
-    ------
-    TargetError
-        If the architecture is unknown.
     """
     facts = hardware.architecture(arch)
     return Target(
@@ -74,12 +69,7 @@ def _say_once(arch: str) -> None:
 def resolve(target: str | Target | None) -> Target:
     """Turn a user's target into one with true limits; explicit targets pass through.
 
-    None and ``"cuda"`` mean :func:`default_target`.
-
-    Raises
-    ------
-    TargetError
-        If TVM does not know the target, or ``TVM_LAYOUT_EXT_ARCH`` an architecture.
+    None and ``"cuda"`` mean :func:`default_target`; TargetError if TVM does not know the target.
     """
     if isinstance(target, Target):
         return target
@@ -111,16 +101,16 @@ def better_than_guess(target: Target) -> Target | None:
 
 
 def target_arch(func: tvm.tirx.PrimFunc | None = None) -> str:
-    """Architecture of a function's own CUDA target, else of the one around, else the default.
-
-    Examples
-    --------
-    >>> with cuda_target("sm_75"):
-    ...     target_arch()
-    'sm_75'
-    """
+    """Architecture of a function's own CUDA target, else of the one around, else the default."""
     target = _around(func)
     return default_arch() if target is None else str(target.attrs["arch"])
+
+
+def capability(target: Target | None) -> tuple[int, int]:
+    """Compute capability of a target's GPU, also of one that we have no facts of; else (0, 0)."""
+    arch = "" if target is None or target.kind.name != "cuda" else str(target.attrs.get("arch", ""))
+    digits = "".join(filter(str.isdigit, arch))
+    return int(digits[:-1] or 0), int(digits[-1:] or 0)
 
 
 def _around(func: tvm.tirx.PrimFunc | None) -> Target | None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 
 def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Set rows in columns under their heads; a column of numbers is set to the right.
-
-    Examples
-    --------
-    >>> print(columns(("name", "size"), [("A", "9"), ("BB", "10")]))
-    name  size
-    A        9
-    BB      10
-    """
+    """Set rows in columns under their heads; a column of numbers is set to the right."""
     table = [list(heads), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     right = [_numeric([row[i] for row in rows]) for i in range(len(heads))]
@@ -39,3 +32,15 @@ def number(value: float) -> str:
         return f"{int(value):,}"
     digits = max(0, 3 - math.floor(math.log10(abs(value))))
     return f"{value:,.{min(digits, 12)}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Ask for the known word that a wrong one resembles; nothing if there is none.
+
+    Examples
+    --------
+    >>> suggestion("transposee", ["gemm", "transpose"]), suggestion("x", ["gemm"])
+    (" Did you mean 'transpose'?", '')
+    """
+    found = get_close_matches(word.lower(), list(known), 1)
+    return f" Did you mean {found[0]!r}?" if found else ""

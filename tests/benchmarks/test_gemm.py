@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmarks.gemm_candidates import all_cases, summary_cases
 from benchmarks.gemm_kernels import tuned
 from benchmarks.gemm_tables import overview
@@ -66,20 +64,3 @@ def test_blocks_that_a_multiprocessor_holds_are_those_that_the_driver_said() -> 
         threads = 32 * config["warps_m"] * config["warps_n"]
         computed = blocks_per_sm(SM90, threads, one["registers"], one["shared_bytes"])
         assert computed == one["blocks_per_sm"], one["config"]
-
-
-@pytest.mark.parametrize(
-    ("threads", "registers", "shared", "blocks"),
-    [
-        (1024, 16, 0, 2),
-        (32, 16, 0, 32),
-        (128, 255, 0, 2),
-        (128, 32, 113 * 1024, 2),
-        (128, 32, 113 * 1024 + 1, 1),
-        (1024, 128, 0, 0),
-    ],
-)
-def test_blocks_are_limited_by_threads_registers_shared_memory_and_their_number(
-    threads: int, registers: int, shared: int, blocks: int
-) -> None:
-    assert blocks_per_sm(SM90, threads, registers, shared) == blocks

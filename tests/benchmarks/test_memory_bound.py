@@ -54,17 +54,6 @@ def test_ratios_are_to_the_best_limit_and_the_best_peer() -> None:
     assert memory_bound.table([result]).splitlines()[1].split()[-2:] == ["0.500", "1.500"]
 
 
-def test_the_best_depth_is_held_against_limit_and_peers() -> None:
-    stream = pipelined.STREAMS[0]
-    times = {name: [4.0, 5.0, 4.0] for name, _ in stream.configs()}
-    times |= {"cp.async 3": [2.0], "torch eager": [6.0], "torch.compile": [5.0]}
-    times |= {"limit: a": [1.5], "limit: b": [1.0, 9.0, 1.0]}
-    result = pipelined.summary(stream, times, {"limit: c": 7.0})
-    assert (result["best"], result["of_limit"], result["of_best_peer"]) == ("cp.async 3", 0.5, 2.5)
-    assert result["tb_per_s"]["cp.async 3"] == stream.row().bytes() / 2 / 1e12
-    assert pipelined.table([result]).splitlines()[-1].split() == ["of_best_peer", "2.500"]
-
-
 def test_the_kernels_that_the_sanitizer_watches_are_right() -> None:
     """Those of the streams; the others have tests of their own."""
     seen = 0

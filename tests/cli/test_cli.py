@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import tvm_layout_ext as tlx
 from tests.tune.helpers import make_record
+from tvm_layout_ext._interrupt import is_command_line
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.cli.app import join_shapes
 from tvm_layout_ext.layout import Layout, parse
 from tvm_layout_ext.tune.records.log import Log
+from tvm_layout_ext.tune.space.operator import known_operators
 
 TUNE = ["tune", "transpose", "--shape", "64", "64", "--trials", "3", "--runner", "simulate"]
 
@@ -266,3 +269,91 @@ def test_bad_input_is_one_sentence_and_code_2(
     assert message in " ".join(ran.err.split())
     assert ran.err.count("Error") == 1
     assert not Path("NEW").exists()
+
+
+def test_the_version_is_told() -> None:
+    ran = invoke("--version")
+    assert ran.code == 0
+    assert ran.out.startswith(f"tvm-layout {tlx.__version__}, TVM 0.27")
+
+
+def test_operators_are_listed_with_their_sizes_and_types() -> None:
+    lines = invoke("operators").out.splitlines()
+    assert "gather_rows     R M N    int32" in lines
+    assert len(lines) == 1 + len(known_operators())
+    listed = json.loads(invoke("operators", "--json").out)
+    (gemm,) = [one for one in listed if one["name"] == "gemm"]
+    assert gemm["shape"] == ["M", "N", "K"]
+    assert "bfloat16" in gemm["dtypes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (("tune", "transposee", "--shape", "4", "4"), "Did you mean 'transpose'?"),
+        ((*TUNE[:5], "--dtype", "flaot32"), "Did you mean 'float32'?"),
+        (("layout", "Blokced([1])"), "Did you mean 'Blocked'?"),
+        (("explian", "x.py"), "Did you mean 'explain'"),
+    ],
+)
+def test_a_word_that_is_nearly_right_is_asked_for(words: tuple[str, ...], asked: str) -> None:
+    ran = invoke(*words)
+    assert ran.code == 2
+    assert asked in ran.err
+
+
+_KERNEL = """from tests.report.test_explain import make_transpose
+s, args = make_transpose(0)
+"""
+
+
+def test_explain_and_simulate_write_json(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(_KERNEL)
+    told = json.loads(invoke("explain", tmp_path / "kernel.py", "--json").out)
+    assert told["bank_conflicts"] == 3968
+    assert told["accesses"][2]["conflict_degree"] == 32
+    assert told["limit"]["name"] == "parallelism"
+    assert "swizzle" in "".join(advice["line"] for advice in told["advice"])
+    run = json.loads(invoke("simulate", tmp_path / "kernel.py", "--json").out)
+    assert run["accesses"][2]["bank_conflicts"] == 3968
+    assert run["launches"] == [{"kernel": "main_kernel", "sampled": 4, "blocks": 4, "barriers": 4}]
+
+
+def test_best_writes_json(tuned: tuple[Path, Ran]) -> None:
+    (record,) = json.loads(invoke("best", tuned[0], "--json").out)
+    assert record["id"] in tuned[1].out
+
+
+def test_a_kernel_is_lowered_for_the_architecture_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(_KERNEL)
+    said = [invoke("explain", tmp_path / "kernel.py", "--arch", arch) for arch in ("sm_80", "x")]
+    assert '"arch": "sm_80"' in said[0].out
+    assert said[1].code == 2
+    assert "sm_80" in said[1].err
+
+
+@pytest.mark.parametrize("delay", [0.1, 0.3, 0.5])
+def test_an_interrupt_while_the_command_loads_is_quiet(delay: float) -> None:
+    command = [sys.executable, "-m", "tvm_layout_ext", "operators"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    # Python itself may be interrupted before it comes to the package.
+    assert process.returncode in (0, 130, -signal.SIGINT)
+    assert "tvm_layout_ext" not in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_command"),
+    [
+        (["python", "-m", "tvm_layout_ext", "tune"], True),
+        (["python", "-X", "dev", "-m", "tvm_layout_ext"], True),
+        (["python", "/usr/bin/tvm-layout", "tune"], True),
+        (["python", "-m", "pytest"], False),
+        (["python"], False),
+        (["python", "-m"], False),
+    ],
+)
+def test_only_the_command_line_handles_interrupts_itself(argv: list[str], is_command: bool) -> None:
+    assert is_command_line(argv) == is_command

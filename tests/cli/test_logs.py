@@ -77,13 +77,6 @@ def test_logs_with_nothing_in_common_are_refused_with_what_they_hold(tmp_path: P
     )
 
 
-def test_check_passes_a_winner_that_still_wins(tmp_path: Path) -> None:
-    ran = invoke("check", write(tmp_path, transpose()))
-    assert ran.code == 0, ran.err
-    assert "1.000  wins" in " ".join(ran.out.split()).replace(" wins", "  wins")
-    assert ran.err == ""
-
-
 def test_check_warns_where_the_default_is_faster_now(tmp_path: Path) -> None:
     """The stored winner has unpadded rows: 32-way conflicts that the default has not."""
     record = transpose(read_vector=1, write_vector=1, align_factor=32, align_offset=0)

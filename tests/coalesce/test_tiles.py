@@ -104,24 +104,6 @@ def test_truth_values_go_one_by_one_as_cuda_has_no_vectors_of_them(order: str, s
     assert "main_kernel" in tlx.build(sch, target="cuda").mod.imports[0].inspect_source()
 
 
-@T.prim_func(s_tir=True)
-def one_element(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (T.int64(1),), "int8", strides=(T.int64(3),))
-    B = T.match_buffer(b, (T.int64(1),), "int8")
-    for i in range(T.int64(1)):
-        with T.sblock("B"):
-            vi = T.axis.spatial(T.int64(1), i)
-            B[vi] = A[vi]
-
-
-def test_a_tile_of_one_element_is_not_swizzled() -> None:
-    """The text of a swizzle without bits was empty, and lowering refused it."""
-    sch = s_tir.Schedule(one_element)
-    assert sch.auto_coalesce("B", stage="shared", vector_bytes=4).path == "staged"
-    report = simulate(tlx.lower(sch), np.array([7, 1, 1], "int8")[::3], None)
-    np.testing.assert_array_equal(report.outputs["B"], [7])
-
-
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
 def test_compared_values_take_vectors_that_can_be_compiled(dtype: str, transposed: bool) -> None:

@@ -14,7 +14,6 @@ from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import numbers
-from tvm_layout_ext.coalesce.staging import boxes
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -117,17 +116,6 @@ def test_narrow_accesses_and_fewer_threads_are_kept_to() -> None:
     sch.auto_coalesce("B", vector_bytes=8)
     report = ran(sch, (256, 256), (1, 0), "float32")
     assert widths(report)["A_shared", "store"] == widths(report)["A", "load"] == {8}
-
-
-def test_whole_vectors_would_meet_banks_twice() -> None:
-    """Why they are put down in halves: in rows of 256 bytes 2 words of each vector are read."""
-    tile, wide = [64, 64], {"row_bytes": 256}
-    into = boxes.load_walk(tile, [1, 0], 4, 512)
-    out = boxes.store_walk(tile, 0, vector=4, group=1, size=4, threads=512, **wide)
-    assert out.pieces[:2] == ((1, 16), (0, 2))
-    halves, left = boxes.choose_shared_layout(tuple(tile), (1, 0), into, out, 4, put=2)
-    assert (halves.images is None, left) == (False, 0)
-    assert boxes.choose_shared_layout(tuple(tile), (1, 0), into, out, 4)[1] > 0
 
 
 def test_it_replays_from_its_trace() -> None:

@@ -17,7 +17,6 @@ DISTRIBUTED = ("blocked", "slice", "mma_v2", "mma_v3", "dot_operand")
 @pytest.mark.parametrize("case", cases.of_kinds(*DISTRIBUTED), ids=case_id)
 def test_distributed_layout(case: Case) -> None:
     linear = layout_of(case["params"], case["kind"]).to_linear(case["shape"])
-
     assert bases_of(linear) == case["expected"]["bases"]
     assert list(linear.out_sizes.values()) == case["expected"]["out_shape"]
 
@@ -26,7 +25,6 @@ def test_distributed_layout(case: Case) -> None:
 def test_shared_layout(case: Case) -> None:
     params = {**case["params"], "rank": len(case["shape"])}
     layout = layout_of(params, case["kind"])
-
     assert bases_of(layout.to_linear(case["shape"])) == case["expected"]["bases"]
     assert layout.alignment == case["expected"]["alignment"]
 
@@ -35,7 +33,6 @@ def test_shared_layout(case: Case) -> None:
 def test_padded_shared_layout(case: Case) -> None:
     layout = layout_of(case["params"], case["kind"])
     expected = case["expected"]
-
     assert bases_of(layout.to_linear(case["shape"]))["offset"] == expected["offset_bases"]
     allocated = layout.allocated_elements(case["shape"]) * bits_of(case["dtype"]) // 8
     assert allocated == expected["shared_bytes"]
@@ -51,7 +48,6 @@ def test_linear_layout_algebra(case: Case) -> None:
         "pseudoinvert": a.pseudo_invert,
         "invert_and_compose": lambda: a.invert_and_compose(linear_of(params["b"])),
     }
-
     assert operations[params["op"]]() == linear_of(case["expected"])
 
 
@@ -64,7 +60,6 @@ def on_plain_memory(case: Case) -> bool:
 )
 def test_conversion_scratch(case: Case) -> None:
     src, dst = (layout_of(case["params"][k]).to_linear(case["shape"]) for k in ("src", "dst"))
-
     assert bases_of(src) == case["params"]["src_bases"]
     assert bases_of(dst) == case["params"]["dst_bases"]
     scratch = scratch_bytes(src, dst, bits_of(case["dtype"]))
@@ -77,9 +72,7 @@ def test_bank_conflicts(case: Case) -> None:
         layout_of(case["params"][k]).to_linear(case["shape"])
         for k in ("register_layout", "shared_layout")
     )
-
     found = bank_conflicts(registers, shared, case["element_bits"])
-
     assert found == case["expected"]["conflicts"]
 
 
@@ -98,7 +91,5 @@ def test_shared_layout_of_operand(case: Case) -> None:
             index, case["shape"], order, bits, params["k_width"], transposed=turned
         )
         names = {"perPhase": "per_phase", "maxPhase": "max_phase"}
-
     found = {name: getattr(layout, names.get(name, name)) for name in expected}
-
     assert {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()} == expected

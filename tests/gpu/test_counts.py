@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_layout_ext.gpu.copies import fewest_wavefronts
 from tvm_layout_ext.gpu.counts import (
     Count,
     count_copies,
@@ -165,26 +164,6 @@ def copied(sources: object, addresses: object, active: object = ALL) -> int:
     return count_copies(*rows).wavefronts
 
 
-def test_copies_take_a_wavefront_for_a_line_and_a_row() -> None:
-    row, vector = LANES // 8, LANES % 8
-    assert copied(LANES * 16, LANES * 16) == 4
-    # Any order of vectors in a row, any order of lanes.
-    assert copied(row * 512 + vector * 16, row * 128 + (vector ^ 5) * 16) == 4
-    assert copied(LANES * 16, LANES * 16, LANES < 8) == 1
-    lanes = np.random.default_rng(0).permutation(32)
-    assert copied(lanes * 16, lanes * 16) == 4
-    # Half a line each: a wavefront of its own for each of 8 lines.
-    assert copied(LANES // 4 * 512 + LANES % 4 * 16, LANES * 16) == 8
-
-
-@pytest.mark.parametrize(
-    ("shift", "waves"), [(0, 1), (16, 3), (32, 2), (48, 4), (64, 2), (80, 4), (96, 2), (112, 3)]
-)
-def test_a_shifted_line_of_a_copy_costs_by_rows_and_torn_sectors(shift: int, waves: int) -> None:
-    # 8 lanes copy one line. Of 112 bytes in one row or the other, sectors are torn; 16 are whole.
-    assert copied(LANES * 16, LANES * 16 + shift, LANES < 8) == waves
-
-
 def test_copies_of_zeros_read_no_line() -> None:
     read = np.where(LANES < 8, LANES * 16, -1)
     assert copied(read, LANES * 16) == 4
@@ -238,32 +217,6 @@ def test_any_copy_through_the_cache_matches_the_rule(
     assert (count.wavefronts, count.bytes) == (wanted, width * sum(active))
 
 
-def test_words_that_several_places_need_are_read_for_each() -> None:
-    every = np.ones((1, 32), bool)
-    one, each = np.zeros((1, 32), int), LANES[None] * 4
-    assert count_copies(one, each, every, 4, through_cache=True).wavefronts == 32
-    # Lanes that read nothing only write.
-    assert count_copies(one - 1, each, every, 4, through_cache=True).wavefronts == 1
-
-
 def test_machine_instructions_that_fill_up_take_twice_as_long() -> None:
     rows = LANES[None] * 16, LANES[None] * 16, np.ones((1, 32), bool)
     assert count_copies(*rows, fills=True).wavefronts == 8 == 2 * count_copies(*rows).wavefronts
-
-
-_UNITS = st.lists(st.integers(0, 300), min_size=32, max_size=32)
-_ACTIVE = st.lists(st.booleans(), min_size=32, max_size=32)
-
-
-@given(_UNITS, _UNITS, _ACTIVE, st.sampled_from([4, 8, 16]), st.booleans())
-def test_copies_take_no_fewer_wavefronts_than_lines_and_rows_need(
-    sources: list[int], places: list[int], active: list[bool], width: int, fills: bool
-) -> None:
-    """Of lanes that write one place one counts, so all go to places of their own here."""
-    own = np.array([place % 64 + 64 * lane for lane, place in enumerate(places)])[None] * width
-    read, live = np.array(sources)[None] * width, np.array(active)[None]
-    cached = width < 16
-    count = count_copies(read, own, live, width, through_cache=cached, fills=fills)
-    least = fewest_wavefronts(read, live, width, fills=fills).sum() if live.any() else 0
-    assert count.wavefronts >= least
-    assert count.wavefronts * 128 >= width * sum(active)

@@ -36,14 +36,12 @@ def threads(layout: L.Layout, shape: list[int], block: int = 0) -> np.ndarray:
 def test_examples_in_the_documentation() -> None:
     modules = list(pkgutil.walk_packages(L.__path__, f"{L.__name__}."))
     results = [doctest.testmod(importlib.import_module(module.name)) for module in modules]
-
     assert sum(result.failed for result in results) == 0
     assert sum(result.attempted for result in results) > 45
 
 
 def test_blocked_16x16() -> None:
     held = threads(BLOCKED, [16, 16])
-
     assert held[0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 32, 32, 33, 33, 34, 34, 35, 35]
     assert held[1].tolist() == held[0].tolist()
     assert held[2, :4].tolist() == [4, 4, 5, 5]
@@ -58,7 +56,6 @@ def test_cluster_of_four_gives_each_block_the_same_map() -> None:
     cluster = {"ctas_per_cga": [2, 2], "cta_split_num": [2, 2], "cta_order": [1, 0]}
     layout = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0], **cluster)
     tile = threads(BLOCKED, [16, 16])
-
     for block in range(4):
         held = threads(layout, [32, 32], block)
         row, column = 16 * (block // 2), 16 * (block % 2)
@@ -69,22 +66,18 @@ def test_cluster_of_four_gives_each_block_the_same_map() -> None:
 def test_cluster_without_a_cut_copies_the_tensor() -> None:
     cluster = {"ctas_per_cga": [2, 1], "cta_split_num": [1, 1], "cta_order": [1, 0]}
     layout = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0], **cluster)
-
     assert layout.to_linear([16, 16]).basis("block") == ((0, 0),)
 
 
 def test_dot_operand_of_a_cluster_is_whole_along_k() -> None:
     cluster = {"ctas_per_cga": [2, 2], "cta_split_num": [2, 2], "cta_order": [1, 0]}
     parent = L.NVMMADistributedLayout([2, 0], [2, 2], [16, 8], **cluster)
-
     a = L.DotOperandLayout(0, parent, 2).to_linear([64, 32])
-
     assert a.basis("block") == ((0, 0), (32, 0))
 
 
 def test_doubles_take_four_elements_along_k() -> None:
     parent = L.NVMMADistributedLayout([2, 0], [1, 1], [8, 8])
-
     assert parent.to_linear([8, 8]).basis("register") == ((0, 1),)
     assert L.DotOperandLayout(0, parent, 1).to_linear([8, 4]).basis("register") == ()
 
@@ -93,9 +86,7 @@ def test_doubles_take_four_elements_along_k() -> None:
 def test_distributed_layouts_cover_every_shape(data: st.DataObject) -> None:
     layout = data.draw(strategies.distributed())
     shape = data.draw(strategies.shapes(layout.rank))
-
     linear = layout.to_linear(shape)
-
     assert linear.in_dims == ("register", "lane", "warp", "block")
     assert list(linear.out_sizes.values()) == shape
     assert linear.is_surjective()
@@ -105,9 +96,7 @@ def test_distributed_layouts_cover_every_shape(data: st.DataObject) -> None:
 def test_shared_layouts_are_bijections_of_a_block(data: st.DataObject) -> None:
     layout = data.draw(st.one_of(strategies.swizzled(), strategies.padded()))
     shape = data.draw(strategies.shapes(layout.rank))
-
     linear = layout.to_linear(shape)
-
     assert linear.is_surjective()
     assert linear.sublayout(["offset"], linear.out_names).is_injective()
 
@@ -124,13 +113,11 @@ def test_nvmma_swizzle_matches_the_address_formula(
     turned = [shape[-1], *shape[:-1]] if transposed else shape
     layout = L.NVMMASharedLayout(width, bits, len(shape), transposed)
     linear = layout.to_linear(turned).sublayout(["offset"], [f"dim{i}" for i in range(len(shape))])
-
     at = linear.apply_arrays(offset=np.arange(linear.total_in_size))
     column = at["dim0"] if transposed else at[f"dim{len(shape) - 1}"]
     byte = np.arange(linear.total_in_size) * bits // 8
     swizzled = byte ^ (byte >> 7 & width // 16 - 1) << 4
     panel = 8 * width // bits
-
     assert (column % panel == swizzled % width * 8 // bits).all()
     assert linear.is_bijective()
 
@@ -140,7 +127,6 @@ def test_padding_counts_the_gaps_before(layout: L.PaddedSharedLayout, offset: in
     gaps = [
         gap for every, gap in layout.interval_padding_pairs for _ in range(every, offset + 1, every)
     ]
-
     assert layout.padded_offset(offset) == offset + sum(gaps)
 
 
@@ -149,7 +135,6 @@ def test_linear_form_survives_as_a_distributed_linear_layout(data: st.DataObject
     layout = data.draw(strategies.distributed())
     shape = data.draw(strategies.shapes(layout.rank))
     linear = layout.to_linear(shape)
-
     assert L.DistributedLinearLayout.from_linear(linear).to_linear(shape) == linear
 
 
@@ -224,7 +209,6 @@ COLUMNS = L.BlockedLayout([1, 1], [32, 1], [1, 4], [0, 1]).to_linear([32, 32])
 def test_illegal_parameters_are_one_sentence(make: object, sentence: str) -> None:
     with pytest.raises(LayoutError, match=sentence) as caught:
         make()  # type: ignore[operator]
-
     assert "\n" not in str(caught.value)
 
 

@@ -60,9 +60,7 @@ def test_conflicts_of_words_are_exact(
     vectors = [1 << i for i in range(width.bit_length() - 1)]
     place = {v: i for i, v in enumerate(moves.flat_basis("register"))}
     low = sum(1 << place[v] for v in vectors)
-
     conflicts = bank_conflicts(side, shared, bits)
-
     access = width * bits // 8
     phases = access // min(access, 4)
     for register in (r for r in range(side.in_sizes["register"]) if not r & low):
@@ -76,7 +74,6 @@ def test_optimal_swizzle_is_a_bijection(
     pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
 ) -> None:
     swizzle = optimal_swizzle(*pair, bits)
-
     assert swizzle.is_bijective()
     assert swizzle.out_dims == pair[0].out_dims
     assert swizzle.in_sizes["vector"] * bits <= 128
@@ -91,7 +88,6 @@ def test_conflicts_of_optimal_swizzle_are_exact(
     sizes = swizzle.in_sizes
     access = sizes["vector"] * bits // 8
     phases = max(1, access // 4)
-
     for side, conflicts in zip(pair, swizzle_conflicts(swizzle, *pair, bits), strict=True):
         for register, warp in requests(side):
             at = offsets_of_lanes(side, back, register, warp)
@@ -112,7 +108,6 @@ def test_transposes_are_free_of_conflicts(shape: list[int], warps: int, bits: in
     wide = L.BlockedLayout([1, vector], [32 // columns, columns], [warps, 1], [1, 0])
     tall = L.BlockedLayout([vector, 1], [rows, 32 // rows], [1, warps], [0, 1])
     src, dst = wide.to_linear(shape), tall.to_linear(shape)
-
     assert swizzle_conflicts(optimal_swizzle(src, dst, bits), src, dst, bits) == (0, 0)
 
 
@@ -120,7 +115,6 @@ def test_movement_in_registers_only() -> None:
     lanes, warp = [[0, 4], [0, 8], [0, 16], [1, 0], [2, 0]], [[4, 0]]
     a = L.DistributedLinearLayout([[0, 1], [0, 2]], lanes, warp, [], [8, 32]).to_linear([8, 32])
     b = L.DistributedLinearLayout([[0, 2], [0, 1]], lanes, warp, [], [8, 32]).to_linear([8, 32])
-
     assert movement(a, b) is Movement.REGISTERS
     assert movement(a, a) is Movement.NONE
     assert scratch_bytes(a, b, 16) == 0
@@ -132,7 +126,6 @@ def test_one_exchanged_bit_is_a_shuffle_and_two_are_not() -> None:
         return L.DistributedLinearLayout(*bases, [], [], [128]).to_linear([128])
 
     straight = layout([1, 2], [4, 8, 16, 32, 64])
-
     assert movement(straight, layout([4, 2], [1, 8, 16, 32, 64])) is Movement.SHUFFLES
     assert movement(straight, layout([4, 8], [1, 2, 16, 32, 64])) is Movement.SHARED
 
@@ -159,7 +152,6 @@ def test_operand_swizzles_of_half_precision() -> None:
 def test_operand_swizzle_lets_ldmatrix_rows_miss_each_other(column: int) -> None:
     shared = shared_for_mma_sync(0, [64, 32], [1, 0], 16, 2).to_linear([64, 32])
     at = shared.invert().apply_arrays(dim0=np.arange(8), dim1=np.full(8, column))
-
     # Eight rows of 16 bytes are one phase of ldmatrix: 32 lanes' worth of words.
     assert wavefronts(2 * at["offset"], 16) == 1
 

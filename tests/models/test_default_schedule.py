@@ -84,8 +84,6 @@ def test_large_products_go_to_warpgroups_also_in_batches() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("mlp", "Tensor cores multiply float32 only as tf32"),
-        ("convolution", "every index must be a number"),
         ("block of any tokens", "use_tensor_core needs numbers"),
     ],
 )

@@ -25,12 +25,13 @@ _VARIABLES = ("vi", "vj")
 def program(
     tensors: Mapping[str, tuple[Sequence[int], str]],
     buffers: Mapping[str, tuple[Sequence[int], str, Any]],
-    statements: Sequence[str],
+    statements: str | Sequence[str],
 ) -> tvm.IRModule:
     """A function of ``tensors``, its parameters, each a shape and a type.
 
     ``buffers`` are its fragments, each a shape, a type and a layout, or ``"shared"`` in its place.
-    Each statement is a store over all of its buffer, in ``vi`` and ``vj``; lines that begin with
+    Each statement, of a list or of a text with ``;`` between them, is a store over all of its
+    buffer, in ``vi`` and ``vj``, which a name alone stands for: ``F = A``. Lines that begin with
     ``for`` or ``if`` open a block for the ones after them that are indented. ``S: for r in range(8)
     at ROW, COLUMN = VALUE`` stores S at other indices, and ``S[vi, vj] over 8 = ...`` goes over
     ``vk`` as well.
@@ -45,11 +46,24 @@ def program(
         lines.append(
             f'    {name} = T.sblock_alloc_buffer({tuple(shape)}, "{dtype}", scope="{scope}")'
         )
-    for number, statement in enumerate(statements):
-        lines += _lines(statement, shapes, number)
+    for number, statement in enumerate(in_turn(statements)):
+        lines += _lines(_indexed(statement, shapes), shapes, number)
     func = tvm.script.from_source("\n".join(lines) + "\n")
     pairs = [[n, str(one[2])] for n, one in buffers.items() if one[2] != "shared"]
     return tvm.IRModule({"main": func.with_attr("layout_ext.fragment", pairs)})
+
+
+def in_turn(statements: str | Sequence[str]) -> list[str]:
+    return statements.split("; ") if isinstance(statements, str) else list(statements)
+
+
+def _indexed(statement: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """A statement in which every buffer that stands alone has its indices."""
+    if re.match(r"\w+: for ", statement.strip()):
+        return statement
+    names = "|".join(shapes)
+    indices = {name: ", ".join(_VARIABLES[: len(shape)]) for name, shape in shapes.items()}
+    return re.sub(rf"\b({names})\b(?!\[|')", lambda m: f"{m[1]}[{indices[m[1]]}]", statement)
 
 
 def _lines(statement: str, shapes: Mapping[str, tuple[int, ...]], number: int) -> list[str]:
@@ -102,10 +116,12 @@ def combined(mod: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule, list[str]]:
 
 
 def stores(mod: tvm.IRModule) -> list[str]:
-    """The stores in order, without the loops; indices as letters."""
+    """The stores in order, without the loops and indices, or these as letters."""
     script = mod["main"].script()
     found = re.findall(r"^\s*(\w+\[[^\n=]*\] = .*)$", script, re.MULTILINE)
-    return [re.sub(r"\b(i|ax)(\d+_)?(\d+)(_\d+)*\b", lambda m: "ij"[int(m[3])], s) for s in found]
+    named = r"\b(i|ax)(\d+_)?(\d+)(_\d+)*\b"
+    told = [re.sub(named, lambda m: "ij"[int(m[3])], one) for one in found]
+    return [re.sub(r"\[i(, j)?\]", "", one) for one in told]
 
 
 def conversions_in(mod: tvm.IRModule) -> int:

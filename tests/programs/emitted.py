@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -34,3 +36,17 @@ def cuda_text(source: Any, target: Any = "sm_90a") -> str:
     with no_compiler():
         built = tvm.compile(getattr(source, "mod", source), target=chosen)
     return str(built.mod.imports[0].inspect_source())
+
+
+def nvcc_says(text: str, folder: Path, *options: str) -> str:
+    """What nvcc and ptxas say of CUDA for ``sm_90a``; what they make is ``kernel.out``."""
+    (folder / "kernel.cu").write_text(text)
+    command = ["nvcc", "-arch=sm_90a", *options, "-o", "kernel.out", "kernel.cu"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stderr
+
+
+def require_no_spills(text: str, folder: Path) -> str:
+    """Neither a stack nor a spilled register goes to local memory; what ptxas says."""
+    said = nvcc_says(text, folder, "-cubin", "-Xptxas", "-v")
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said
+    return said

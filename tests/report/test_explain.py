@@ -59,16 +59,6 @@ def test_column_read_of_a_tile_conflicts_by_its_row_stride(
     assert (found.bank_conflicts == 0) == (degree == 1)
 
 
-def test_global_rows_of_a_tile_are_coalesced() -> None:
-    found = explain(*make_transpose(1))
-    for kind, buffer in (("load", "A"), ("store", "B")):
-        row = find(found, "global", kind)
-        assert (row.buffer, row.vector_bytes) == (buffer, 4)
-        assert (row.sectors_per_request, row.ideal_sectors_per_request) == (4, 4)
-        assert row.conflict_degree is None
-    assert found.hazards == []
-
-
 @pytest.mark.parametrize(("length", "told"), [(64, "2 of 16"), (66, "2 of 4"), (33, "2")])
 def test_accesses_narrower_than_rows_allow_are_told(length: int, told: str) -> None:
     a = te.placeholder((16, length), "float16", name="A")

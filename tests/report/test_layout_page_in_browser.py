@@ -71,7 +71,6 @@ def shown_detail(page: Any) -> str:
 def test_labels_can_be_read(show: Show, name: str, width: int) -> None:
     """No label in view is cut, all are 10 pixels or more, with the contrast that WCAG AA wants."""
     page = show(name, width)
-
     cut, sizes, contrast = page.evaluate(
         """() => {
           const inside = box => { const at = box.getBoundingClientRect();
@@ -89,7 +88,6 @@ def test_labels_can_be_read(show: Show, name: str, width: int) -> None:
             Math.min(...written.map(contrast))];
         }"""
     )
-
     assert cut == []
     assert sizes >= 10
     assert contrast >= 4.5
@@ -102,10 +100,8 @@ def test_pointing_at_an_element_tells_who_holds_it(show: Show, name: str, width:
     layout, shape, _, _ = PICTURES[name]
     held = layout.to_linear(shape).invert().apply(dim0=9, dim1=6)
     assert shown_detail(page) == "Point at an element."
-
     point_at(page, "(0, 0):")
     box = point_at(page, "(9, 6):")
-
     thread = 32 * held["warp"] + held["lane"]
     holder = f"thread {thread} (warp {held['warp']}, lane {held['lane']})"
     assert shown_detail(page) == f"(9, 6): {holder}, register {held['register']}"
@@ -113,9 +109,7 @@ def test_pointing_at_an_element_tells_who_holds_it(show: Show, name: str, width:
     marked = page.locator("i.same").all()
     assert len(marked) == layout.to_linear(shape).in_sizes["register"]
     assert all(holder in other.get_attribute("title") for other in marked)
-
     page.mouse.move(*centre(page.locator("h1").bounding_box()))
-
     assert page.locator("i.same").count() == 0
 
 
@@ -126,7 +120,6 @@ def test_page_opens_and_long_details_do_not_move_the_picture(
 ) -> None:
     page = show(name, width)
     layout, shape, _, boxes = PICTURES[name]
-
     assert page.locator("i[data-owner]").count() == boxes
     assert page.locator("h1").inner_text() == f"{layout!r} on {'x'.join(map(str, shape))}"
     # Only the picture scrolls: title, legend and detail are all in view.
@@ -135,10 +128,8 @@ def test_page_opens_and_long_details_do_not_move_the_picture(
     header = page.locator("header").bounding_box()
     assert header["width"] == width
     assert header["height"] < 700 / 3
-
     before = page.locator("#picture").bounding_box()
     point_at(page, "(0, 0):")
-
     assert page.locator("#picture").bounding_box() == before
     assert page.locator("#detail").evaluate("box => box.scrollHeight <= box.clientHeight")
 
@@ -149,9 +140,7 @@ def test_names_and_detail_stay_in_view_far_from_the_corner(
     show: Show, name: str, width: int
 ) -> None:
     page = show(name, width)
-
     at = point_at(page, "(200, 196):").bounding_box()
-
     assert shown_detail(page).startswith("(200, 196):")
     assert page.locator("#detail").bounding_box()["x"] >= 0
     column = at["x"] + 4, page.locator(".names").bounding_box()["y"] + 9

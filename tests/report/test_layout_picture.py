@@ -75,7 +75,6 @@ def test_other_ranks_are_folded_or_drawn_plane_by_plane() -> None:
     vector = rows(L.SliceLayout(1, BLOCKED).render([64]))
     assert len(rows(BLOCKED.render([16, 16], view="hardware"))) == 64
     planes = L.BlockedLayout([1, 1, 1], [2, 4, 4], [1, 1, 1], [2, 1, 0]).render([2, 4, 4])
-
     assert [len(row) for row in vector] == [32, 32]
     assert planes.count("Elements [") == 2
 
@@ -83,7 +82,6 @@ def test_other_ranks_are_folded_or_drawn_plane_by_plane() -> None:
 def test_cluster_names_the_block() -> None:
     cluster = {"ctas_per_cga": [2, 2], "cta_split_num": [2, 2], "cta_order": [1, 0]}
     layout = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0], **cluster)
-
     assert rows(layout.render([32, 32]))[16][16] == "B3:0:0"
     assert layout.render([32, 32], view="hardware").count("block") == 4
 
@@ -133,7 +131,6 @@ def test_one_colour_a_warp() -> None:
     layout = L.BlockedLayout([1], [32], [4], [0])
     root = ET.fromstring(layout.render([128], kind="svg"))
     fills = [box.find(f"{SVG}rect").get("fill") for box in root.findall(f"{SVG}g")]  # type: ignore[union-attr]
-
     by_lane_0 = {fills[32 * warp] for warp in range(4)}
     assert len(by_lane_0) == 4
 
@@ -142,7 +139,6 @@ def test_large_pictures_join_what_a_thread_holds_in_a_row() -> None:
     layout = L.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     root = ET.fromstring(layout.render([256, 256], kind="svg"))
     boxes = root.findall(f"{SVG}g")
-
     assert len(boxes) == 256 * 256 // 8
     labels = [box.find(f"{SVG}text").text for box in boxes]  # type: ignore[union-attr]
     assert labels[0] == "0:0-7"
@@ -154,7 +150,6 @@ def test_every_element_appears_once_in_the_tensor_view(data: st.DataObject) -> N
     layout = data.draw(strategies.blocked(rank=2))
     shape = data.draw(st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=2, max_size=2))
     grid = rows(layout.render(shape))
-
     assert [len(row) for row in grid] == [shape[1]] * shape[0]
     linear = layout.to_linear(shape)
     for (i, j), label in np.ndenumerate(np.array(grid)):

@@ -226,20 +226,6 @@ def test_refused_at_the_call(name: str) -> None:
     assert text.endswith(".")
 
 
-def test_a_refused_call_leaves_the_schedule_as_it_was() -> None:
-    c = _Case()
-    before = c.s.sch.mod.script()
-    for call, _ in _AT_THE_CALL.values():
-        fresh = _Case()
-        with pytest.raises(ScheduleError):
-            call(fresh)
-    with pytest.raises(ScheduleError):
-        c.stage.split(c.i, 0)
-    with pytest.raises(ScheduleError):
-        c.cache.storage_align(c.AA.op.axis[0], 0, 0)
-    assert c.s.sch.mod.script() == before
-
-
 def _when_applied(schedule: Callable[[_Case], None]) -> str:
     c = _Case()
     schedule(c)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import tvm_layout_ext as tlx
@@ -32,18 +30,3 @@ def kernel_bytes(module: Any) -> list[int]:
     """Bytes of shared memory of each kernel."""
     kernels = tlx.device_program(module, target=H200).kernels.values()
     return [sum(shared_buffers(kernel).values()) for kernel in kernels]
-
-
-def cuda_of(module: Any) -> str:
-    """CUDA source."""
-    return str(tlx.build(module, target=H200).mod.imports[0].inspect_source())
-
-
-def require_no_spills(source: str, folder: Path) -> None:
-    """Let nvcc say that neither a stack nor a spilled register goes to local memory."""
-    (folder / "kernel.cu").write_text(source)
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "--keep", "-Xptxas", "-v", "-o", "k.cubin"]
-    ran = subprocess.run(
-        [*command, "kernel.cu"], cwd=folder, capture_output=True, text=True, check=True
-    )
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in ran.stderr

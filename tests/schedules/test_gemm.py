@@ -9,19 +9,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text
 from tests.programs.products import Product, simulated
 from tests.sampling import pairs
 from tests.schedule.primitives.test_use_tensor_core import TYPES
-from tests.schedules.running import H200, cuda_of, kernel_bytes
+from tests.schedules.running import H200, kernel_bytes
 from tvm_layout_ext import ScheduleError, TargetError, decisions
-from tvm_layout_ext.gpu.counts import count_shared
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.gpu.tile_copies import copy_of, dealt
+from tvm_layout_ext.gpu.tile_copies import copy_of
 from tvm_layout_ext.schedules import gemm
 
 DEFAULT = gemm.OPERATOR.default_config()
@@ -129,23 +127,6 @@ def test_fewer_columns_than_a_tile_has_meet_no_bank_twice(name: str, n: int) -> 
     assert report.hazards == []
 
 
-@given(st.integers(1, 130), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([16, 32]))
-def test_dealt_rows_lie_side_by_side_in_the_banks(vectors: int, size: int, gap: int) -> None:
-    across, rows, step = dealt(vectors, size, gap)
-    lane = np.arange(across * rows * step)
-    # Lanes go along a row, then to the rows of a phase, then to those between.
-    column, near, apart = lane % across, lane // across % rows, lane // across // rows
-    addresses = (near * step + apart) * (1024 + gap) + column * size
-    requests = np.resize(addresses, (-(-len(lane) // 32), 32))
-    active = np.resize(column < vectors, requests.shape)
-    active &= np.arange(requests.size).reshape(requests.shape) < len(lane)
-    count = count_shared(requests, active, size)
-    assert count.wavefronts == count.least_wavefronts
-    assert sorted({(r, c) for r, c in zip(near * step + apart, column, strict=True)}) == [
-        (r, c) for r in range(rows * step) for c in range(across)
-    ]
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("k_major", [False, True])
 @pytest.mark.parametrize("name", TYPES)
@@ -186,7 +167,7 @@ def shared_size(sch: s_tir.Schedule) -> int:
 
 def emitted(config: dict[str, Any]) -> str:
     product = replace(TYPES["f16"], shape=(512, 512, 512), b_transposed=True)
-    return cuda_of(scheduled(product, config).mod)
+    return cuda_text(scheduled(product, config))
 
 
 def loop_along_k(kernel: str) -> str:
@@ -242,16 +223,3 @@ def test_fragments_of_tiles_of_96_lie_a_constant_apart(tile: dict[str, int]) -> 
     loop = kernel[kernel.index("for (int k_0_0") :]
     assert " ^ " in loop
     assert not re.search(r"\+ \d+\) \^", loop)
-
-
-@pytest.mark.parametrize(
-    ("changes", "wanted"),
-    [
-        # 64 x 64: 128 sums, 16 + 16 registers of fragments, addresses
-        ({"tile_m": 256, "tile_n": 128, "warps_m": 4, "prefetch": 0}, 128 + 32 + 20),
-        ({"tile_m": 256, "tile_n": 128, "warps_m": 4, "prefetch": 1}, 128 + 64 + 20),
-        ({"tile_m": 64, "tile_n": 128, "prefetch": 1}, 64 + 48 + 20),
-    ],
-)
-def test_registers_count_sums_fragments_and_addresses(changes: dict[str, Any], wanted: int) -> None:
-    assert gemm.registers(DEFAULT | changes) == wanted

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
-from tests.schedules.running import cuda_of, kernel_bytes, require_no_spills
+from tests.programs.emitted import cuda_text, require_no_spills
+from tests.schedules.running import kernel_bytes
 from tvm_layout_ext import te
 from tvm_layout_ext.schedules import gemm, stencil
 from tvm_layout_ext.tune.space.operator import find_operator
@@ -40,7 +41,7 @@ def test_default_spills_no_register(
     name: str, shape: tuple[int, ...], dtype: str, tmp_path: Path
 ) -> None:
     task = make_task(name, shape, dtype)
-    require_no_spills(cuda_of(task.module(task.space.default())), tmp_path)
+    require_no_spills(cuda_text(task.module(task.space.default())), tmp_path)
 
 
 @pytest.mark.matrix

@@ -10,6 +10,7 @@ from tvm import te
 
 import tvm_layout_ext as tlx
 from tests.programs import kernels, simulated
+from tests.programs.running import gives
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import SimulationError, TargetError
 from tvm_layout_ext.simulate import simulate
@@ -27,8 +28,7 @@ def collatz_steps(n: int) -> int:
 
 
 def test_while_loops_end_for_each_thread_by_itself() -> None:
-    report = simulate(simulated.collatz, INTS)
-    np.testing.assert_array_equal(report.outputs["B"], [collatz_steps(int(n)) for n in INTS])
+    gives(simulated.collatz, INTS, B=[collatz_steps(int(n)) for n in INTS])
 
 
 def test_endless_loop_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,8 +38,7 @@ def test_endless_loop_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_loop_bounds_may_differ_among_threads() -> None:
-    report = simulate(simulated.triangle, INTS)
-    np.testing.assert_array_equal(report.outputs["B"], np.r_[0, np.cumsum(INTS)[:-1]])
+    gives(simulated.triangle, INTS, B=np.r_[0, np.cumsum(INTS)[:-1]])
 
 
 def test_break_and_continue() -> None:
@@ -65,8 +64,7 @@ def test_roles_exchange_through_barriers() -> None:
 
 
 def test_warps_go_on_past_a_branch_that_others_wait_in() -> None:
-    report = simulate(simulated.separate_ifs, INTS)
-    np.testing.assert_array_equal(report.outputs["B"], np.r_[INTS[:32] * 2, INTS[:32] * 2 + 1])
+    report = gives(simulated.separate_ifs, INTS, B=np.r_[INTS[:32] * 2, INTS[:32] * 2 + 1])
     assert report.barriers == 1
 
 
@@ -88,8 +86,7 @@ def test_float_atomics_add_up() -> None:
 @pytest.mark.parametrize("rows", [0, 1, 5, 300])
 def test_dynamic_shape(rows: int) -> None:
     A = kernels.random((rows, 32))
-    report = simulate(simulated.dynamic, A)
-    np.testing.assert_array_equal(report.outputs["B"], A[:, ::-1] * 2)
+    report = gives(simulated.dynamic, A, B=A[:, ::-1] * 2)
     assert report.blocks == (rows, rows)
 
 
@@ -191,14 +188,12 @@ def test_te_schedule_takes_its_tensors() -> None:
     schedule[B].bind(B.op.axis[0], te.thread_axis("blockIdx.x"))
     schedule[B].bind(B.op.axis[1], te.thread_axis("threadIdx.x"))
     values = kernels.random((8, 64))
-    report = tlx.simulate(schedule, values, args=[A, B])
-    np.testing.assert_array_equal(report.outputs["B"], values + 1)
+    gives(schedule, values, args=[A, B], B=values + 1)
 
 
 def test_strided_argument() -> None:
     whole = kernels.random((16, 80))
-    report = simulate(simulated.strided, whole[:, 3:67])
-    np.testing.assert_array_equal(report.outputs["B"], whole[:, 3:67] * 2)
+    report = gives(simulated.strided, whole[:, 3:67], B=whole[:, 3:67] * 2)
     # The copy on the device starts aligned, and rows are 320 bytes apart: whole sectors.
     (load,) = [a for a in report.accesses if a.kind == "load"]
     assert (load.requests, load.sectors) == (32, 128)
@@ -206,15 +201,13 @@ def test_strided_argument() -> None:
 
 def test_read_only_cache_loads() -> None:
     A = kernels.random((64,))
-    report = simulate(simulated.through_ldg, A)
-    np.testing.assert_array_equal(report.outputs["B"], A)
+    report = gives(simulated.through_ldg, A, B=A)
     assert [a.buffer for a in report.accesses if a.kind == "load"] == ["A"]
 
 
 def test_launches_in_a_host_loop() -> None:
     A = kernels.random((4, 32))
-    report = simulate(simulated.host_loop, A)
-    np.testing.assert_array_equal(report.outputs["B"], A + 1)
+    report = gives(simulated.host_loop, A, B=A + 1)
     assert report.blocks == (4, 4)
 
 

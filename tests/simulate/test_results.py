@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from tvm import tirx
 
 from tests.programs import kernels, simulated
+from tests.programs.running import gives
 from tvm_layout_ext.errors import NotModelled, ScheduleError
 from tvm_layout_ext.simulate import simulate
 
@@ -204,11 +204,6 @@ def test_float_to_integer_saturates_and_nan_is_zero() -> None:
     np.testing.assert_array_equal(got[:4], [2**31 - 1, -(2**31), 0, -2])
 
 
-def test_reinterpret_keeps_the_bits() -> None:
-    a = kernels.random((256,))
-    np.testing.assert_array_equal(run(lambda x: tirx.reinterpret("int32", x), a), a.view("int32"))
-
-
 @pytest.mark.parametrize(
     ("program", "dtype"),
     [
@@ -241,8 +236,7 @@ def test_every_type_can_be_copied(dtype: str) -> None:
     vector = 16 // a.dtype.itemsize if dtype != "bool" else 1  # TVM writes no vectors of bool.
     schedule = kernels.elementwise(lambda x: x, [dtype], 32 * vector * 4, vector)
     a = np.resize(a, 32 * vector * 4)
-    report = simulate(schedule, a)
-    np.testing.assert_array_equal(report.outputs["B"], a)
+    report = gives(schedule, a, B=a)
     assert [access.vector_bytes for access in report.accesses] == [vector * a.dtype.itemsize] * 2
 
 
@@ -258,24 +252,11 @@ def test_matmul_of_bfloat16() -> None:
     np.testing.assert_allclose(report.outputs["C"], wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "float64"])
-def test_transpose_of_any_width(dtype: str) -> None:
-    A = kernels.random((64, 64), dtype)
-    report = simulate(kernels.transpose(64, dtype, 1), A)
-    np.testing.assert_array_equal(report.outputs["B"], A.T)
-    assert report.hazards == []
-
-
 def test_unknown_function_is_named() -> None:
     from tests.programs import simulated
 
     with pytest.raises(NotModelled, match="my_device_function"):
         simulate(simulated.unknown_extern, kernels.random((64,)))
-
-
-def test_ml_dtypes_are_the_array_types() -> None:
-    a = kernels.random((256,), "bfloat16")
-    assert run(lambda x: x + x, a).dtype == np.dtype(ml_dtypes.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", NARROW)

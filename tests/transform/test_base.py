@@ -30,6 +30,21 @@ def test_functions_without_the_mark_come_back_as_they_are(name: str) -> None:
     assert getattr(transform, name)()(mod)["main"].same_as(mod["main"])
 
 
+#: Passes that a function asks for by an annotation beside the mark.
+_ASKED = (
+    "AttachEvictionPolicy", "AutoCoalesce", "CombineLayoutConversions", "FuseRows",
+    "InjectMultiStageBuffer", "LaunchClusters", "LowerAsyncCopy", "LowerEvictionPolicy",
+    "LowerFragment", "LowerTensorCore", "LowerWarpgroups", "PrefetchSharedToRegister",
+    "RasterizeBlocks", "SetLaunchBounds", "ShiftVectors", "SwizzleSharedMemory",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _ASKED)
+def test_marked_functions_that_do_not_ask_come_back_as_they_are(name: str) -> None:
+    mod = tvm.IRModule({"main": copy.with_attr("layout_ext.annotated", 1)})
+    assert getattr(transform, name)()(mod)["main"].same_as(mod["main"])
+
+
 @pytest.mark.parametrize(("marked", "asks"), [(True, True), (True, False), (False, True)])
 def test_a_pass_runs_on_marked_functions_that_ask_for_it(marked: bool, asks: bool) -> None:
     @function_pass(asks="layout_ext.test" if asks else "layout_ext.other")

@@ -46,6 +46,8 @@ class Attention:
 
     Attributes
     ----------
+    name : str
+        Of the second product.
     batch : tuple
         Pairs of a variable and its extent: by these, ``row`` and ``column`` the result is stored.
     row, key, depth, column : Var
@@ -62,6 +64,7 @@ class Attention:
         Statements of the function that are parts of it; the last one writes the result.
     """
 
+    name: str
     batch: tuple[tuple[Any, int], ...]
     row: Any
     key: Any
@@ -151,6 +154,16 @@ def _number(value: Any) -> float | None:
     return None
 
 
+def _with_row(load: Any, row: Any) -> Any:
+    """A load of the only row of a buffer, by the row's iterator."""
+    indices = list(load.indices)
+    for i, extent in reversed(list(enumerate(load.source.shape))):
+        if int(extent) == 1:
+            indices[i] = row
+            break
+    return tirx.BufferLoad(load.source, indices)
+
+
 def _scaled(value: Any) -> tuple[Any, float]:
     """A value without constant factors and casts around it, and their product."""
     value = _plain(value)
@@ -173,6 +186,13 @@ class _AttentionReader:
 
     def __post_init__(self) -> None:
         self.blocks = list(_blocks(self.func))
+        for _, block in self.blocks:
+            for one in block.iter_vars:
+                if not isinstance(one.dom.extent, tirx.IntImm):
+                    raise ScheduleError(
+                        f"Block {block.name_hint} has {one.dom.extent} iterations of "
+                        f"{one.var.name}; attention is one kernel for known sizes."
+                    )
         self.analyzer = sym.Analyzer()
 
     def read(self) -> Attention:
@@ -184,7 +204,7 @@ class _AttentionReader:
         values = dict(zip(mean.body.indices, at, strict=True))
         key = self._only(_summed(mean), mean, "summed")
         self.analyzer.bind(key.var, key.dom)
-        weights, v, row, column = self._sides(mean, values)
+        weights, v, row, column = self._sides(mean, values, last)
         scores, load = self._softmax(weights, key)
         product = self._made_by(load, "a score")
         q, k, depth, factor = self._operands(product, load, (row, key.var))
@@ -194,6 +214,7 @@ class _AttentionReader:
         batch = [(i.var, int(i.dom.extent)) for i in spatial]
         sizes = [n for var in (row, column) for other, n in batch if other.same_as(var)]
         return Attention(
+            str(mean.name_hint),
             tuple((var, n) for var, n in batch if not is_among(var, (row, column))),
             row,
             key.var,
@@ -317,7 +338,7 @@ class _AttentionReader:
             )
         return long[0]
 
-    def _sides(self, mean: Any, values: dict[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    def _sides(self, mean: Any, values: dict[Any, Any], last: Any) -> tuple[Any, Any, Any, Any]:
         """Weights and V of the second product, and its row and column."""
         raw = _factors(mean)
         assert raw is not None
@@ -338,6 +359,9 @@ class _AttentionReader:
                 and not uses(raw[other], one.var)
             ]  # fmt: skip
             var = values[self._only(axes, mean, what).var]
+            # A single row has no iterator left; any of one iteration stands for it.
+            alone = [i.var for i in last.iter_vars if int(i.dom.extent) == 1]
+            var = alone[-1] if alone and isinstance(var, tirx.IntImm) else var
             if not isinstance(var, tirx.Var):
                 raise ScheduleError(f"The {what} of the result is {var}, no iterator of its own.")
             found.append(var)
@@ -404,16 +428,27 @@ class _AttentionReader:
             more = visible if known else (*visible, condition)
             return self._logit(_plain(parts[1]), more)
         if isinstance(value, tirx.Add | tirx.Sub):
-            for one, other, sign in ((value.a, value.b, 1), (value.b, value.a, 1)):
-                if self._is_given(other) and not (isinstance(value, tirx.Sub) and one is value.b):
-                    sign = -1 if isinstance(value, tirx.Sub) else 1
-                    found, load = self._logit(_plain(one), visible)
-                    more = other.astype("float32") * tirx.const(float(sign), "float32")
-                    bias = more if found.bias is None else found.bias + more
-                    return Scores(found.scale, bias, found.visible), load
+            taken = isinstance(value, tirx.Sub)
+            for one, other in ((value.a, value.b), (value.b, value.a)):
+                if self._is_given(other) and not (taken and one is value.b):
+                    return self._biased(one, other, taken, visible)
         if isinstance(value, tvm.ir.TensorLoad):
             return Scores(1.0, None, visible), value
         raise ScheduleError(f"A score is {value}; it may be scaled, hidden, or added to.")
+
+    def _biased(self, value: Any, bias: Any, taken: bool, visible: tuple[Any, ...]) -> Any:
+        """A score to which something is added; a number far below zero hides it."""
+        parts = choice_parts(_plain(bias))
+        numbers = [_number(part) for part in parts[1:]] if parts else []
+        if parts and not taken and None not in numbers:
+            low, high = sorted(numbers)  # type: ignore[type-var]
+            if high == 0 and low is not None and low <= _HIDDEN:
+                shown = parts[0] if numbers[0] == 0 else tirx.Not(parts[0])
+                return self._logit(_plain(value), (*visible, self.analyzer.simplify(shown)))
+        found, load = self._logit(_plain(value), visible)
+        more = bias.astype("float32") * tirx.const(-1.0 if taken else 1.0, "float32")
+        bias = more if found.bias is None else found.bias + more
+        return Scores(found.scale, bias, found.visible), load
 
     def _is_given(self, value: Any) -> bool:
         """Whether an expression depends on inputs alone."""
@@ -440,6 +475,7 @@ class _AttentionReader:
             factor *= more
         found.sort(key=lambda one: uses(one, moving[1]))
         q, k = found
+        q = q if uses(q, moving[0]) else _with_row(q, moving[0])
         if [uses(q, one) for one in moving] + [uses(k, one) for one in moving] != [1, 0, 0, 1]:
             raise ScheduleError(
                 f"Block {product.name_hint} multiplies {q} by {k}; one has the rows of the result, "

@@ -113,7 +113,6 @@ def _cost(choice: Choice, accesses: Sequence[Requests], whole: Sequence[int]) ->
 
 
 def _in_rows(requests: Requests) -> Conflict:
-    """What an access costs in plain rows."""
     return count(requests, dense(shape_of(requests.access.buffer) or []))
 
 

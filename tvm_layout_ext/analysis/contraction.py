@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -12,7 +12,11 @@ from tvm import tirx
 
 from ..errors import ScheduleError
 from ..ir.conditions import is_zero
+from ..ir.evaluate import placeholder_extent
 from ..ir.queries import is_load_of
+
+#: Rows, columns and terms of the smallest tile.
+_TILE = 16
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Contraction:
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     depth: tuple[int, ...]
-    extents: tuple[int, ...]  #: Of all iterators
+    #: Of all iterators; symbolic ones, of batches or whole tiles, as if each variable were 1021
+    extents: tuple[int, ...]
     a: Operand  #: The factors; B is the one with n, along which C has its neighbours
     b: Operand
     operand: str  #: Types of both factors and of C
@@ -55,6 +60,11 @@ class Contraction:
         m, n, k = (prod(self.extents[i] for i in g) for g in (self.rows, self.columns, self.depth))
         return m, n, k
 
+    @property
+    def transposed(self) -> Contraction:
+        """The product of B and A."""
+        return replace(self, rows=self.columns, columns=self.rows, a=self.b, b=self.a)
+
 
 def read_contraction(block: Any) -> Contraction:
     """Take a block apart: a sum of products of two buffers with an m, an n and a k."""
@@ -62,14 +72,42 @@ def read_contraction(block: Any) -> Contraction:
 
 
 def iterators_of(block: Any, index: Any) -> list[int]:
-    """Positions of the iterators of an index that is ``(slice * length + one) * length + ...``."""
-    if isinstance(index, tirx.Add) and isinstance(index.a, tirx.Mul):
-        outer, inner = iterators_of(block, index.a.a), iterators_of(block, index.b)
-        factor = index.a.b
-        extents = [block.iter_vars[i].dom.extent for i in inner]
-        if outer and inner and all(isinstance(n, tirx.IntImm) for n in (factor, *extents)):
-            return [*outer, *inner] if prod(map(int, extents)) == int(factor) else []
-    return [i for i, one in enumerate(block.iter_vars) if one.var.same_as(index)]
+    """Positions of the iterators of an index that counts them through, as ``(a * 5 + b) * 3 + c``.
+
+    The fastest comes last; only the first may have a symbolic extent. There are none where the
+    index has another form, or is a number.
+    """
+    own = block.iter_vars
+    terms = []
+    for step, var in _terms(index, 1):
+        at = next((i for i, one in enumerate(own) if one.var.same_as(var)), None)
+        if at is None:
+            return []
+        extent = own[at].dom.extent
+        terms.append((step, int(extent) if isinstance(extent, tirx.IntImm) else 0, at))
+    if len(terms) == 1:
+        return [terms[0][2]] if terms[0][0] == 1 else []
+    length, found = 1, list[int]()
+    for step, extent, at in sorted(terms):
+        if step != length:
+            return []
+        length *= extent
+        found.insert(0, at)
+    return found
+
+
+def _factor(extent: Any) -> int:
+    """What a symbolic extent is known to be a multiple of."""
+    return int(tvm.sym.Analyzer().modular_set(extent).coeff)
+
+
+def _terms(index: Any, factor: int) -> list[tuple[int, Any]]:
+    """Parts of a sum, each with its factor."""
+    if isinstance(index, tirx.Add):
+        return [*_terms(index.a, factor), *_terms(index.b, factor)]
+    if isinstance(index, tirx.Mul) and isinstance(index.b, tirx.IntImm):
+        return _terms(index.a, factor * int(index.b))
+    return [(factor, index)]
 
 
 class _ContractionReader:
@@ -95,6 +133,7 @@ class _ContractionReader:
             left, right, first, second = right, left, second, first
             rows, columns = columns, rows
         groups = (rows, columns, self._ordered(summed, first, second))
+        self._check_tiles(*groups)
         used = {i for group in groups for i in group}
         batch = tuple(i for i in range(len(extents)) if i not in (*used, *out))
         batch += tuple(i for i in out if i not in used)
@@ -161,17 +200,24 @@ class _ContractionReader:
     def _extents(self) -> tuple[int, ...]:
         extents = [iterator.dom.extent for iterator in self.block.iter_vars]
         for variable, extent in zip(self.variables, extents, strict=True):
-            if not isinstance(extent, tirx.IntImm):
-                raise ScheduleError(
-                    f"{self.name} has {extent} iterations of {variable.name}; "
-                    "use_tensor_core needs numbers."
-                )
-            if int(extent) < 1:
+            if isinstance(extent, tirx.IntImm) and int(extent) < 1:
                 raise ScheduleError(
                     f"{self.name} has {extent} iterations of {variable.name}; there is nothing to "
                     "multiply."
                 )
-        return tuple(int(extent) for extent in extents)
+        return tuple(placeholder_extent(extent) for extent in extents)
+
+    def _check_tiles(self, *groups: Sequence[int]) -> None:
+        """Refuse symbolic extents but those of whole tiles; batches may have any."""
+        for position in (i for group in groups for i in group):
+            extent = self.block.iter_vars[position].dom.extent
+            if isinstance(extent, tirx.IntImm):
+                continue
+            if len(groups) < sum(map(len, groups)) or _factor(extent) % _TILE:
+                raise ScheduleError(
+                    f"{self.name} has {extent} iterations of {self.variables[position].name}; "
+                    "use_tensor_core needs numbers."
+                )
 
     def _summed(self) -> list[int]:
         return [i for i in range(len(self.variables)) if self._is_summed(i)]
@@ -201,7 +247,7 @@ class _ContractionReader:
                 )
 
     def _is_unit(self, position: int) -> bool:
-        return bool(int(self.block.iter_vars[position].dom.extent) == 1)
+        return placeholder_extent(self.block.iter_vars[position].dom.extent) == 1
 
     def _last(self, dims: Sequence[int]) -> int:
         """The iterator whose neighbours lie nearest to each other; of extent 1 if all are."""

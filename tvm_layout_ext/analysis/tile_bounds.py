@@ -1,8 +1,7 @@
 """Whether TVM finds the tile that a schedule puts into shared memory, or takes the whole buffer.
 
-TVM 0.27's CompactBufferAllocation gives up on some guards, as ``x % 32 < 24`` beside ``x // 32 * 32
-+ x % 8 * 4 < n``. Then the buffer stays as long as its source, or has 2**31 - 1 elements along a
-dim.
+TVM 0.27's CompactBufferAllocation gives up on guards as ``x % 32 < 24`` beside ``x // 32 * 32 + x %
+8 * 4 < n``: the buffer stays as long as its source, or has 2**31 - 1 elements along a dim.
 """
 
 from __future__ import annotations

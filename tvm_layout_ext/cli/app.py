@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
+from .._compat import tvm_version
+from .._version import __version__
 from ..errors import LayoutExtError
 from .codes import BAD_INPUT
+
+#: Characters of an error.
+_LONGEST = 500
 
 app = typer.Typer(
     help="Memory layout for Apache TVM schedules: tune, replay and explain kernels.",
@@ -17,6 +23,24 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"tvm-layout {__version__}, TVM {tvm_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print versions and end."
+        ),
+    ] = False,
+) -> None:
+    """Options that come before the command."""
 
 
 class Command(TyperCommand):
@@ -27,12 +51,33 @@ class Command(TyperCommand):
         return super().parse_args(ctx, join_shapes(args))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error of this package ends it with code 2."""
+        """Run the command; an error of this package ends it with code 2.
+
+        So does an error that nobody foresaw, whose traceback ``TVM_LAYOUT_EXT_DEBUG=1`` shows.
+        """
         try:
             return super().invoke(ctx)
         except LayoutExtError as error:
-            typer.echo(f"Error: {error}", err=True)
+            typer.echo(f"Error: {_short(str(error))}", err=True)
             raise typer.Exit(BAD_INPUT) from None
+        except (
+            ArithmeticError,
+            LookupError,
+            OSError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            if os.environ.get("TVM_LAYOUT_EXT_DEBUG"):
+                raise
+            first = (str(error).strip() or "no text").splitlines()[0]
+            typer.echo(f"Error: {type(error).__name__}: {_short(first)}", err=True)
+            raise typer.Exit(BAD_INPUT) from None
+
+
+def _short(text: str) -> str:
+    """A sentence that quotes a long input, with the input's middle left out."""
+    return text if len(text) <= _LONGEST else f"{text[:200]} ... {text[-200:]}"
 
 
 def join_shapes(args: list[str]) -> list[str]:

@@ -9,13 +9,14 @@ import typer
 from ..errors import RecordError
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Log, make_console, print_command, read_log
+from .shared import AsJson, Log, make_console, print_command, print_json, read_log
 
 
 @app.command(cls=Command, epilog=EPILOG)
 def best(
     log: Log,
     explain: Annotated[bool, typer.Option("--explain", help="Explain each kernel too.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the best record of each workload."""
     from ..report.tuning import best_table
@@ -26,6 +27,9 @@ def best(
     if not records:
         typer.echo(f"No trial in {log} worked.", err=True)
         raise typer.Exit(FAILED)
+    if as_json:
+        print_json([record.to_json() for record in records])
+        return
     make_console().print(best_table(records))
     programs = Programs(log)
     for record in records:

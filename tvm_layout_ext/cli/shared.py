@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,11 +14,16 @@ from rich.console import Console
 from ..errors import LayoutError, RecordError, ScheduleError, TargetError
 
 if TYPE_CHECKING:
+    from tvm.target import Target
+
     from ..tune.records.log import Reading, Record
     from ..tune.space.operator import Operator
 
 #: Wide enough for a trial table when there is no terminal to ask.
 _FILE_WIDTH = 170
+
+#: The largest size: TVM indexes by 32 bits.
+_LARGEST = 2**31 - 1
 
 Log = Annotated[Path, typer.Argument(help="Folder of a log, or one of its *.jsonl files.")]
 Shape = Annotated[
@@ -31,6 +37,11 @@ Sizes = Annotated[
     list[str] | None,
     typer.Option("--size", help="Value of a symbolic size: --size n=256. Repeatable."),
 ]
+Arch = Annotated[
+    str,
+    typer.Option(help="Architecture to lower for, e.g. sm_90a; by default this machine's GPU."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for other programs.")]
 RunnerName = Annotated[
     str,
     typer.Option(
@@ -52,11 +63,14 @@ def parse_shape(text: str) -> tuple[int, ...]:
     """Read ``1024 1024``, ``1024x1024`` or ``1024,1024``."""
     words = [word for word in re.split(r"[x,\s]+", text.strip()) if word]
     try:
-        return tuple(map(int, words))
+        shape = tuple(map(int, words))
     except ValueError:
         raise ScheduleError(
             f"A shape is made of whole numbers, e.g. 1024 1024, not {text!r}."
         ) from None
+    if max(shape, default=0) > _LARGEST:
+        raise ScheduleError(f"A size is at most {_LARGEST:,}, not {max(shape)}.")
+    return shape
 
 
 def parse_sizes(words: list[str] | None) -> dict[str, int]:
@@ -66,8 +80,22 @@ def parse_sizes(words: list[str] | None) -> dict[str, int]:
         pair = re.fullmatch(r"(\w+)=(\d+)", word)
         if pair is None:
             raise ScheduleError(f"A size is written name=number, e.g. n=256, not {word!r}.")
+        if not 1 <= int(pair[2]) <= _LARGEST:
+            raise ScheduleError(f"A size is 1 to {_LARGEST:,}, not {pair[2]}.")
         sizes[pair[1]] = int(pair[2])
     return sizes
+
+
+def target_of(arch: str) -> Target | None:
+    """The target of an architecture; None, the default, if none is named."""
+    from ..target import cuda_target
+
+    return cuda_target(arch) if arch else None
+
+
+def print_json(value: Any) -> None:
+    """Write a value as JSON."""
+    typer.echo(json.dumps(value, indent=2, default=str))
 
 
 def runner_text(runner: str, tracker: str, key: str) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Sizes, Source, Variable, parse_sizes
+from .shared import Arch, AsJson, Sizes, Source, Variable, parse_sizes, print_json, target_of
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -16,6 +16,8 @@ def simulate(
     file: Source,
     name: Variable = "",
     size: Sizes = None,
+    arch: Arch = "",
+    as_json: AsJson = False,
     blocks: Annotated[int, typer.Option(help="Blocks to run; 0 runs all.")] = 0,
 ) -> None:
     """Run a kernel on random inputs: counters of every access, races, unwritten memory.
@@ -30,7 +32,11 @@ def simulate(
     values = parse_sizes(size)
     source, args = load_file(file, name or None)
     module = to_module(source, args)
-    report = run(module, *draw_arguments(module, values), grid_sample=blocks or None)
-    typer.echo(report)
+    arrays = draw_arguments(module, values)
+    report = run(module, *arrays, target=target_of(arch), grid_sample=blocks or None)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        typer.echo(report)
     if report.hazards:
         raise typer.Exit(FAILED)

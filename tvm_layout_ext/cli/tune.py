@@ -10,6 +10,7 @@ import typer
 from .app import Command, app
 from .codes import EPILOG, FAILED, INTERRUPTED
 from .shared import (
+    Arch,
     Key,
     RunnerName,
     Shape,
@@ -18,6 +19,7 @@ from .shared import (
     parse_shape,
     print_command,
     runner_text,
+    target_of,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def tune(
     dtype: Annotated[
         str, typer.Option(help="Element type; by default float32, or the operator's first.")
     ] = "",
+    arch: Arch = "",
     trials: Annotated[int, typer.Option(help="Configurations to try, the default included.")] = 64,
     strategy: Annotated[
         str, typer.Option(help="evolutionary: guided by a cost model; replay: drawn at random.")
@@ -51,6 +54,7 @@ def tune(
     with trial_progress(console) as show:
         result = run(
             operator,
+            target_of(arch),
             shape=parse_shape(shape),
             dtype=dtype or None,
             trials=trials,

@@ -52,6 +52,17 @@ def canonicalize_loops(sch: Any, block: Any) -> bool:
     return changed and is_straight(sch, block)
 
 
+def canonicalize_known(sch: Any, block: Any, nest: Nest) -> None:
+    """Do so with a block of known extents that has no guard, unless TensorIR refuses it."""
+    if nest.is_guarded or any(loop.size is None for loop in nest.loops):
+        return
+    try:
+        canonicalize_loops(sch.copy(), block)
+    except RuntimeError:
+        return
+    canonicalize_loops(sch, block)
+
+
 def is_straight(sch: Any, block: Any) -> bool:
     """Whether the loops of a block are its iterators, in their order."""
     loops = [sch.get(loop).loop_var for loop in sch.get_loops(block)]

@@ -11,6 +11,7 @@ from tvm import tirx
 from ..errors import ScheduleError
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..ir.block_bindings import holder_of
+from ..ir.diagnostics import reason
 from ..ir.walk import top_statements
 from .checks import why_none
 from .cost import count_kernels
@@ -105,7 +106,7 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
         try:
             trials.append(_try(subject, way))
         except (RuntimeError, IndexError, ValueError) as error:
-            refusals.append(f"{way.path} is not possible: {_first_line(error)}")
+            refusals.append(f"{way.path} is not possible: {_why(error)}")
     if not trials:
         why = why_none(subject.sch, subject.block, subject.nest) or refusals[-1]
         raise ScheduleError(
@@ -216,9 +217,6 @@ def _micro(seconds: float) -> str:
     return f"{seconds * 1e6:,.3g} us" if seconds < 1 else f"{seconds:,.3g} s"
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error)
-    if "Error message:" in text:
-        text = text.rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
-        text = "TensorIR refuses it, " + text
-    return (text.strip().splitlines() or [type(error).__name__])[0].strip().rstrip(".:")
+def _why(error: Exception) -> str:
+    refused = "TensorIR refuses it, " if "Error message:" in str(error) else ""
+    return f"{refused}{reason(error).rstrip('.')}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from typing import Any
 
-from ..analysis.assumptions import Assumptions, Prover
+from ..analysis.assumptions import NO_ASSUMPTIONS, Assumptions, Prover
 from ..analysis.nest import Loop, Nest
 from .thread_map import ThreadMap
 
@@ -30,11 +30,12 @@ class Iterator:
 
 @dataclass(frozen=True)
 class Spread:
-    """Loops of a block that was spread by a thread map; None where the map has no such level."""
+    """Loops of a block that was spread by a thread map."""
 
-    grid: Any
+    grid: Any  #: None where the map has no blocks
     thread: Any
     registers: list[Any]
+    vectors: list[Any]
 
 
 def in_order(sch: Any, block: Any, nest: Nest, order: Sequence[Loop]) -> list[Any]:
@@ -98,6 +99,7 @@ def schedule_map(
         sch, block, nest, [*order, *(s for s in sums if all(s is not o for o in order))]
     )
     fused, vectors = [], []
+    rest = ThreadMap(threads.names, tuple(p for p in threads.parts if p.level != "vector"))
     for at, iterator in enumerate(iterators):
         own = [refs.pop(0) for _ in iterator.loops]
         outer, run = own[: -iterator.run], fuse(sch, own[-iterator.run :])
@@ -106,15 +108,22 @@ def schedule_map(
             run, vector = split_whole(sch, run, [None, width], nest.assumptions)
             vectors.append(vector)
         fused.append(fuse(sch, [*outer, run]))
-    bind(sch, spread(sch, fused, threads, nest.assumptions), kernel)
-    for vector in vectors:
-        sch.vectorize(vector)
+    bind(sch, replace(spread(sch, fused, rest, nest.assumptions), vectors=vectors), kernel)
 
 
-def spread(sch: Any, loops: Sequence[Any], threads: ThreadMap, assumptions: Assumptions) -> Spread:
-    """Split loops, one an iterator, into a map's digits, but for vectors, and nest these by level.
+def spread(
+    sch: Any,
+    loops: Sequence[Any],
+    threads: ThreadMap,
+    assumptions: Assumptions = NO_ASSUMPTIONS,
+    *,
+    in_turns: bool = False,
+) -> Spread:
+    """Split loops, one an iterator, into a map's digits, and nest these by level.
 
-    The digits of blocks become one loop, and so do those of warps and lanes.
+    The digits of blocks become one loop, and so do those of warps and lanes. With ``in_turns``
+    registers outside of these are part of that loop until threads are split off: else TVM 0.27
+    finds no bound for a tile of symbolic size.
     """
     parts = _merged(threads)
     digits: dict[int, Any] = {}
@@ -131,9 +140,15 @@ def spread(sch: Any, loops: Sequence[Any], threads: ThreadMap, assumptions: Assu
     levels: dict[str, list[Any]] = {}
     for level, group in groupby(nested, key=lambda pair: pair[0]):
         found = [loop for _, loop in group]
-        levels.setdefault(level, []).extend(found if level == "register" else [fuse(sch, found)])
+        if level == "thread" and in_turns:
+            turns = levels.pop("register", [])
+            turn, *found = sch.split(fuse(sch, [*turns, *found]), [None, threads.threads])
+            levels["register"] = [turn]
+        elif level in ("block", "thread"):
+            found = [fuse(sch, found)]
+        levels.setdefault(level, []).extend(found)
     grid, thread = (levels.get(level, [None])[0] for level in ("block", "thread"))
-    return Spread(grid, thread, levels.get("register", []))
+    return Spread(grid, thread, levels.get("register", []), levels.get("vector", []))
 
 
 def _merged(threads: ThreadMap) -> list[tuple[str, int, int | None]]:
@@ -147,21 +162,23 @@ def _merged(threads: ThreadMap) -> list[tuple[str, int, int | None]]:
         last = found[-1] if found else None
         if last is not None and last[:2] == (level, part.iterator) and last[2] and part.count:
             found[-1] = (level, part.iterator, last[2] * part.count)
-        elif level != "vector":
+        else:
             found.append((level, part.iterator, part.count))
     return found
 
 
 def bind(sch: Any, loops: Spread, kernel: dict[str, int] | None = None) -> None:
-    """Bind the loops of a spread block, and unroll those of its registers."""
+    """Bind the loops of a spread block, unroll those of its registers, and make its vectors."""
     if loops.grid is not None:
         sch.bind(loops.grid, "blockIdx.x")
-    if kernel is None and loops.thread is not None:
+    if kernel is None:
         sch.bind(loops.thread, "threadIdx.x")
-    elif kernel is not None:
+    else:
         _bind_kernel(sch, loops.thread, kernel)
     for loop in loops.registers:
         sch.unroll(loop)
+    for loop in loops.vectors:
+        sch.vectorize(loop)
 
 
 def _bind_kernel(sch: Any, thread: Any, threads: dict[str, int]) -> None:

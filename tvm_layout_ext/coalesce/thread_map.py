@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 from math import prod
 
 import numpy as np
@@ -65,6 +65,38 @@ class ThreadMap:
         parts = [Digit(at, n, level) for level, pairs in levels for at, n in pairs if n != 1]
         return cls(tuple(names), tuple(parts))
 
+    @classmethod
+    def dealt(
+        cls,
+        names: Sequence[str],
+        unit: Sequence[tuple[str, Sequence[tuple[int, int | None]]]],
+        counts: Sequence[tuple[int, int]],
+        threads: int,
+        level: str = "block",
+        rest: Sequence[tuple[int, int | None]] = (),
+    ) -> ThreadMap:
+        """Deal counts of iterators out, fastest first: to lanes, to warps, and then to registers.
+
+        Counts and threads are powers of two. Before them stands what a thread takes at once, behind
+        them what is left for a level.
+
+        >>> counts = [(1, 16), (0, 64)]
+        >>> print(ThreadMap.dealt("ij", [("vector", [(1, 4)])], counts, 256))
+        vector j 4, lane j 16 i 2, warp i 8, register i 4
+        """
+        room = {"lane": min(WARP_SIZE, threads)}
+        room["warp"] = threads // room["lane"]
+        parts: dict[str, list[tuple[int, int | None]]] = {"lane": [], "warp": [], "register": []}
+        for iterator, count in counts:
+            left = count
+            for own in room:
+                part = min(left, room[own])
+                parts[own].append((iterator, part))
+                room[own] //= part
+                left //= part
+            parts["register"].append((iterator, left))
+        return cls.of(names, *unit, *parts.items(), (level, rest))
+
     def __post_init__(self) -> None:
         open_ended: set[int] = set()
         for part in self.parts:
@@ -115,6 +147,15 @@ class ThreadMap:
             prod(part.count or 1 for part in inside if part.iterator == iterator)
             for iterator in range(len(self.names))
         )
+
+    @property
+    def unit(self) -> tuple[int, ...]:
+        """Elements along each iterator that a thread takes at once: those before its lanes."""
+        own = takewhile(lambda part: part.level in ("vector", "register"), self.parts)
+        held = [1] * len(self.names)
+        for part in own:
+            held[part.iterator] *= part.count or 1
+        return tuple(held)
 
     def strides(self) -> list[int]:
         """By how much each part moves its iterator."""

@@ -34,16 +34,8 @@ def request_wavefronts(
 ) -> tuple[Any, Any]:
     """Count the wavefronts of each request, and the least that its broadcasts allow.
 
-    Parameters
-    ----------
-    addresses : array of int, [requests, 32]
-        Byte address of each lane.
-    active : array of bool, [requests, 32]
-        Lanes that take part; every request has one.
-    width : int
-        Bytes that a lane moves, at most 16.
-    joins : bool
-        Whether phases may join: of reads by plain instructions they do.
+    ``addresses`` and ``active`` lanes are ``[requests, 32]``, and every request has an active one;
+    a lane moves ``width`` bytes, 16 at most. Phases of reads by plain instructions may join.
 
     Examples
     --------
@@ -86,14 +78,7 @@ def _wide_wavefronts(rows: Any, live: Any, width: int, joins: bool) -> tuple[Any
 
 
 def phases(addresses: Any, active: Any, width: int, *, joins: bool = True) -> list[range]:
-    """List the lanes of one request that the memory serves together; parameters as above.
-
-    Examples
-    --------
-    >>> pairs, every = np.arange(32) // 2 * 16, np.ones(32, bool)
-    >>> phases(pairs, every, 16), len(phases(pairs, every, 16, joins=False))
-    ([range(0, 16), range(16, 32)], 4)
-    """
+    """List the lanes of one request that the memory serves together; parameters as above."""
     lanes = WARP_SIZE * BANK_BYTES // max(BANK_BYTES, width)
     found = [range(first, first + lanes) for first in range(0, WARP_SIZE, lanes)]
     if not joins or width <= BANK_BYTES:

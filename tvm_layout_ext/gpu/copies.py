@@ -58,18 +58,9 @@ def copy_wavefronts(
 ) -> Any:
     """Wavefronts of each request of asynchronous copies.
 
-    Parameters
-    ----------
-    sources, addresses : array of int, [requests, 32]
-        Byte address that each lane reads, -1 where it reads nothing, and that it writes.
-    active : array of bool, [requests, 32]
-        Lanes that take part.
-    width : int
-        Bytes of a lane: 4, 8 or 16.
-    through_cache : bool
-        Whether it is ``cp.async.ca``, as all but those of 16 bytes are.
-    fills : bool
-        Whether the machine instruction is ``LDGSTS.ZFILL``.
+    ``sources``, -1 where a lane reads nothing, ``addresses`` and ``active`` are ``[requests, 32]``;
+    ``through_cache`` says that it is ``cp.async.ca``, as all but those of 16 bytes are, and
+    ``fills`` that the machine instruction is ``LDGSTS.ZFILL``.
 
     Examples
     --------
@@ -91,14 +82,6 @@ def fewest_wavefronts(sources: Any, active: Any, width: int, *, fills: bool = Fa
 
     A wavefront reads one line and writes one row of all banks. Parameters are as of
     :func:`copy_wavefronts`; all lanes go to places of their own.
-
-    Examples
-    --------
-    >>> every, lane = np.ones((1, 32), bool), np.arange(32)[None]
-    >>> fewest_wavefronts(lane // 4 * 512 + lane % 4 * 16, every, 16)
-    array([8])
-    >>> fewest_wavefronts(lane * 16, every, 16)
-    array([4])
     """
     lines = np.where(active & (sources >= 0), sources // hardware.LINE_BYTES, NOTHING)
     rows = -(-active.sum(axis=1) * width // hardware.LINE_BYTES)
@@ -108,10 +91,7 @@ def fewest_wavefronts(sources: Any, active: Any, width: int, *, fills: bool = Fa
 
 
 def distinct_requests(sources: Any, addresses: Any, active: Any) -> tuple[Any, Any, Any, Any]:
-    """Requests that differ by more than whole lines: addresses read and written, first, and like.
-
-    Addresses are from the line of the lowest one; ``like`` says which of them each request is.
-    """
+    """Requests that differ by more than whole lines: addresses read, written, first, and like."""
     read = _from_lowest_line(sources, active & (sources >= 0))
     written = _from_lowest_line(addresses, active)
     rows, index, like = distinct_rows(np.concatenate((read, written), axis=1))

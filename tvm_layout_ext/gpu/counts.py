@@ -25,26 +25,14 @@ from .sectors import request_sectors
 
 @dataclass(frozen=True)
 class Count:
-    """Sums over requests.
+    """Sums over requests."""
 
-    Attributes
-    ----------
-    requests : int
-        Warp instructions with at least one active thread.
-    bytes : int
-        What all active threads together ask for; shared addresses count each time.
-    sectors, ideal_sectors : int
-        32-byte sectors touched, and the least possible; 0 for shared memory.
-    wavefronts, least_wavefronts : int
-        Passes of the shared memory, and the least possible; 0 for global memory.
-    """
-
-    requests: int = 0
-    bytes: int = 0
-    sectors: int = 0
-    ideal_sectors: int = 0
-    wavefronts: int = 0
-    least_wavefronts: int = 0
+    requests: int = 0  #: Warp instructions with at least one active thread
+    bytes: int = 0  #: Of all active threads; shared addresses count each time
+    sectors: int = 0  #: 32-byte sectors touched; 0 for shared memory
+    ideal_sectors: int = 0  #: The least possible
+    wavefronts: int = 0  #: Passes of the shared memory; 0 for global memory
+    least_wavefronts: int = 0  #: The least possible
 
     def __add__(self, other: Count) -> Count:
         return Count(
@@ -61,12 +49,9 @@ def instructions(width: int) -> list[tuple[int, int]]:
     """Split a thread's access into instructions, as ``(offset, bytes)``.
 
     TVM writes a vector as one access of a CUDA vector type, which is aligned to the largest power
-    of two in its size: ``float3`` to 4 bytes, ``uint3`` of six halves to 4, ``uchar3`` to 1,
-    ``ulonglong3`` to 8. ``ptxas`` (CUDA 13.0, sm_90a) makes it instructions of that width, 16 bytes
-    at most. That holds for loads and stores of 1 to 32 bytes, plain or under a condition: a choice
-    whose condition is one for the vector loads it at once, as a predicated instruction or behind a
-    branch. Where the condition differs among the elements TVM writes a loop over them, and each is
-    an instruction of its own, as the program says.
+    of two in its size: ``float3`` to 4 bytes, ``uint3`` of six halves to 4. ``ptxas`` (CUDA 13.0,
+    sm_90a) makes it instructions of that width, 16 bytes at most, plain or under a condition. Where
+    the condition differs among the elements TVM writes a loop over them.
 
     Examples
     --------
@@ -78,11 +63,7 @@ def instructions(width: int) -> list[tuple[int, int]]:
 
 
 def _patterns(addresses: Any, active: Any, modulo: int) -> tuple[Any, Any, Any]:
-    """Rows that differ by more than a shift, and how many requests each stands for.
-
-    A shift by a multiple of ``modulo`` bytes changes no count, and most kernels' warps all walk
-    memory in one pattern, so that counting one row is enough.
-    """
+    """Rows that differ by more than a shift by ``modulo`` bytes, and requests of each."""
     lowest = np.where(active, addresses, np.iinfo(np.int64).max).min(axis=1)
     origin = lowest // modulo * modulo
     shifted = np.where(active, addresses - origin[:, None], NOTHING)
@@ -98,23 +79,12 @@ def _live(addresses: Any, active: Any) -> tuple[Any, Any]:
 
 
 def count_global(addresses: Any, active: Any, width: int) -> Count:
-    """Count the sectors of global-memory requests.
-
-    Parameters
-    ----------
-    addresses : array of int, [requests, 32]
-        Byte address of each thread.
-    active : array of bool, [requests, 32]
-        Threads that take part.
-    width : int
-        Bytes a thread moves, at most 16.
+    """Count the sectors of global-memory requests: parameters as of :func:`.request_sectors`.
 
     Examples
     --------
     >>> import numpy as np
     >>> every = np.ones((1, 32), bool)
-    >>> count_global(np.arange(32)[None] * 4, every, 4).sectors
-    4
     >>> count_global(np.arange(32)[None] * 128, every, 4)
     Count(requests=1, bytes=128, sectors=32, ideal_sectors=4, wavefronts=0, least_wavefronts=0)
     """
@@ -129,23 +99,14 @@ def count_global(addresses: Any, active: Any, width: int) -> Count:
 
 
 def count_shared(addresses: Any, active: Any, width: int, *, store: bool = False) -> Count:
-    """Count the wavefronts of shared-memory requests; parameters as of :func:`count_global`.
-
-    Parameters
-    ----------
-    store : bool
-        Whether the request writes; only reads join phases.
+    """Count the wavefronts of shared-memory requests; only reads, not a ``store``, join phases.
 
     Examples
     --------
     >>> import numpy as np
     >>> every = np.ones((1, 32), bool)
-    >>> count_shared(np.arange(32)[None] * 128, every, 4).wavefronts
-    32
     >>> count_shared(np.arange(32)[None] * 132, every, 4).wavefronts
     1
-    >>> count_shared(np.arange(32)[None] // 2 * 16, every, 16).wavefronts
-    2
     """
     addresses, active = _live(addresses, active)
     if not len(addresses):
@@ -173,22 +134,12 @@ def count_copies(
 
     Examples
     --------
-    Rows of 128 bytes, rows of 64 bytes that lie 512 bytes apart in global memory, and rows of 128
-    bytes that padding spreads to 144:
+    Rows of 64 bytes that lie 512 bytes apart in global memory:
 
     >>> import numpy as np
     >>> every, lane = np.ones((1, 32), bool), np.arange(32)[None]
-    >>> count_copies(lane * 16, lane * 16, every).wavefronts
-    4
     >>> count_copies(lane // 4 * 512 + lane % 4 * 16, lane * 16, every).wavefronts
     8
-    >>> count_copies(lane * 16, lane // 8 * 144 + lane % 8 * 16, every).wavefronts
-    10
-
-    Words of a column, 128 bytes apart, come from one bank of the cache:
-
-    >>> count_copies(lane * 128, lane * 4, every, 4, through_cache=True).wavefronts
-    32
     """
     sources, _ = _live(sources, active)
     addresses, active = _live(addresses, active)

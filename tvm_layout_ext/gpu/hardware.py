@@ -84,31 +84,15 @@ DEFAULT_ARCH = "sm_90a"
 
 @dataclass(frozen=True)
 class Architecture:
-    """The limits of one compute capability.
+    """The limits of one compute capability."""
 
-    Attributes
-    ----------
-    name : str
-        As ptxas spells it, e.g. ``sm_90a``.
-    shared_per_block : int
-        Bytes of shared memory one block may have after opting in (static limit: 49,152).
-    shared_per_sm : int
-        Bytes of shared memory of one multiprocessor.
-    threads_per_sm : int
-        Resident threads of one multiprocessor.
-    threads_per_block : int
-        Threads of one block, over all dims.
-    registers_per_sm, registers_per_thread : int
-        Registers of 32 bits, of one multiprocessor and the most of one thread.
-    """
-
-    name: str
-    shared_per_block: int
-    shared_per_sm: int
-    threads_per_sm: int
-    threads_per_block: int = 1024
-    registers_per_sm: int = 65536
-    registers_per_thread: int = 255
+    name: str  #: As ptxas spells it, e.g. ``sm_90a``
+    shared_per_block: int  #: Bytes that one block may have after opting in (static limit: 49,152)
+    shared_per_sm: int  #: Bytes of shared memory of one multiprocessor
+    threads_per_sm: int  #: Resident ones
+    threads_per_block: int = 1024  #: Over all dims
+    registers_per_sm: int = 65536  #: Of 32 bits
+    registers_per_thread: int = 255  #: At most
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -135,17 +119,9 @@ _LIMITS: dict[str, tuple[int, int, int]] = {
 
 
 def architecture(name: str) -> Architecture:
-    """Look up an architecture by ptxas's name.
+    """Look up an architecture by ptxas's name, or raise a TargetError.
 
-    Parameters
-    ----------
-    name : str
-        ``sm_80``, ``sm_90``, ``sm_90a``, ... ; a trailing ``a`` or ``f`` names the same silicon.
-
-    Raises
-    ------
-    TargetError
-        If the name is not in the table.
+    A trailing ``a`` or ``f`` of ``sm_90a`` names the same silicon.
     """
     digits = str(name).removeprefix("sm_").rstrip("af")
     if not str(name).startswith("sm_") or digits not in _LIMITS:
@@ -178,26 +154,11 @@ _MOST_BLOCKS, _REGISTER_STEP, _SYSTEM_SHARED = 32, 8, 1024
 
 
 def blocks_per_sm(facts: Architecture, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks that a multiprocessor holds at a time.
+    """Blocks that a multiprocessor holds at a time, by a block's threads, registers and memory.
 
     Source: CUDA C++ Programming Guide, "Multiprocessor Level" and "Technical Specifications per
     Compute Capability". The driver says the same of all kernels in
     ``benchmarks/results/h200_gemm.json``.
-
-    Parameters
-    ----------
-    facts : Architecture
-    threads : int
-        Of a block.
-    registers : int
-        Of a thread.
-    shared_bytes : int
-        Of a block, static and dynamic.
-
-    Examples
-    --------
-    >>> blocks_per_sm(architecture("sm_90"), 128, 168, 65536)
-    3
     """
     each = -(-max(registers, 1) // _REGISTER_STEP) * _REGISTER_STEP * -(-threads // WARP_SIZE)
     limits = [

@@ -19,77 +19,36 @@ from .measured import H200, GpuSpeeds
 
 @dataclass(frozen=True)
 class AccessWork:
-    """What an access asks of a GPU, summed over a whole grid.
+    """What an access asks of a GPU, summed over a whole grid."""
 
-    Attributes
-    ----------
-    name : str
-        The buffer's.
-    kind : str
-        ``load``, ``store`` or ``atomic``.
-    scope : str
-        ``global`` or ``shared``.
-    bytes : int
-        That a lane moves in a request.
-    requests : float
-        Instructions of warps that have an active lane.
-    sectors, least : float
-        Of global memory, by requests: those touched, and those that the same bytes would fill.
-    lines : float
-        Lines of 128 bytes touched, by requests.
-    through : float
-        Sectors that leave the multiprocessor: what its cache has of them already is not among them.
-    torn : float
-        Of these, sectors in lines of which the block then takes only a part.
-    memory : float
-        Sectors that come from device memory, or go there: each of the buffer's once.
-    wavefronts : float
-        Of shared memory.
-    rounds : float
-        Times that a thread waits for such loads one after the other.
-    """
-
-    name: str
-    kind: str
-    scope: str
-    bytes: int
-    requests: float
-    sectors: float = 0.0
-    least: float = 0.0
-    lines: float = 0.0
+    name: str  #: The buffer's
+    kind: str  #: ``load``, ``store`` or ``atomic``
+    scope: str  #: ``global`` or ``shared``
+    bytes: int  #: That a lane moves in a request
+    requests: float  #: Instructions of warps that have an active lane
+    sectors: float = 0.0  #: Of global memory, touched by requests
+    least: float = 0.0  #: Those that the same bytes would fill
+    lines: float = 0.0  #: Lines of 128 bytes touched, by requests
+    #: Sectors that leave the multiprocessor: what its cache has of them already is not among them.
     through: float = 0.0
-    torn: float = 0.0
-    memory: float = 0.0
-    wavefronts: float = 0.0
-    rounds: float = 0.0
+    torn: float = 0.0  #: Of these, sectors in lines of which the block then takes only a part
+    memory: float = 0.0  #: Sectors from or to device memory: each of the buffer's once
+    wavefronts: float = 0.0  #: Of shared memory
+    rounds: float = 0.0  #: Times that a thread waits for such loads one after the other
 
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What a kernel asks of a GPU.
+    """What a kernel asks of a GPU."""
 
-    Attributes
-    ----------
-    blocks, threads : int
-        Of the grid, and of a block.
-    resident : int
-        Blocks that a multiprocessor holds at a time.
-    accesses : tuple of AccessWork
-    instructions : float
-        Of warps, beside accesses.
-    combines : float
-        Of warps, shuffles and passes through shared memory by which threads combine results.
-    barriers : float
-        That a block waits at.
-    """
-
-    blocks: int
-    threads: int
-    resident: int
+    blocks: int  #: Of the grid
+    threads: int  #: Of a block
+    resident: int  #: Blocks that a multiprocessor holds at a time
     accesses: tuple[AccessWork, ...]
-    instructions: float = 0.0
+    instructions: float = 0.0  #: Of warps, beside accesses
+    #: Of warps, shuffles and passes through shared memory by which threads combine results.
     combines: float = 0.0
-    barriers: float = 0.0
+    barriers: float = 0.0  #: That a block waits at
 
     def total(self, what: str, kind: str = "", scope: str = "") -> float:
         """Sum of a count over the accesses of a kind and a scope."""
@@ -108,13 +67,7 @@ class KernelWork:
 
 
 def kernel_terms(work: KernelWork, gpu: GpuSpeeds = H200) -> dict[str, float]:
-    """Seconds that each part of the GPU would take if it were alone.
-
-    Parameters
-    ----------
-    work : KernelWork
-    gpu : GpuSpeeds
-    """
+    """Seconds that each part of the GPU would take if it were alone."""
     # Whole blocks go to a multiprocessor; of thousands the rest hardly counts.
     share = max(1, ceil(work.blocks / MULTIPROCESSORS)) / max(1, work.blocks)
     loads, stores = (work.total("through", kind) for kind in ("load", "store"))

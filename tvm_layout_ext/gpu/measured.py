@@ -16,81 +16,50 @@ class GpuSpeeds:
 
     The defaults are those of an H200. Latencies are from Luo et al., "Benchmarking and Dissecting
     the Nvidia Hopper GPU Architecture via Microbenchmarking" (2024).
-
-    Attributes
-    ----------
-    clock : float
-        Hz under load.
-    memory : float
-        Bytes a second of device memory, all multiprocessors together, as the best copies reach.
-    memory_sectors : float
-        Sectors a cycle of device memory, all together: 4.8 TB/s at 1.83 GHz.
-    l2, own : float
-        Bytes from the L2 cache where all multiprocessors load, and where one does alone.
-    wavefronts : float
-        Of shared memory, 128 bytes each.
-    tensor : float
-        Arithmetic operations of tensor cores by ``mma.sync`` in half precision; other types are
-        by :func:`.hardware.mma_sync_rate` faster or slower. ``h200_gemm.json`` has 630 TFLOPS on
-        registers alone.
-    fma : float
-        Arithmetic operations of float32.
-    memory_latency, shared_latency, product_latency, barrier : float
-        Cycles until a load from device memory, a load from shared memory, a tensor-core product,
-        and ``__syncthreads`` are done.
-    launch : float
-        Seconds from one kernel to the next.
-    block, block_cycles : float
-        Seconds, and cycles, to hand out a block: 262,144 blocks of 16 x 16 elements take 162 us,
-        whatever their threads do.
-    torn : float
-        What a loaded sector costs more in a line of which a request takes only a part.
-        ``h200_sweep_transpose_8192.jsonl`` has 1.15 times the time where rows of a tile are half a
-        line, that is 1.3 times for the loads; a quarter of a line costs no more.
-    tail : float
-        Of a wave of blocks, the part in which they all load or all store, and the memory idles in
-        one direction.
-    store_cost : float
-        Sectors of loads that one of a store costs the L2 cache.
-    line_cycles : float
-        Cycles of the load-store unit for each line of a request.
-    issue : float
-        Operations of warps, as they are written, that a multiprocessor does in a cycle: it starts
-        4 instructions, and nvcc makes one of two operations.
-    combine_cycles : float
-        Instructions that a shuffle of a warp counts as.
-    load_latency : float
-        Cycles that a block's loads add to its time where others run beside it, less than the
-        latency of one alone.
-    block_latency : float
-        Cycles of a block beside its loads: it starts, stores and ends.
-    overlap : float
-        Exponent of the norm that joins the parts of a kernel; the larger, the better they overlap.
     """
 
-    clock: float = 1.7e9
-    memory: float = 4.2e12
-    memory_sectors: float = 82
-    l2: float = 40.0
-    own: float = 64.0
-    wavefronts: float = 1.0
+    clock: float = 1.7e9  #: Hz under load
+    memory: float = (
+        4.2e12  #: Bytes a second of device memory, all together, as the best copies reach
+    )
+    memory_sectors: float = (
+        82  #: Sectors a cycle of device memory, all together: 4.8 TB/s at 1.83 GHz
+    )
+    l2: float = 40.0  #: Bytes from the L2 cache where all multiprocessors load
+    own: float = 64.0  #: Where one does alone
+    wavefronts: float = 1.0  #: Of shared memory, 128 bytes each
+    #: Arithmetic operations of tensor cores by ``mma.sync`` in half precision; other types are by
+    #: :func:`.hardware.mma_sync_rate` faster or slower. ``h200_gemm.json`` has 630 TFLOPS on
+    #: registers alone.
     tensor: float = 2800.0
-    fma: float = 256.0
-    memory_latency: float = 900.0
+    fma: float = 256.0  #: Arithmetic operations of float32
+    memory_latency: float = 900.0  #: Cycles until a load from device memory is done
     shared_latency: float = 33.0
-    product_latency: float = 33.0
-    barrier: float = 30.0
-    launch: float = 2e-6
+    product_latency: float = 33.0  #: Of a tensor-core product
+    barrier: float = 30.0  #: Of ``__syncthreads``
+    launch: float = 2e-6  #: Seconds from one kernel to the next
+    #: Seconds, and cycles, to hand out a block: 262,144 blocks of 16 x 16 elements take 162 us,
+    #: whatever their threads do.
     block: float = 0.62e-9
     block_cycles: float = 1.13
+    #: What a loaded sector costs more in a line of which a request takes only a part.
+    #: ``h200_sweep_transpose_8192.jsonl`` has 1.15 times the time where rows of a tile are half a
+    #: line, that is 1.3 times for the loads; a quarter of a line costs no more.
     torn: float = 0.3
+    #: Of a wave of blocks, the part in which they all load or all store, and the memory idles in
+    #: one direction.
     tail: float = 0.5
-    store_cost: float = 1.64
-    line_cycles: float = 0.81
+    store_cost: float = 1.64  #: Sectors of loads that one of a store costs the L2 cache
+    line_cycles: float = 0.81  #: Of the load-store unit for each line of a request
+    #: Operations of warps, as they are written, that a multiprocessor does in a cycle: it starts 4
+    #: instructions, and nvcc makes one of two operations.
     issue: float = 8.0
-    combine_cycles: float = 0.5
+    combine_cycles: float = 0.5  #: Instructions that a shuffle of a warp counts as
+    #: Cycles that a block's loads add to its time where others run beside it, less than the latency
+    #: of one alone.
     load_latency: float = 580.0
-    block_latency: float = 960.0
+    block_latency: float = 960.0  #: Cycles of a block beside its loads: it starts, stores and ends
+    #: Exponent of the norm that joins the parts of a kernel; the larger, the better they overlap.
     overlap: float = 3.9
 
     @property

@@ -13,14 +13,8 @@ from .requests import NOTHING, distinct, pieces
 def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
     """Count the sectors that each request touches, and those that its bytes would fill.
 
-    Parameters
-    ----------
-    addresses : array of int, [requests, threads]
-        Byte address of each thread, at least 0.
-    active : array of bool, [requests, threads]
-        Threads that take part.
-    width : int
-        Bytes that a thread moves; those of two threads are the same or apart.
+    ``addresses`` and ``active`` threads are ``[requests, threads]``; a thread moves ``width``
+    bytes, and those of two threads are the same or apart.
 
     Examples
     --------

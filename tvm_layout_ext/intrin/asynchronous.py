@@ -13,6 +13,8 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
+from .warpgroups import WarpgroupInstruction
+
 _LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 _STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
 #: A descriptor's mode of the 128-byte swizzle, in its two highest bits.
@@ -132,7 +134,12 @@ def descriptor(pointer: Any, leading: int, stride: int) -> Any:
 
 
 def multiply(
-    name: str, sums: Sequence[Any], a: Any, b: Any, adds: Any, transposed: Sequence[bool]
+    one: WarpgroupInstruction,
+    sums: Sequence[Any],
+    a: Any,
+    b: Any,
+    adds: Any,
+    transposed: Sequence[bool],
 ) -> Any:
     """Multiply two described tiles into registers, or add to what they hold.
 
@@ -141,9 +148,11 @@ def multiply(
     of A lie along K.
     """
     held = isinstance(a, Sequence)
-    turned = [int(one) for one in transposed[held:]]
+    signs = () if one.sums == "int32" else (1, 1)
+    turned = [int(value) for value in transposed[held:]] if one.takes_any_major else ()
+    adds = T.ptx.pred(T.Cast("int32", adds))
     left = a if held else [a]
-    return _do(T.ptx[name](*sums, *left, b, T.ptx.pred(T.Cast("int32", adds)), 1, 1, *turned))
+    return _do(T.ptx[one.ptx](*sums, *left, b, adds, *signs, *turned))
 
 
 def power_of_two(result: Any, exponent: Any) -> Any:
@@ -157,7 +166,22 @@ def pack(result: Any, low: Any, high: Any, dtype: str) -> Any:
     return _do(T.ptx[f"cvt.rn.{short}.f32"](result, high, low))
 
 
-def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple[Any, list[Any]]:
+def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:
+    """A sum in its type, of the registers of a thread."""
+    if one.sums == "float32":
+        return sums[number]
+    if one.sums == "int32":
+        return T.reinterpret("int32", sums[number])
+    half = T.shift_right(sums[number // 2], T.Cast("uint32", number % 2 * 16))
+    return T.reinterpret("float16", T.Cast("uint16", half))
+
+
+def tensor_map(
+    buffer: Any,
+    extents: Sequence[int],
+    box: Sequence[int],
+    shape: Sequence[int] | None = None,
+) -> tuple[Any, list[Any]]:
     """Describe the first elements of a buffer along each dim to TMA, on the host.
 
     Boxes have the 128-byte swizzle, and zeros outside of the extents.
@@ -167,9 +191,11 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
     buffer : Buffer
         In global memory, without gaps.
     extents : sequence of int
-        Elements along each dim of the buffer.
+        Elements along each dim.
     box : sequence of int
         Elements of a box along each dim, the innermost first.
+    shape : sequence of int, optional
+        What the buffer's shape is taken for.
 
     Returns
     -------
@@ -177,13 +203,14 @@ def tensor_map(buffer: Any, extents: Sequence[int], box: Sequence[int]) -> tuple
         The variable of the map, and the statements that fill it.
     """
     size = np.dtype(str(buffer.dtype)).itemsize
-    shape = [int(extent) for extent in buffer.shape]
+    shape = [int(extent) for extent in shape or buffer.shape]
     pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
+    kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)
     steps, modes = [1] * len(shape), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
     numbers = (*reversed(extents), *pitches, *box, *steps, *modes)
     fill = T.call_packed(
-        "runtime.cuTensorMapEncodeTiled", var, str(buffer.dtype), len(shape), buffer.data, *numbers
+        "runtime.cuTensorMapEncodeTiled", var, kind, len(shape), buffer.data, *numbers
     )
     return var, [tirx.Bind(var, value), tirx.Evaluate(fill)]

@@ -10,6 +10,7 @@ from ..gpu.hardware import Architecture
 __all__ = [
     "WarpgroupInstruction",
     "choose_warpgroup",
+    "has_columns",
     "is_warpgroup",
     "warpgroup_instruction",
 ]
@@ -22,10 +23,19 @@ COLUMNS, MOST_COLUMNS = 8, 256
 PANEL_BYTES = 128
 #: Only this silicon has the instruction; its successors do not.
 CAPABILITY = (9, 0)
-#: By the types of operands and sums: PTX's names of both.
+#: Integers are multiplied by these columns up to 32, and by multiples of 16 up to 224 ("wgmma
+#: .mma_async", syntax of integer types; its table of shapes goes to 256).
+_FEW_COLUMNS, _MOST_OF_INTEGERS = (8, 24), 224
+#: By the types of operands and sums: PTX's names of both, and bits of an operand.
 _TYPES = {
-    ("float16", "float32"): ("f16", "f32"),
-    ("bfloat16", "float32"): ("bf16", "f32"),
+    ("float16", "float32"): ("f16", "f32", 16),
+    ("bfloat16", "float32"): ("bf16", "f32", 16),
+    ("float16", "float16"): ("f16", "f16", 16),
+    ("float32", "float32"): ("tf32", "f32", 32),
+    ("float8_e4m3fn", "float32"): ("e4m3", "f32", 8),
+    ("float8_e5m2", "float32"): ("e5m2", "f32", 8),
+    ("int8", "int32"): ("s8", "s32", 8),
+    ("uint8", "int32"): ("u8", "s32", 8),
 }
 
 
@@ -50,7 +60,22 @@ class WarpgroupInstruction:
     @property
     def bits(self) -> int:
         """Bits of an operand."""
-        return 16
+        return _TYPES[self.operand, self.sums][2]
+
+    @property
+    def register(self) -> str:
+        """Type of the registers of sums: one each, or two halves in one."""
+        return "float32" if self.sums == "float32" else "uint32"
+
+    @property
+    def registers(self) -> int:
+        """Registers of sums that a thread has."""
+        return self.n // (4 if self.sums == "float16" else 2)
+
+    @property
+    def takes_any_major(self) -> bool:
+        """Whether neighbours in memory may lie along M or N; others must lie along K."""
+        return self.bits == 16
 
     @property
     def k(self) -> int:
@@ -65,13 +90,13 @@ class WarpgroupInstruction:
     @property
     def name(self) -> str:
         """Name by which a user asks for it."""
-        operand, sums = _TYPES[self.operand, self.sums]
+        operand, sums, _ = _TYPES[self.operand, self.sums]
         return f"wgmma.m64n{self.n}k{self.k}.{sums}.{operand}"
 
     @property
     def ptx(self) -> str:
         """The instruction as ``T.ptx`` spells it."""
-        operand, sums = _TYPES[self.operand, self.sums]
+        operand, sums, _ = _TYPES[self.operand, self.sums]
         return f"wgmma.mma_async.sync.aligned.m64n{self.n}k{self.k}.{sums}.{operand}.{operand}"
 
 
@@ -97,20 +122,34 @@ def choose_warpgroup(
     if (operand, sums) not in _TYPES:
         pairs = ", ".join(f"{one} into {other}" for one, other in _TYPES)
         raise ScheduleError(f"wgmma multiplies {pairs} here; the block {operand} into {sums}.")
-    if not COLUMNS <= columns <= MOST_COLUMNS or columns % COLUMNS:
-        raise ScheduleError(
-            f"wgmma multiplies {columns} columns; multiples of {COLUMNS} up to {MOST_COLUMNS} are "
-            "legal."
+    if not has_columns(operand, columns):
+        of = (
+            "8, 24 and multiples of 16 up to 224"
+            if "int" in operand
+            else "multiples of 8 up to 256"
         )
+        raise ScheduleError(f"wgmma multiplies {columns} columns of {operand}; {of} are legal.")
     one = WarpgroupInstruction(operand, sums, columns)
+    if name == "wgmma" and operand == "float32":
+        raise ScheduleError(
+            "wgmma multiplies float32 only as tf32, which drops low bits of the mantissa; ask for "
+            f"it with instruction={one.name!r}."
+        )
     if name not in ("wgmma", one.name):
         raise ScheduleError(f"Instruction {name!r} is asked for; tiles and types make {one.name}.")
     return one
+
+
+def has_columns(operand: str, columns: int) -> bool:
+    """Whether there is a ``wgmma`` of so many columns for a type of operands."""
+    if "int" in operand:
+        return columns in _FEW_COLUMNS or (columns % 16 == 0 and 16 <= columns <= _MOST_OF_INTEGERS)
+    return columns % COLUMNS == 0 and COLUMNS <= columns <= MOST_COLUMNS
 
 
 def warpgroup_instruction(name: str) -> WarpgroupInstruction:
     """Look up an instruction by the name that a schedule wrote down."""
     _, shape, sums, operand = name.split(".")
     columns = int(shape.partition("n")[2].partition("k")[0])
-    pair = next(pair for pair, short in _TYPES.items() if short == (operand, sums))
+    pair = next(pair for pair, short in _TYPES.items() if short[:2] == (operand, sums))
     return WarpgroupInstruction(*pair, columns)

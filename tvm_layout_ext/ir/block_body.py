@@ -87,7 +87,6 @@ def _choices_around(node: Any, values: Mapping[Any, Any]) -> list[tuple[Any, Any
 
 
 def _choices(node: Any) -> list[Any]:
-    """Arguments of the choices between values."""
     return [call.args for call in nodes_in(node, tvm.ir.Call) if is_call_of(call, CHOICE)]
 
 

@@ -32,6 +32,17 @@ def choice_parts(value: Any) -> tuple[Any, Any, Any] | None:
     return tuple(value.args) if is_call_of(value, CHOICE) else None
 
 
+def ranges_known(body: Any) -> Any:
+    """An analyzer that knows the range of every loop and thread of a statement."""
+    analyzer = tvm.sym.Analyzer()
+    for node in nodes_in(body, tirx.For, tirx.AttrStmt):
+        if isinstance(node, tirx.For):
+            analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+        elif node.attr_key in ("thread_extent", "virtual_thread"):
+            analyzer.bind(node.node.var, tvm.ir.Range(0, node.value))
+    return analyzer
+
+
 def is_zero(value: Any) -> bool:
     """Whether an expression is the number 0, also cast, or in every lane of a vector."""
     while isinstance(value, tirx.Cast | tirx.Broadcast):

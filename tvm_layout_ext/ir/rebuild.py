@@ -50,6 +50,11 @@ def loop_with(loop: tirx.For, **changes: Any) -> tirx.For:
     return tirx.For(*(changes.get(name, getattr(loop, name)) for name in _LOOP_FIELDS))
 
 
+def call_with(call: Any, arguments: Sequence[Any]) -> Any:
+    """Copy a call with other arguments."""
+    return tvm.ir.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)
+
+
 def without_annotations(node: Any, *keys: str) -> Any:
     """Copy a block or a loop without some annotations; itself if it has none of them."""
     kept = {key: value for key, value in node.annotations.items() if key not in keys}

@@ -39,17 +39,6 @@ class Distributed:
 class BlockedLayout(Distributed, ClusteredLayout):
     """Each thread holds a small box; boxes fill a warp's box, those the block's, which repeats.
 
-    Attributes
-    ----------
-    size_per_thread : sequence of int
-        Neighbouring elements that one thread holds along each dim.
-    threads_per_warp : sequence of int
-        Lanes along each dim; they multiply to 32.
-    warps_per_cta : sequence of int
-        Warps along each dim.
-    order : sequence of int
-        The dims, the one along which neighbouring registers, lanes and warps lie first.
-
     Examples
     --------
     Two warps over 16x16 elements, 2x2 of them a thread, 8x4 threads a warp; thread 0 holds the
@@ -68,9 +57,10 @@ class BlockedLayout(Distributed, ClusteredLayout):
     ((0, 1), (1, 0), (0, 16))
     """
 
-    size_per_thread: Sequence[int]
-    threads_per_warp: Sequence[int]
-    warps_per_cta: Sequence[int]
+    size_per_thread: Sequence[int]  #: Neighbouring elements that one thread holds along each dim
+    threads_per_warp: Sequence[int]  #: Lanes along each dim; they multiply to 32
+    warps_per_cta: Sequence[int]  #: Warps along each dim
+    #: The dims, the one along which neighbouring registers, lanes and warps lie first.
     order: Sequence[int]
     ctas_per_cga: Sequence[int] | None = None
     cta_split_num: Sequence[int] | None = None
@@ -138,13 +128,6 @@ class SliceLayout(Distributed, Layout):
     The result of a reduction along that dim lies so, and so must a vector that is to be broadcast
     along it: each thread then already holds the elements it needs.
 
-    Attributes
-    ----------
-    dim : int
-        The dim of the parent that is gone.
-    parent : Layout
-        A distributed layout with one dim more.
-
     Examples
     --------
     Row sums of the 16x16 tile of :class:`BlockedLayout`: a thread holds the sums of two rows, and
@@ -155,8 +138,8 @@ class SliceLayout(Distributed, Layout):
     Linear({register: [[1]], lane: [[0], [0], [2], [4], [8]], warp: [[0]], block: []}, {dim0: 16})
     """
 
-    dim: int
-    parent: Layout
+    dim: int  #: The dim of the parent that is gone
+    parent: Layout  #: A distributed layout with one dim more
 
     def __post_init__(self) -> None:
         if not isinstance(self.parent, Distributed):
@@ -189,13 +172,6 @@ class SliceLayout(Distributed, Layout):
 class DistributedLinearLayout(Distributed, Layout):
     """Any placement at all, for tensors of one shape, by its basis vectors.
 
-    Attributes
-    ----------
-    reg_bases, lane_bases, warp_bases, block_bases : sequence of vectors
-        The elements held by register (lane, warp, block) 1, 2, 4, ...
-    shape : sequence of int
-        The tensor's shape.
-
     Examples
     --------
     A column of 64 elements with two neighbours a lane:
@@ -205,11 +181,12 @@ class DistributedLinearLayout(Distributed, Layout):
     2
     """
 
+    #: The elements held by register (lane, warp, block) 1, 2, 4, ...
     reg_bases: Sequence[Sequence[int]]
     lane_bases: Sequence[Sequence[int]]
     warp_bases: Sequence[Sequence[int]]
     block_bases: Sequence[Sequence[int]]
-    shape: Sequence[int]
+    shape: Sequence[int]  #: The tensor's shape
 
     def __post_init__(self) -> None:
         if not integers("shape", self.shape):

@@ -88,13 +88,6 @@ class LinearLayout:
     Make one with :meth:`from_bases`, :meth:`identity`, :meth:`strided`, :meth:`zeros`, or by
     multiplying such pieces. What cannot be is a LayoutError of one sentence.
 
-    Attributes
-    ----------
-    bases : tuple of (str, tuple of tuple of int)
-        For each input dim, in order, the images of its indices 1, 2, 4, ...
-    out_dims : tuple of (str, int)
-        The output dims, in order, with their sizes. A basis vector has one number for each.
-
     Examples
     --------
     A row of eight words dealt to two lanes in pairs, then asked who holds word 6:
@@ -107,7 +100,8 @@ class LinearLayout:
     {'register': 2, 'lane': 1}
     """
 
-    bases: Bases
+    bases: Bases  #: For each input dim, in order, the images of its indices 1, 2, 4, ...
+    #: The output dims, in order, with their sizes. A basis vector has one number for each.
     out_dims: Sizes
 
     def __post_init__(self) -> None:

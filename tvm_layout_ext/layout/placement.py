@@ -58,6 +58,14 @@ class Xor:
     images: tuple[tuple[int, ...], ...]
     alignment: int = LINE_BYTES
 
+    def __str__(self) -> str:
+        """As the annotation of a swizzle has it.
+
+        >>> str(Xor(((4, 10), (1, 2), ())))
+        '4,10;1,2;'
+        """
+        return ";".join(",".join(map(str, bits)) for bits in self.images)
+
     def offsets(self, indices: Sequence[Any]) -> Any:
         """Offset of each element; indices are arrays, one for each dim."""
         total: Any = np.int64(0)

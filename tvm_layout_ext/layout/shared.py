@@ -46,13 +46,6 @@ class SwizzledSharedLayout(Shared):
     ``max_phase`` permutations take turns: element (r, c) lies in row r at column
     ``c ^ vec * (r // per_phase % max_phase)``.
 
-    Attributes
-    ----------
-    vec, per_phase, max_phase : int
-        As above; (1, 1, 1) permutes nothing.
-    order : sequence of int
-        The dims, the contiguous one (columns) first, then the rows.
-
     Examples
     --------
     Rows of eight, vectors of two, four permutations. Each line shows the columns that lie
@@ -70,10 +63,10 @@ class SwizzledSharedLayout(Shared):
     Reading down column 0 meets a different position in every row, so a different bank.
     """
 
-    vec: int
+    vec: int  #: As above; (1, 1, 1) permutes nothing
     per_phase: int
     max_phase: int
-    order: Sequence[int]
+    order: Sequence[int]  #: The dims, the contiguous one (columns) first, then the rows
     ctas_per_cga: Sequence[int] | None = None
     cta_split_num: Sequence[int] | None = None
     cta_order: Sequence[int] | None = None
@@ -110,17 +103,6 @@ class NVMMASharedLayout(Shared):
     the 16-byte chunks of row r are permuted by an XOR with
     ``r // (128 / width) % (width / 16)``; panels follow each other.
 
-    Attributes
-    ----------
-    swizzle_byte_width : int
-        Width of a panel in bytes, 32, 64 or 128; 0 for plain rows.
-    element_bitwidth : int
-        8, 16, 32 or 64.
-    rank : int
-        Number of dims, at most the 5 of TMA; outer dims are flattened to rows.
-    transposed : bool
-        The contiguous dim is the first instead of the last.
-
     Examples
     --------
     Half precision and 64-byte panels of 32 columns, in chunks of 8 elements. Two rows share a
@@ -135,10 +117,10 @@ class NVMMASharedLayout(Shared):
     24 16 8 0
     """
 
-    swizzle_byte_width: int
-    element_bitwidth: int
-    rank: int = 2
-    transposed: bool = False
+    swizzle_byte_width: int  #: Width of a panel in bytes, 32, 64 or 128; 0 for plain rows
+    element_bitwidth: int  #: 8, 16, 32 or 64
+    rank: int = 2  #: Number of dims, at most the 5 of TMA; outer dims are flattened to rows
+    transposed: bool = False  #: The contiguous dim is the first instead of the last
     ctas_per_cga: Sequence[int] | None = None
     cta_split_num: Sequence[int] | None = None
     cta_order: Sequence[int] | None = None
@@ -226,13 +208,6 @@ class PaddedSharedLayout(Shared):
     Gaps are no linear map, so ``to_linear`` gives the order of the elements without them, and
     :meth:`padded_offset` the place of each.
 
-    Attributes
-    ----------
-    interval_padding_pairs : sequence of (int, int)
-        Interval and padding, in elements, powers of two up to 2^18; several pairs add up.
-    order : sequence of int
-        The dims, the contiguous one first.
-
     Examples
     --------
     A 32x32 tile of words whose rows are 33 words long. Column 0 then lies in 32 different banks;
@@ -245,8 +220,9 @@ class PaddedSharedLayout(Shared):
     1055
     """
 
+    #: Interval and padding, in elements, powers of two up to 2^18; several pairs add up.
     interval_padding_pairs: Sequence[Sequence[int]]
-    order: Sequence[int]
+    order: Sequence[int]  #: The dims, the contiguous one first
     ctas_per_cga: Sequence[int] | None = None
     cta_split_num: Sequence[int] | None = None
     cta_order: Sequence[int] | None = None
@@ -295,5 +271,4 @@ def _at(rank: int, values: dict[int, int]) -> tuple[int, ...]:
 
 
 def _rows(box: Sequence[int]) -> LinearLayout:
-    """Plain row-major order."""
     return put(start(INPUTS, len(box)), "offset", box, [*reversed(range(len(box)))])

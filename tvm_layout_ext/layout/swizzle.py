@@ -131,7 +131,6 @@ class _Side:
 
     @property
     def sums(self) -> bool:
-        """Whether some vector has several bits."""
         return any(not is_power_of_two(v) for v in self.inputs)
 
     def phase(self, access_bits: int) -> list[int]:

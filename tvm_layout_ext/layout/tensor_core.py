@@ -28,17 +28,6 @@ from .linear import LinearLayout
 class NVMMADistributedLayout(Distributed, ClusteredLayout):
     """Where the accumulator of a tensor-core multiplication lies.
 
-    Attributes
-    ----------
-    version : sequence of int
-        ``[2, 0]`` for ``mma.sync`` (one warp computes 16x8), ``[3, 0]`` for ``wgmma`` (each of
-        four warps computes 16xN).
-    warps_per_cta : sequence of int
-        Warps along both dims. Version 2 numbers them row by row, version 3 column by column, its
-        first four being the warp group.
-    instr_shape : sequence of int
-        ``[16, 8]`` (or ``[8, 8]`` for doubles) for version 2, ``[16, N, K]`` for version 3.
-
     Examples
     --------
     A warp's 16x8 tile: four lanes share a row, two neighbouring elements each, eight rows follow
@@ -50,8 +39,13 @@ class NVMMADistributedLayout(Distributed, ClusteredLayout):
             warp: [], block: []}, {dim0: 16, dim1: 8})
     """
 
+    #: ``[2, 0]`` for ``mma.sync`` (one warp computes 16x8), ``[3, 0]`` for ``wgmma`` (each of four
+    #: warps computes 16xN).
     version: Sequence[int]
+    #: Warps along both dims. Version 2 numbers them row by row, version 3 column by column, its
+    #: first four being the warp group.
     warps_per_cta: Sequence[int]
+    #: ``[16, 8]`` (or ``[8, 8]`` for doubles) for version 2, ``[16, N, K]`` for version 3.
     instr_shape: Sequence[int]
     ctas_per_cga: Sequence[int] | None = None
     cta_split_num: Sequence[int] | None = None
@@ -90,17 +84,6 @@ class NVMMADistributedLayout(Distributed, ClusteredLayout):
 class DotOperandLayout(Distributed, Layout):
     """Where operand A or B of a multiplication lies, given where its result lies.
 
-    Attributes
-    ----------
-    operand_index : int
-        0 for A (M x K), 1 for B (K x N).
-    parent : Layout
-        Layout of the result: an :class:`NVMMADistributedLayout`, or a :class:`BlockedLayout` for
-        multiplication without tensor cores.
-    k_width : int
-        Neighbouring elements along K that a lane holds for one instruction, 32 bits together
-        unless the operand was narrower in memory; 0 for a blocked parent.
-
     Examples
     --------
     A of half precision for the 16x8 tile: as in the accumulator four lanes share a row, two
@@ -115,8 +98,12 @@ class DotOperandLayout(Distributed, Layout):
     (((0, 1), (8, 0), (0, 8)), ((0, 0), (16, 0)))
     """
 
-    operand_index: int
+    operand_index: int  #: 0 for A (M x K), 1 for B (K x N)
+    #: Layout of the result: an :class:`NVMMADistributedLayout`, or a :class:`BlockedLayout` for
+    #: multiplication without tensor cores.
     parent: Layout
+    #: Neighbouring elements along K that a lane holds for one instruction, 32 bits together unless
+    #: the operand was narrower in memory; 0 for a blocked parent.
     k_width: int = 0
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ import ast
 from typing import Any
 
 from ..errors import LayoutError
+from ..text import suggestion
 from .base import Layout
 from .distributed import BlockedLayout, DistributedLinearLayout, SliceLayout
 from .linear import LinearLayout
@@ -67,8 +68,10 @@ def _call(node: ast.Call) -> Layout | LinearLayout:
     if name == "Linear":
         return _linear(args, fields)
     if name not in LAYOUT_CLASSES:
-        known = ", ".join([*LAYOUT_CLASSES, "Linear"])
-        raise LayoutError(f"There is no layout {name!r}; there are {known}.")
+        names = [*LAYOUT_CLASSES, "Linear"]
+        raise LayoutError(
+            f"There is no layout {name!r}; there are {', '.join(names)}.{suggestion(name, names)}"
+        )
     try:
         return LAYOUT_CLASSES[name](*args, **fields)
     except (TypeError, AttributeError) as error:

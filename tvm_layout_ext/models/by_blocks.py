@@ -11,10 +11,33 @@ from .rule import Scheduled
 
 
 def by_blocks(func: tirx.PrimFunc, target: Target) -> Scheduled:
-    """Map each block to a kernel of its own; what can be inlined is first."""
+    """Map each block to a kernel of its own; what can be inlined is first.
+
+    What is computed element by element from a sum that a thread has joins its kernel.
+    """
     del target  # The primitive asks for the one around.
     refuse_matrices(func)
     sch = s_tir.Schedule(func)
     inline(sch)
-    told = [f"{name} {sch.auto_coalesce(name).path}" for name in sorted(unbound(sch))]
+    told = []
+    summed = {name for name in unbound(sch) if _sums(sch, name)}
+    for name in (*sorted(summed), *sorted(unbound(sch) - summed)):
+        if name not in summed and _joined(sch, name):
+            told.append(f"{name} with its sum")
+        else:
+            told.append(f"{name} {sch.auto_coalesce(name).path}")
     return Scheduled(sch, "; ".join(told))
+
+
+def _sums(sch: s_tir.Schedule, name: str) -> bool:
+    iterators = sch.get(sch.get_sblock(name)).iter_vars
+    return any(one.iter_type != tirx.IterVar.DataPar for one in iterators)
+
+
+def _joined(sch: s_tir.Schedule, name: str) -> bool:
+    """Inline a block into the copy of a thread's sums to memory, if it reads these alone."""
+    try:
+        sch.reverse_compute_inline(sch.get_sblock(name))
+    except RuntimeError:
+        return False
+    return True

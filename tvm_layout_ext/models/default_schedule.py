@@ -13,18 +13,25 @@ from tvm.target import Target
 from .. import decisions
 from ..build import lower
 from ..errors import LayoutExtError
+from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
-from ..schedule.handles import reason
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
+from .modelled import least_seconds, seconds
 from .rule import Scheduled
-from .rules import LAST, RULES
+from .rules import LAST, MODELLED, RULES
 
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "DefaultSchedule"
 #: What primitives, and TVM below them, raise on a program that they do not take.
 _REFUSALS = (LayoutExtError, RuntimeError, ValueError, TypeError, IndexError, KeyError)
+#: How many times the least time a schedule may take before others are asked.
+_WORTH = 1.5
+#: What a model that was fitted to our kernels may be wrong about dlight's.
+_DOUBT = 1.25
+#: Seconds by which two short kernels may differ from one measurement to the next.
+_NOISE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -113,21 +120,57 @@ def _is_ours(func: Any) -> bool:
 def choose(
     name: str, func: tirx.PrimFunc, target: Target
 ) -> tuple[FunctionChoice, Scheduled | None]:
-    """Ask the rules in order; the schedule of the first that has one which can be lowered."""
+    """Ask the rules in order; the schedule of the first that has one which can be lowered.
+
+    Where a rule that moves memory is modelled to take much longer than moving the parameters, the
+    others are asked, too, and the fastest by the model is taken.
+    """
     refused: list[str] = []
-    for rule, apply in RULES.items():
+    slow: list[tuple[float, str, Scheduled]] = []
+    for rule in RULES:
         try:
-            with decisions.collect():  # What rules try is not what is done.
-                found = apply(func, target)
-                if found is None:
-                    continue
-                if rule != LAST:
-                    lower(found.function.with_attr("global_symbol", "main"), target=target)
+            found = _applied(rule, func, target)
         except _REFUSALS as error:
             refused.append(reason(error))
             continue
-        why = " ".join(dict.fromkeys(refused))
-        text = f"{found.text} schedules it. {why}" if rule == LAST else f"{found.text}."
-        return FunctionChoice(name, rule, text, tuple(refused)), found
+        if found is None:
+            continue
+        if rule in MODELLED and (took := _too_long(func, found, target)):
+            slow.append((took, rule, found))
+            continue
+        if slow and rule == LAST:
+            slow.append((seconds(found.function, target) * _DOUBT, rule, found))
+            continue
+        if not slow:
+            return _chosen(name, rule, found, refused), found
+    if slow:
+        most = min(took for took, *_ in slow) + _NOISE
+        rule, found = next((rule, found) for took, rule, found in slow if took <= most)
+        times = ", ".join(f"{took * 1e6:.3g} us by {which}" for took, which, _ in slow)
+        return _chosen(name, rule, found, [*refused, f"Modelled: {times}."]), found
     why = " ".join(dict.fromkeys(refused))
     return FunctionChoice(name, "none", f"Nothing schedules it. {why}", tuple(refused)), None
+
+
+def _applied(rule: str, func: tirx.PrimFunc, target: Target) -> Scheduled | None:
+    """What a rule makes of a function, lowered once if it is one of ours, and not checked yet."""
+    with decisions.collect():  # What rules try is not what is done.
+        found = RULES[rule](func, target)
+        if found is not None and rule != LAST and not found.is_checked:
+            lower(found.function.with_attr("global_symbol", "main"), target=target)
+    return found
+
+
+def _too_long(func: tirx.PrimFunc, found: Scheduled, target: Target) -> float:
+    """Modelled seconds of a schedule, or 0 where others need not be asked."""
+    least = least_seconds(func)
+    if least is None:
+        return 0.0
+    took = seconds(found.function, target)
+    return took if took > _WORTH * least + _NOISE else 0.0
+
+
+def _chosen(name: str, rule: str, found: Scheduled, refused: list[str]) -> FunctionChoice:
+    why = " ".join(dict.fromkeys(refused))
+    text = f"{found.text} schedules it. {why}" if rule == LAST else f"{found.text}."
+    return FunctionChoice(name, rule, text, tuple(refused))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..analysis.contraction import Contraction
+from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, Architecture, architecture
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product, inline, unbound
 from ..schedules._split_k import SLICES, cycles
+from ..transform import LowerWarpgroups, MarkAnnotated
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .rule import Scheduled
+from .unfold import unfold
+from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
 #: the fastest of full machines and the others of small grids (``h200_split_k.json``): 1024^3 takes
@@ -25,15 +30,31 @@ from .rule import Scheduled
 TILES = (
     {"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4},
     {"tile_m": 64, "tile_n": 128, "tile_k": 64, "stages": 4},
+    {"tile_m": 128, "tile_n": 64, "tile_k": 64, "stages": 3},
     {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 4},
 )
+_WRITTEN = tvm.transform.Sequential([MarkAnnotated(), LowerWarpgroups()])
+#: The configuration where rows, columns or terms are symbolic: few or many, tiles are small.
+_OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
+    **dict.fromkeys(("tile_m", "tile_n", "tile_k"), TILE),
+    "group": 1,
+    "split_k": 1,
+}
 #: Share of the cycles of an earlier choice that a later one may take at most.
 _BETTER = 0.95
 
 
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
-    return _multiplied(func, target, warpgroups=True)
+    """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal.
+
+    Of all passes only that which writes the kernels may refuse them; the others take seconds for
+    code that is unrolled as theirs is.
+    """
+    found = _multiplied(func, target, warpgroups=True)
+    if found is None:
+        return None
+    _WRITTEN(tvm.IRModule({"main": found.function.with_attr("target", target)}))
+    return replace(found, is_checked=True)
 
 
 def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
@@ -46,26 +67,34 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
 
 
 def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Scheduled | None:
-    if refused := off_tensor_cores(func):
+    whole = whole_tiles(func)
+    if whole is not None and warpgroups:
+        return None
+    sch = s_tir.Schedule(func if whole is None else whole.func)
+    copies = unfold(sch)
+    if refused := off_tensor_cores(sch.mod["main"]):
         raise ScheduleError(next(iter(refused.values())))
-    sch = s_tir.Schedule(func)
     products = inline(sch)
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
         return None
     told = []
     arch = architecture(str(target.attrs["arch"]))
     for name, product in products.items():
-        config = configuration(product, arch)
+        config = configuration(product, arch) if whole is None else _OF_ANY_SIZE
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
         if warpgroups:
-            config |= _wgmma(product, arch)
+            config |= _wgmma(product, arch, bool(copies))
             tile = config.get("wgmma", gemm.NONE)
             if tile == gemm.NONE:
                 return None
         gemm.multiply(sch, name, config)
         told.append(f"{name} on tensor cores, tiles of {tile}, {config['split_k']} slices of K")
+    for copy in copies:
+        sch.compute_inline(copy)
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
+    if whole is not None:
+        sch = whole.schedule(sch)
     return Scheduled(sch, "; ".join(told))
 
 
@@ -93,15 +122,26 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
     return best
 
 
-def _wgmma(product: Contraction, arch: Architecture) -> dict[str, Any]:
+def _wgmma(product: Contraction, arch: Architecture, windows: bool) -> dict[str, Any]:
     """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal."""
-    groups = (product.rows, product.columns, product.depth)
-    if product.sums != "float32" or any(len(one) > 1 for one in groups):
+    if windows and sum(product.extents[i] > 1 for i in product.depth) > 1:
+        return {}  # TMA copies boxes, and windows of several pixels are none.
+    sides = ((product.a, product.rows), (product.b, product.columns))
+    if product.sums not in ("float32", "int32") or not all(
+        _is_matrix(product, *side) for side in sides
+    ):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     a_transposed, b_transposed = not product.a.k_major, product.b.k_major
     return _gemm_hopper.fit(shape, product.operand, arch, b_transposed, a_transposed)
+
+
+def _is_matrix(product: Contraction, side: Operand, own: tuple[int, ...]) -> bool:
+    """Whether an operand's rows, and what it sums, lie one behind the other behind its batch."""
+    wide = [i for i in side.dims if product.extents[i] > 1 and i not in product.batch]
+    groups = (own, product.depth) if side.k_major else (product.depth, own)
+    return wide == [i for group in groups for i in group if product.extents[i] > 1]
 
 
 def _configurations() -> Iterator[dict[str, Any]]:

@@ -11,7 +11,11 @@ from tvm.target import Target
 
 from ..target import resolve
 from ..tune.apply.apply import fuse_transposes
+from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
+from .gather_attention import GatherAttention
+from .slices import SplitsAsSlices
+from .views import PermutationsAsViews
 from .widen_sums import WidenSums
 
 
@@ -57,7 +61,11 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
     """What makes fused functions of operators, before any schedule."""
     return [
         *stock.library_dispatch_passes(target),
+        ChannelsLast(),
         WidenSums(),
+        SplitsAsSlices(),
+        PermutationsAsViews(),
+        GatherAttention(),
         _FuseTransposes(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from .by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
 from .by_rows import by_rows
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
+from .on_threads import on_threads
 from .rule import Apply
 
 #: By the name in :attr:`.FunctionChoice.rule`. The last one takes what all others refuse.
 RULES: dict[str, Apply] = {
+    "attention": by_attention,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
+    "threads": on_threads,
     "rows": by_rows,
     "blocks": by_blocks,
     "dlight": by_dlight,
 }
 LAST = "dlight"
+#: Those whose kernels the model of memory-bound kernels counts.
+MODELLED = ("rows", "blocks")

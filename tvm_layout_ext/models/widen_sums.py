@@ -8,12 +8,14 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .views import rewritten
+
 _NARROW = ("float16", "bfloat16")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WidenSums")
 class WidenSums:
-    """Make each ``matmul`` of 16-bit floats one with sums of 32 bits, and a cast of its result.
+    """Give each ``matmul`` and ``conv2d`` of 16-bit floats sums of 32 bits, and cast its result.
 
     Tensor cores are as fast with either. Sums of 16 bits lose bits with each step along K, and
     bfloat16 has none on tensor cores.
@@ -21,21 +23,31 @@ class WidenSums:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        widen = _Widen(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                widen.builder_.update_func(gv, widen.visit_expr(func))
-        return widen.builder_.get()
+        return rewritten(mod, _Widen)
 
 
 @mutator
 class _Widen(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if call.op != tvm.ir.Op.get("relax.matmul") or call.attrs.out_dtype:
+        make = _MAKERS.get(str(getattr(call.op, "name", "")))
+        if make is None or call.attrs.out_dtype:
             return call
         types = {str(getattr(one.ty, "dtype", "")) for one in call.args}
         if len(types) != 1 or not types & set(_NARROW):
             return call
-        wide = self.builder_.emit(relax.op.matmul(*call.args, out_dtype="float32"))
+        wide = self.builder_.emit(make(call))
         return relax.op.astype(wide, types.pop())
+
+
+def _matmul(call: relax.Call) -> relax.Expr:
+    return relax.op.matmul(*call.args, out_dtype="float32")
+
+
+def _conv2d(call: relax.Call) -> relax.Expr:
+    names = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout")
+    attrs = {name: getattr(call.attrs, name) for name in (*names, "out_layout")}
+    return relax.op.nn.conv2d(*call.args, **attrs, out_dtype="float32")
+
+
+_MAKERS = {"relax.matmul": _matmul, "relax.nn.conv2d": _conv2d}

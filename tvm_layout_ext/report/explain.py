@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -24,7 +25,10 @@ from ..simulate.report import AccessCounts
 from ..simulation import simulate
 from ..target import resolve
 from ..text import columns
+from .advice import Advice, Question, advise
 from .banks import bank_tables, read_conflicts
+from .limit import Limit
+from .listing import listing
 from .shared_buffers import SharedBuffer, read_shared_buffers
 
 #: Blocks that are run for the counters; every block of a regular kernel does the same.
@@ -147,6 +151,22 @@ class Explanation:
     hazards: list[str]
     decisions: list[decisions.Decision]
     banks: list[Conflict]
+    question: Question = field(repr=False)
+
+    @cached_property
+    def limit(self) -> Limit | None:
+        """What limits the kernel that takes the longest; None where that cannot be modelled."""
+        return self.question.now.limit
+
+    @cached_property
+    def advice(self) -> list[Advice]:
+        """At most three things to do, each tried on a copy of the program when first asked for."""
+        return advise(self.question)
+
+    @cached_property
+    def listing(self) -> str:
+        """The device functions, whose lines the table counts, with counters beside the lines."""
+        return listing(self.question.report)
 
     def tables(self) -> list[Table]:
         """Accesses, and shared buffers if there are any.
@@ -161,15 +181,49 @@ class Explanation:
         return [(_ACCESS_HEADS, accesses), *([(_SHARED_HEADS, shared)] if shared else [])]
 
     def __str__(self) -> str:
+        run, blocks = self.question.report.blocks
         parts = [
             *(columns(*table) for table in self.tables()),
-            f"Shared memory of a block: {self.shared_bytes:,} bytes. "
-            f"Bank conflicts in the blocks run: {self.bank_conflicts:,}.",
-            bank_tables(self.banks),
+            f"Shared memory of a block: {self.shared_bytes:,} bytes; {run:,} of {blocks:,} blocks "
+            f"were run. Bank conflicts in the blocks run: {self.bank_conflicts:,}.",
             "\n".join(f"Hazard: {hazard}" for hazard in self.hazards),
+            str(self.limit or ""),
+            "\n".join(map(str, self.advice)),
             "\n".join(map(str, self.decisions)),
+            bank_tables([bank for bank in self.banks if bank.wavefronts > bank.least]),
+            listing(self.question.report, is_whole=False),
         ]
         return "\n\n".join(part for part in parts if part)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "accesses": [asdict(row) for row in self.rows],
+            "shared": [asdict(buffer) for buffer in self.shared],
+            "shared_bytes": self.shared_bytes,
+            "bank_conflicts": self.bank_conflicts,
+            "hazards": self.hazards,
+            "limit": self.limit and {"name": self.limit.name, **asdict(self.limit)},
+            "advice": [asdict(advice) for advice in self.advice],
+            "decisions": [str(decision) for decision in self.decisions],
+            "listing": self.listing,
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join(self._summary())
+
+    def _summary(self) -> list[str]:
+        """At most four lines: what is wrong, what limits, what to do."""
+        run, blocks = self.question.report.blocks
+        narrow = list(dict.fromkeys(row.buffer for row in self.rows if row.is_narrow))
+        said = [
+            f"Explanation: {len(self.rows)} accesses, {run:,} of {blocks:,} blocks run, "
+            f"{self.bank_conflicts:,} bank conflicts, {len(self.hazards)} hazards; print it for all"
+        ]
+        if narrow:
+            said.append(f"Narrower than they may be: {', '.join(narrow[:8])}")
+        said += [f"Hazard: {hazard}" for hazard in self.hazards[:1]]
+        return [*said, *([str(self.limit)] if self.limit else [])]
 
 
 def _span(lines: Sequence[int]) -> str:
@@ -219,6 +273,7 @@ def explain(
         report = simulate(mod, *drawn, target=bound, grid_sample=grid_sample)
     in_memory = ("global", "shared", "shared.dyn")
     widest = _widest_accesses(mod)
+    is_te = hasattr(source, "to_module")
     rows = [AccessRow.of(record, widest) for record in report.accesses if record.scope in in_memory]
     return Explanation(
         rows=rows,
@@ -228,6 +283,7 @@ def explain(
         hazards=[str(hazard) for hazard in report.hazards],
         decisions=list(dict.fromkeys(made)),
         banks=read_conflicts(mod, bound),
+        question=Question(mod, report, drawn, bound, widest, grid_sample, is_te),
     )
 
 

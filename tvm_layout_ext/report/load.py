@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +25,47 @@ def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any]
     The file is Python, which is run, or text that ``script()`` printed. ``name`` is the variable to
     take, if there are several. Of a TE-style schedule the file's ``args`` are given, too.
     """
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ScheduleError(f"Cannot read {path}: {why}.") from None
+    text = _read(path)
     if _is_printed_script(text):
         return _parse(path, text), None
     return _choose(str(path), _run(path), name)
+
+
+def load_all(source: str, name: str | None = None) -> tuple[Path, dict[str, tuple[Any, Any]]]:
+    """Load all that a file, or a module by its dotted name, schedules: path, and what by name.
+
+    Parameters and refusals are as of :func:`load_file`, but that there may be several.
+    """
+    path = Path(source)
+    if not path.exists() and re.fullmatch(r"\w+(\.\w+)*", source):
+        path = _file_of(source)
+    if name is None and path.suffix == ".py" and not _is_printed_script(_read(path)):
+        defined = _run(path)
+        names = [key for key, value in defined.items() if isinstance(value, _KINDS)]
+        if names:
+            return path, {key: _choose(str(path), defined, key) for key in names}
+    return path, {name or path.stem: load_file(path, name)}
+
+
+def _file_of(module: str) -> Path:
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    finally:
+        sys.path.pop(0)
+    if found is None or found.origin is None:
+        raise ScheduleError(f"There is no file {module}, and no module of that name.")
+    return Path(found.origin)
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ScheduleError(f"Cannot read {path}: {why}.") from None
 
 
 def _is_printed_script(text: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from ..errors import ScheduleError
+from ..ir.diagnostics import reason
 from ..target import target_arch
 
 #: What TVM raises for a handle of another type, of another schedule, or of nothing any more.
@@ -90,11 +90,3 @@ def legal(request: str) -> Iterator[None]:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ScheduleError(f"TensorIR refuses {request}: {reason(error)}") from error
-
-
-def reason(error: Exception) -> str:
-    """First line of a TVM diagnostic's message, without the program around it."""
-    text = str(error).rpartition("Error message:")[2].strip().removeprefix("ScheduleError: ")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    reason = re.sub(r"(tirx|s_tir)\.(\w+)#\d+", r"\2", lines[0] if lines else "")
-    return f"{reason.rstrip('.:') or type(error).__name__}."

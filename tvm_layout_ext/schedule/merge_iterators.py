@@ -10,6 +10,7 @@ from tvm.tirx import IndexMap
 
 from ..analysis.contraction import Contraction, iterators_of
 from ..errors import ScheduleError
+from ..ir.evaluate import placeholder_extent
 
 Groups = Sequence[Sequence[int]]
 
@@ -17,7 +18,7 @@ Groups = Sequence[Sequence[int]]
 def check_loops(sch: Any, block: Any, what: Contraction, call: str) -> None:
     """Raise ScheduleError if the loops over a product are not those of its iterators any more."""
     loops = [sch.get(loop) for loop in sch.get_loops(block)]
-    extents = [int(loop.extent) if int(loop.kind) == 0 else None for loop in loops]
+    extents = [placeholder_extent(one.extent) if int(one.kind) == 0 else None for one in loops]
     if extents != list(what.extents):
         raise ScheduleError(
             f"The loops over block {sch.get(block).name_hint} are no longer those of its "
@@ -72,7 +73,7 @@ def merge_result(sch: Any, block: Any, sums: Any) -> None:
     every = range(len(node.iter_vars))
     if len(rows) == len(columns) == 1 and {*rows, *columns} == {*every[-2:]}:
         return
-    extents = [int(one.dom.extent) for one in node.iter_vars]
+    extents = [placeholder_extent(one.dom.extent) for one in node.iter_vars]
     stored = [i for at in node.writes[0].region for i in iterators_of(node, at.min)]
     last = [i for i in stored if i in (*rows, *columns)][-1]
     inner = [columns, rows] if last in rows else [rows, columns]
@@ -88,7 +89,7 @@ def read_groups(block: Any, buffer: Any) -> list[list[int]]:
     region = next(one for one in block.reads if one.source.same_as(buffer)).region
     groups = [iterators_of(block, one.min) for one in region]
     used = [i for group in groups for i in group]
-    wide = {i for i, one in enumerate(block.iter_vars) if int(one.dom.extent) > 1}
+    wide = {i for i, one in enumerate(block.iter_vars) if placeholder_extent(one.dom.extent) > 1}
     once = len(used) == len({*used}) and wide <= {*used}
     single = all(int(one.extent) == 1 for one in region)
     return groups if once and single else []

@@ -1,8 +1,7 @@
 """Kernels that are launched while others run: what they may touch before they wait for these.
 
 Before ``griddepcontrol.wait`` a programmatic dependent launch sees nothing of the kernels before it
-for certain (PTX ISA). The simulated GPU runs them in turn; what would go wrong is told from the
-code.
+for certain (PTX ISA). The simulated GPU runs them in turn; the code tells what would go wrong.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..gpu.counts import Count
@@ -29,45 +29,22 @@ class Site:
 
 @dataclass(frozen=True)
 class AccessCounts:
-    """Counts of one access in the program, summed over all warps that made it.
+    """Counts of one access in the program, summed over all warps that made it."""
 
-    Attributes
-    ----------
-    buffer : str
-        The user's name of the buffer.
-    scope : str
-        ``global``, ``shared`` or ``shared.dyn``.
-    kind : str
-        ``load``, ``store``, ``atomic``, ``ldmatrix``, ``stmatrix`` or ``cp.async``, the write of an
-        asynchronous copy; its read is a ``load``.
-    requests : int
-        Warp instructions.
-    sectors, ideal_sectors : int
-        32-byte sectors of global memory, and what the same bytes need at least.
-    wavefronts, bank_conflicts : int
-        Passes of the shared memory, and how many of them are over the least possible.
-    vector_bytes : int
-        Bytes a thread moves in one instruction.
-    bytes : int
-        What all threads together asked for; an address that several ask for counts each time.
-    site : Site
-        Where it is.
-    kernel : str
-        Name of its device function.
-    """
-
-    buffer: str
-    scope: str
+    buffer: str  #: The user's name
+    scope: str  #: ``global``, ``shared`` or ``shared.dyn``
+    #: ``load``, ``store``, ``atomic``, ``ldmatrix``, ``stmatrix`` or ``cp.async``, the write of an
+    #: asynchronous copy; its read is a ``load``.
     kind: str
-    requests: int
-    sectors: int
-    ideal_sectors: int
-    wavefronts: int
-    bank_conflicts: int
-    vector_bytes: int
-    bytes: int
+    requests: int  #: Warp instructions
+    sectors: int  #: 32-byte sectors of global memory
+    ideal_sectors: int  #: What the same bytes need at least
+    wavefronts: int  #: Passes of the shared memory
+    bank_conflicts: int  #: How many of them are over the least possible
+    vector_bytes: int  #: Bytes a thread moves in one instruction
+    bytes: int  #: Of all threads; an address that several ask for counts each time
     site: Site
-    kernel: str = ""
+    kernel: str = ""  #: Name of its device function
 
     @classmethod
     def of(
@@ -90,6 +67,12 @@ class AccessCounts:
             kernel,
         )
 
+    def __add__(self, other: AccessCounts) -> AccessCounts:
+        """Both together, of the same buffer and kind; the place is the earlier one."""
+        names = ("requests", "sectors", "ideal_sectors", "wavefronts", "bank_conflicts", "bytes")
+        totals = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return replace(self, **totals, site=min(self.site, other.site, key=lambda site: site.line))
+
     @property
     def sectors_per_request(self) -> float:
         """32-byte sectors that one warp instruction moves on average."""
@@ -98,40 +81,25 @@ class AccessCounts:
 
 @dataclass(frozen=True)
 class Hazard:
-    """Something that may go wrong on a GPU.
+    """Something that may go wrong on a GPU; threads, sites and numbers are the first case's.
 
-    Attributes
-    ----------
-    kind : str
-        ``race``: two threads touch a location, one writing, and nothing orders them;
-        ``redundant``: the same, but both write the same bits; ``poison``: a value that nobody
-        wrote is used; ``async``: memory is touched while an asynchronous copy into it is under
-        way, or written while one from it is; ``barrier``: a barrier that only some of the
-        threads reach; ``divergent``: a warp-wide instruction that only some of the threads of a
-        warp execute.
-    buffer, index : str, int
-        The user's name of the buffer, and the element of the flat buffer, of the first case found.
-    threads, sites : tuple of str, tuple of Site
-        Threads of the first case, as ``thread (x,y,z) of block (x,y,z)``, and where they do it.
-    message : str
-        One sentence with all of it.
-    count : int
-        How many cases share buffer, sites and kind.
-    iteration : tuple of (str, int)
-        Loops of the device code around the first site, outermost first, with the values of their
-        variables in the first case.
-    version : int or None
-        Version of the buffer, from 0, where a pipelined loop made several and it is certain which.
+    A ``race``: two threads touch a location, one writing, and nothing orders them; ``redundant``:
+    the same, but both write the same bits; ``poison``: a value that nobody wrote is used;
+    ``async``: memory is touched while an asynchronous copy into it is under way, or written while
+    one from it is; ``barrier``: a barrier that only some of the threads reach; ``divergent``: a
+    warp-wide instruction that only some of the threads of a warp execute.
     """
 
     kind: str
-    buffer: str
-    index: int
-    threads: tuple[str, ...]
-    sites: tuple[Site, ...]
-    message: str
-    count: int = 1
+    buffer: str  #: The user's name
+    index: int  #: Element of the flat buffer
+    threads: tuple[str, ...]  #: As ``thread (x,y,z) of block (x,y,z)``
+    sites: tuple[Site, ...]  #: Where they do it
+    message: str  #: One sentence with all of it
+    count: int = 1  #: How many cases share buffer, sites and kind
+    #: Loops around the first site, outermost first, with the values of their variables.
     iteration: tuple[tuple[str, int], ...] = ()
+    #: Version of the buffer, from 0, where a pipelined loop made several and it is certain which.
     version: int | None = None
 
     def __str__(self) -> str:
@@ -149,46 +117,22 @@ class Launch:
     barriers: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
-    """Outcome of :func:`tvm_layout_ext.simulate`.
+    """Outcome of :func:`tvm_layout_ext.simulate`."""
 
-    Attributes
-    ----------
-    outputs : dict of str to numpy.ndarray
-        Every parameter that a kernel writes, by name. With ``grid_sample`` a masked array: what
-        no simulated block wrote is masked out.
-    accesses : list of AccessCounts
-        In the order of the program.
-    hazards : list of Hazard
-        Races, poison, barriers and matrix instructions in divergent code; empty for a sound
-        program.
-    redundant : list of Hazard
-        Locations that several threads write with the same bits: wasteful, not wrong.
-    unlisted : int
-        Cases of further hazards, beyond the 200 that are listed.
-    barriers : int
-        Block-wide barriers passed, summed over blocks.
-    shared_bytes : int
-        Shared memory of a block, the largest of all kernels.
-    script : str
-        The device functions as printed; ``Site.line`` counts its lines.
-    blocks : tuple of int
-        Blocks simulated, and blocks of all launched grids.
-    launches : list of Launch
-        The same one by one, in the order of the host.
-    """
-
+    #: Every parameter that a kernel writes, by name; masked where ``grid_sample`` left blocks out.
     outputs: dict[str, Any] = field(default_factory=dict)
-    accesses: list[AccessCounts] = field(default_factory=list)
-    hazards: list[Hazard] = field(default_factory=list)
+    accesses: list[AccessCounts] = field(default_factory=list)  #: In the order of the program
+    hazards: list[Hazard] = field(default_factory=list)  #: Empty for a sound program
+    #: Locations that several threads write with the same bits: wasteful, not wrong.
     redundant: list[Hazard] = field(default_factory=list)
-    unlisted: int = 0
-    barriers: int = 0
-    shared_bytes: int = 0
-    script: str = ""
-    blocks: tuple[int, int] = (0, 0)
-    launches: list[Launch] = field(default_factory=list)
+    unlisted: int = 0  #: Cases of further hazards, beyond the 200 that are listed
+    barriers: int = 0  #: Block-wide barriers passed, summed over blocks
+    shared_bytes: int = 0  #: Shared memory of a block, the largest of all kernels
+    script: str = ""  #: The device functions as printed; ``Site.line`` counts its lines
+    blocks: tuple[int, int] = (0, 0)  #: Blocks simulated, and blocks of all launched grids
+    launches: list[Launch] = field(default_factory=list)  #: The same, in the order of the host
 
     @property
     def bank_conflicts(self) -> int:
@@ -210,13 +154,33 @@ class Report:
         """Least possible sectors, summed over all accesses."""
         return sum(access.ideal_sectors for access in self.accesses)
 
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Heads and rows; accesses that differ in nothing but their line are one row."""
+        alike: dict[Any, AccessCounts] = {}
+        for one in self.accesses:
+            key = (one.buffer, one.scope, one.kind, one.vector_bytes, one.site.block, one.kernel)
+            alike[key] = one + alike[key] if key in alike else one
+        return _HEADINGS, [_row(access) for access in alike.values()]
+
+    def summary(self) -> str:
+        """Totals and hazards."""
+        more = [f"and {self.unlisted:,} cases of further hazards"] if self.unlisted else []
+        return "\n".join([self._totals(), *map(str, [*self.hazards, *self.redundant]), *more])
+
+    def to_json(self) -> dict[str, Any]:
+        """Counters and hazards as plain values, without the outputs."""
+        kept = ("accesses", "hazards", "redundant", "launches")
+        listed = {name: [asdict(one) for one in getattr(self, name)] for name in kept}
+        names = ("bank_conflicts", "sectors", "ideal_sectors", "barriers", "shared_bytes", "script")
+        return {**{name: getattr(self, name) for name in names}, **listed}
+
     def __str__(self) -> str:
-        lines = [columns(_HEADINGS, [_row(access) for access in self.accesses]), "", self._totals()]
-        lines += [str(hazard) for hazard in self.hazards]
-        lines += [str(hazard) for hazard in self.redundant]
-        if self.unlisted:
-            lines.append(f"and {self.unlisted:,} cases of further hazards")
-        return "\n".join(lines)
+        return f"{columns(*self.table())}\n\n{self.summary()}"
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(f"{name} {value.shape}" for name, value in self.outputs.items())
+        hazards = [str(hazard) for hazard in self.hazards[:3]]
+        return "\n".join([f"Report: outputs {outputs or 'none'}", self._totals(), *hazards])
 
     def _totals(self) -> str:
         run, total = self.blocks

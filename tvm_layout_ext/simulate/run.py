@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from ..errors import SimulationError
 from ..gpu import hardware
 from ..ir import ops
 from ..ir.device_program import DeviceProgram
+from ..ir.queries import is_call_of, nodes_in
 from .compile.host import ArrayArgument, Host
 from .compile.kernel import CompiledKernel, KernelRun, compile_kernel
 from .findings import Findings
@@ -82,8 +82,6 @@ def run_program(
 
 
 class _Simulation:
-    """One run of a program."""
-
     def __init__(
         self,
         program: DeviceProgram,
@@ -105,7 +103,6 @@ class _Simulation:
         self._written: dict[int, Any] = {}
 
     def run(self, arrays: Sequence[Any]) -> Report:
-        """Run the entry function and fill the report."""
         host = Host(_entry(self._program), self._launch, poisoned=self._sample is None)
         outputs = _written_parameters(host.function, self._all_kernels())
         host.bind_arguments(arrays, lambda name: name in outputs)
@@ -213,38 +210,27 @@ def _entry(program: DeviceProgram) -> Any:
 
 
 def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> set[str]:
-    """Names of the entry function's arrays that a kernel writes."""
-    roots: dict[int, str] = {}
-    for param in function.params:
-        roots[param.__chandle__()] = str(param.name)
-
-    def view(node: Any) -> None:
-        source = roots.get(node.data.args[0].__chandle__()) if _is_data(node.data) else None
+    roots = {param.__chandle__(): str(param.name) for param in function.params}
+    for view in nodes_in(function.body, tirx.DeclBuffer):
+        source = roots.get(view.data.args[0].__chandle__()) if _is_data(view.data) else None
         if source is not None:
-            roots[node.buffer.__chandle__()] = source
-
-    tvm_ffi.structural_walk(function.body, [(tirx.DeclBuffer, view)])
+            roots[view.buffer.__chandle__()] = source
     found: set[str] = set()
     maps: dict[int, Any] = {}
-
-    def encode(call: Any) -> None:
-        if getattr(call.op, "name", "") == ops.TVM_CALL_PACKED and len(call.args) > _ENCODED:
+    calls = nodes_in(function.body, ir.Call)
+    for call in calls:
+        if is_call_of(call, ops.TVM_CALL_PACKED) and len(call.args) > _ENCODED:
             maps[call.args[1].__chandle__()] = call.args[_ENCODED]
-
-    tvm_ffi.structural_walk(function.body, [(ir.Call, encode)])
-
-    def launch(call: Any) -> None:
-        if getattr(call.op, "name", "") != ops.CALL_FFI_KERNEL:
-            return
-        kernel = kernels[str(call.args[0].value)]
+    for call in calls:
+        if not is_call_of(call, ops.CALL_FFI_KERNEL):
+            continue
         given = [maps.get(a.__chandle__(), a) for a in call.args[1:]]
         pointers = [a for a in given if _is_data(a)]
-        for pointer, storage in zip(pointers, kernel.places.storages, strict=False):
+        storages = kernels[str(call.args[0].value)].places.storages
+        for pointer, storage in zip(pointers, storages, strict=False):
             name = roots.get(pointer.args[0].__chandle__())
             if storage.written and name is not None:
                 found.add(name)
-
-    tvm_ffi.structural_walk(function.body, [(ir.Call, launch)])
     return found
 
 
@@ -253,4 +239,4 @@ _ENCODED = 4
 
 
 def _is_data(expr: Any) -> bool:
-    return isinstance(expr, ir.Call) and getattr(expr.op, "name", "") == ops.BUFFER_DATA
+    return is_call_of(expr, ops.BUFFER_DATA)

@@ -14,9 +14,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import tirx
 
+from ..ir.queries import blocks_in, loads_in, nodes_in
 from .model.places import handle
 
 #: Name, written and read buffers.
@@ -39,15 +39,8 @@ class Script:
     lines: dict[int, int]
 
 
-def _statements(kernel: Any) -> list[Any]:
-    found: list[Any] = []
-    for kind in _STATEMENTS:
-        tvm_ffi.structural_walk(kernel.body, [(kind, found.append)])
-    return found
-
-
 def _print_kernel(kernel: Any) -> tuple[list[str], dict[int, int]]:
-    statements = _statements(kernel)
+    statements = [one for kind in _STATEMENTS for one in nodes_in(kernel.body, kind)]
     marks = {statement: f"@{number}@" for number, statement in enumerate(statements)}
     lines: dict[int, int] = {}
     text: list[str] = []
@@ -142,35 +135,19 @@ def find_blocks(module: Any, kernels: Iterable[Any]) -> Blocks:
         kinds[name] = kind if kinds.setdefault(name, kind) == kind else None
         return name
 
-    def look(block: Any) -> None:
+    functions = () if module is None else module.functions.values()
+    bodies = [func.body for func in functions if isinstance(func, tirx.PrimFunc)]
+    for block in (block for body in bodies for block in blocks_in(body)):
         writes = frozenset(map(name_of, block.writes))
         reads = frozenset(map(name_of, block.reads))
         if writes:
             found.append((str(block.name_hint), writes, reads))
-
-    for function in () if module is None else module.functions.values():
-        if isinstance(function, tirx.PrimFunc):
-            tvm_ffi.structural_walk(function.body, [(s_tir.SBlock, look)])
-    return Blocks(found, kinds, _buffer_names(kernels))
-
-
-def _buffer_names(kernels: Iterable[Any]) -> set[str]:
-    names: set[str] = set()
-    for kernel in kernels:
-        tvm_ffi.structural_walk(
-            kernel.body,
-            [
-                (tirx.AllocBuffer, lambda node: names.add(str(node.buffer.name))),
-                (tirx.DeclBuffer, lambda node: names.add(str(node.buffer.name))),
-            ],
-        )
-    return names
+    made = [
+        one for func in kernels for one in nodes_in(func.body, tirx.AllocBuffer, tirx.DeclBuffer)
+    ]
+    return Blocks(found, kinds, {str(one.buffer.name) for one in made})
 
 
 def loaded_names(statement: Any) -> set[str]:
     """Names of the buffers that a statement loads."""
-    names: set[str] = set()
-    tvm_ffi.structural_walk(
-        statement, [(ir.TensorLoad, lambda load: names.add(str(load.source.name)))]
-    )
-    return names
+    return {str(load.source.name) for load in loads_in(statement)}

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import decisions
@@ -19,6 +18,7 @@ from ..coalesce.request import NAME, Request, request_of
 from ..coalesce.strategy import Strategy
 from ..coalesce.subject import Subject
 from ..ir.annotations import COALESCE, DONE
+from ..ir.queries import blocks_in
 
 
 def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
@@ -56,14 +56,7 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, 
 
 
 def _find_asking(func: Any) -> list[str]:
-    names: list[str] = []
-
-    def look(block: Any) -> None:
-        if COALESCE in block.annotations:
-            names.append(block.name_hint)
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
-    return names
+    return [one.name_hint for one in blocks_in(func.body) if COALESCE in one.annotations]
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.AutoCoalesce")
@@ -82,7 +75,6 @@ def _auto_coalesce(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
 
 
 def _map(mod: tvm.IRModule, func: str, name: str) -> tvm.IRModule:
-    """Map a block that asks for it."""
     sch = s_tir.Schedule(mod, debug_mask="none")
     sch.work_on(func)
     block = sch.get_sblock(name, func)

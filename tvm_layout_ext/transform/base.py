@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
@@ -30,6 +31,12 @@ def asks_for(func: tirx.PrimFunc, key: str) -> bool:
 def mapped(func: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
     """Copy a function with its body rewritten by rules (kind of node, what becomes of it)."""
     return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+
+
+def simplified(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A function as TVM's StmtSimplify leaves it."""
+    mod = tirx.transform.StmtSimplify()(tvm.IRModule.from_expr(func))
+    return next(iter(mod.functions.values()))
 
 
 def function_pass(*, asks: str = "", everywhere: bool = False) -> Callable[[Rewrite], Any]:

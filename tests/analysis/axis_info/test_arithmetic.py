@@ -25,7 +25,6 @@ Pair = tuple[Value, np.ndarray]
 @pytest.mark.parametrize("module", [ai, values, coalescing])
 def test_examples_in_the_documentation(module: object) -> None:
     results = doctest.testmod(module)  # type: ignore[arg-type]
-
     assert results.attempted > 0
     assert results.failed == 0
 
@@ -96,14 +95,12 @@ def test_division_of_non_negative_numbers(left: Pair, right: Pair, name: str) ->
     if (left[1] < 0).any() or (right[1] <= 0).any() or (name == "shr" and (b > 40).any()):
         return
     operation = {"div": np.floor_divide, "rem": np.remainder, "shr": np.right_shift}[name]
-
     check(tracing.binary(name, left[0], right[0]).info, operation(a, b))
 
 
 @given(VALUES, st.sampled_from(["lt", "le", "gt", "ge", "eq", "ne"]), VALUES)
 def test_comparisons(left: Pair, name: str, right: Pair) -> None:
     compared = tracing.comparison(name, left[0], right[0])
-
     check(compared.info, ai.COMPARISONS[name](left[1], right[1]).astype(int))
 
 
@@ -120,7 +117,6 @@ def test_transposes(pair: Pair) -> None:
 @given(VALUES, VALUES)
 def test_join_claims_only_what_both_have(left: Pair, right: Pair) -> None:
     joined = values.join(left[0].info, right[0].info)
-
     check(joined, left[1])
     check(joined, right[1])
 
@@ -130,7 +126,6 @@ def test_addresses(pair: Pair, bits: int, base: int) -> None:
     start = values.splat(AxisInfo.argument(base), SHAPE)
     info = ai.add_pointer(start, pair[0].info, SHAPE, bits)
     addresses = 3 * base + pair[1] * (bits // 8)
-
     in_elements = AxisInfo(info.contiguity, (1,) * 2, info.constancy)
     check(in_elements, addresses // (bits // 8))
     for axis, size in enumerate(SHAPE):
@@ -153,27 +148,23 @@ def test_single_rules(
     left: AxisInfo, right: AxisInfo, name: str, expected: tuple[tuple[int, ...], ...]
 ) -> None:
     info = ai.apply_binary(name, left, right, (64,))
-
     assert (info.contiguity, info.divisibility, info.constancy) == expected
 
 
 @pytest.mark.parametrize(("name", "right"), [("div", 0), ("rem", 0), ("shl", -1), ("shr", 99)])
 def test_undefined_constant_operations_claim_nothing_of_a_value(name: str, right: int) -> None:
     info = ai.apply_binary(name, AxisInfo.of_constant(8), AxisInfo.of_constant(right), (1,))
-
     assert info.constant is None
 
 
 def test_a_select_by_a_constant_is_that_side() -> None:
     left, right = AxisInfo.of_range(0, 8), AxisInfo.of_range(1, 9)
-
     assert values.select(AxisInfo.of_constant(1), left, right, scalar=True) == left
     assert values.select(AxisInfo.of_constant(0), left, right, scalar=True) == right
 
 
 def test_a_load_keeps_only_constancy() -> None:
     pointer, mask = AxisInfo((1,), (16,), (8,)), AxisInfo((1,), (1,), (4,))
-
     assert values.load(pointer, mask) == AxisInfo((1,), (1,), (4,))
 
 
@@ -181,14 +172,12 @@ def test_stores_never_exceed_their_own_width() -> None:
     runs = AxisInfo((1024,), (16,), (1,))
     load = MemoryAccess(runs, (1024,), 16, True)
     store = MemoryAccess(runs, (1024,), 32, False)
-
     assert choose_layout(load, [load, store], 4).size_per_thread == (8,)
     assert choose_layout(store, [load, store], 4).size_per_thread == (4,)
 
 
 def test_small_tiles_do_not_starve_threads() -> None:
     load = MemoryAccess(AxisInfo((256,), (16,), (1,)), (256,), 16, True)
-
     assert choose_layout(load, [load], 4).size_per_thread == (2,)
 
 
@@ -196,7 +185,6 @@ def test_both_rule_sets_share_one_table() -> None:
     """Six operations have rules of their own for TIR; the others differ in what must be proven."""
     own = {name for name, entry in ai.RULES.items() if entry.own_tir}
     shared = {name for name in ai.RULES if name not in own}
-
     assert own == {"and", "or", "xor", "shl", "div", "rem"}
     assert all(ai.RULES[name].rule("tir") is ai.RULES[name].rule("triton") for name in shared)
     assert {name for name, entry in ai.RULES.items() if entry.may_wrap} == {

@@ -167,12 +167,10 @@ def one_expression(data: st.DataObject) -> None:
     bound = data.draw(st.sampled_from(["", "range", "promise"]))
     axes = [(ROW, tvm.ir.Range(0, extents[0])), (J, tvm.ir.Range(start, start + extents[1]))]
     ranges = {U: tvm.ir.Range(0, 100), **({N: tvm.ir.Range(0, 256)} if bound == "range" else {})}
-
     promises = [divisible(v, d) for v, d in FREE.items() if d > 1]
     promises += [N >= 0, N <= 255] if bound == "promise" else []
     told = Assumptions(tuple(promises))
     info = IndexAnalyzer(axes, ranges, told).info(expression)
-
     rows, columns = np.indices(extents)
     for _ in range(3):
         env = {ROW: rows, J: columns + start}
@@ -216,7 +214,6 @@ def test_what_kernels_rely_on_is_found(
     expression: Any, contiguity: tuple[int, ...], divisibility: tuple[int, ...]
 ) -> None:
     info = analyse(expression)
-
     assert info.contiguity == contiguity
     assert all(found >= least for found, least in zip(info.divisibility, divisibility, strict=True))
 
@@ -235,7 +232,6 @@ def test_sums_that_may_wrap_keep_only_aligned_runs() -> None:
 def test_sums_of_64_bits_without_bounds_may_wrap_too() -> None:
     """TVM ends bounds at 2^63 - 1: a sum of what has none looked as if it stayed in its type."""
     column, unsigned = J.astype("int64"), tirx.Var("unsigned", "uint64")
-
     assert analyse(LONG + column).contiguity == (1, 1)
     assert analyse(LONG * 8 + column).contiguity == (1, 8)
     assert analyse(unsigned.astype("int64") + column).contiguity == (1, 1)
@@ -246,13 +242,11 @@ def test_sums_of_64_bits_without_bounds_may_wrap_too() -> None:
 
 def test_symbolic_extents_are_long() -> None:
     info = IndexAnalyzer([(J, tvm.ir.Range(0, N))]).info(J)
-
     assert info.contiguity[0] >= 1 << 20
 
 
 def test_loads_repeat_where_their_indices_do() -> None:
     buffer = tirx.decl_buffer((32,), "int32")
-
     assert analyse(buffer[ROW]).constancy == (1, 128)
     assert analyse(buffer[ROW] * 128 + J).contiguity == (1, 128)
 
@@ -267,7 +261,6 @@ def test_of_vectors_nothing_is_known() -> None:
 
 def test_memory_of_a_thread_need_not_repeat() -> None:
     mine = tirx.decl_buffer((1,), "int32", scope="local")
-
     assert analyse(mine[0]) == AxisInfo.unknown(2)
 
 
@@ -278,7 +271,6 @@ def promised(*conditions: Any) -> IndexAnalyzer:
 
 def test_assumptions_divide_and_bound() -> None:
     row = ROW * N + J
-
     assert promised().info(row).contiguity == (1, 1)
     assert promised(divisible(N, 16)).info(row).contiguity == (1, 16)
     bounded = promised(divisible(N, 16), N >= 0, N <= 4096)
@@ -290,7 +282,6 @@ def test_assumptions_about_products_prove_nothing() -> None:
     """N * 4 == 4 holds of N = 2^30 + 1 too, because it wraps; TVM would conclude that it cannot."""
     product = N * 4
     prover = Prover((product >= 0, product <= 100))
-
     assert prover.analyzer.const_int_bound(product).max_value > 100
     assert Prover((N >= 0, N <= 25)).analyzer.const_int_bound(product).max_value == 100
 
@@ -318,7 +309,6 @@ def test_xor_where_tvm_gives_up(
     for variable, extent in ((ROW, 32), (J, 128)):
         theirs.bind(variable, tvm.ir.Range(0, extent))
     ours = analyse(expression)
-
     if isinstance(expression, tirx.BitwiseXor | tvm.ir.Call):
         assert int(theirs.modular_set(expression).coeff) == 1, name
     assert ours.contiguity == contiguity, name
@@ -329,10 +319,8 @@ def test_bounds_are_not_trusted_past_arithmetic_that_wraps() -> None:
     """40000 * 65536 is negative in 32 bits, though no factor is: truncation then goes upwards."""
     expression = tirx.truncmod(N * 65536 + J, 16)
     axes = [(ROW, tvm.ir.Range(0, 32)), (J, tvm.ir.Range(0, 128))]
-
     info = IndexAnalyzer(axes, {N: tvm.ir.Range(0, 65536)}).info(expression)
     small = IndexAnalyzer(axes, {N: tvm.ir.Range(0, 1024)}).info(expression)
-
     assert info.contiguity == (1, 1)
     assert small.contiguity == (1, 16)
 

@@ -33,12 +33,14 @@ TILE = ColumnsTile(32, 1, 8, 8)
 @pytest.mark.parametrize(
     ("extent", "blocks", "slabs"),
     [
-        (1 << 20, 1, 1024),
-        (1000000, 1, 625),
+        (1 << 20, 1, 256),
+        (1000000, 1, 250),
         (1 << 20, 2000, 1),
         (100, 1, 1),
         (10007, 1, 154),
-        (6400, 4, 100),
+        (6400, 4, 50),
+        # 32 slabs are 160 blocks, of which a few multiprocessors have two.
+        (65536, 5, 64),
     ],
 )
 def test_slabs_fill_the_gpu_and_divide_where_they_can(extent: int, blocks: int, slabs: int) -> None:

@@ -9,15 +9,12 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import s_tir, te
-from tvm.ir import assert_structural_equal
 
 import tvm_layout_ext as tlx
 from tests.programs.products import Product, simulated
 from tvm_layout_ext import ScheduleError, SimulationError, TargetError, decisions
-from tvm_layout_ext.ir.annotations import CLUSTER, MARK
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.simulate.compile.host import _geometry
-from tvm_layout_ext.transform import LaunchClusters
 
 H200 = tlx.cuda_target("sm_90a")
 
@@ -69,10 +66,6 @@ def test_the_launch_names_the_cluster(x_size: int, y_size: int) -> None:
     assert extents.get("clusterCtaIdx.y", 1) == y_size
 
 
-def test_a_cluster_of_one_leaves_the_program_as_it_is() -> None:
-    assert_structural_equal(clustered(1, 1).mod, bound()[0].mod)
-
-
 def test_results_stay_and_the_simulated_gpu_takes_the_launch() -> None:
     a = np.random.default_rng(0).standard_normal((4, 1024)).astype(np.float32)
     with decisions.collect() as made:
@@ -104,26 +97,6 @@ def test_a_product_in_clusters(size: int, group: int, slices: int) -> None:
     assert report.bank_conflicts == 0
     if slices == 1:
         assert launched(sch)["clusterCtaIdx.x"] == size
-
-
-def test_code_is_the_same_but_for_the_launch() -> None:
-    sources = [
-        str(tvm.compile(sch.mod, target=H200).mod.imports[0].inspect_source()).partition("extern")
-        for sch in (clustered(2), _marked(bound()[0]))
-    ]
-    assert sources[0][2] == sources[1][2]
-
-
-def _marked(sch: s_tir.Schedule) -> s_tir.Schedule:
-    sch.annotate(sch.get_sblock("root"), "layout_ext.note", 1)
-    return sch
-
-
-def test_the_annotation_becomes_a_thread_axis() -> None:
-    func = clustered(2).mod["main"].with_attr(MARK, 1).with_attr("target", H200)
-    script = LaunchClusters()(tvm.IRModule({"main": func}))["main"].script()
-    assert 'T.launch_thread("clusterCtaIdx.x", 2)' in script
-    assert CLUSTER not in script
 
 
 def test_older_gpus_have_no_clusters() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
-import tvm_ffi
-from tvm import s_tir, te, tirx
-from tvm.ir import assert_structural_equal
+from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext import ScheduleError, SimulationError, TargetError, decisions
+from tests.programs.emitted import cuda_text, nvcc_says
+from tests.programs.running import gives
+from tvm_layout_ext import ScheduleError, SimulationError, TargetError
 from tvm_layout_ext.ir.annotations import EVICTION_POLICY
-from tvm_layout_ext.ir.pointers import is_policy_store, plain_store
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform import LowerEvictionPolicy
 
 H200 = tlx.cuda_target("sm_90a")
 CALL = "tvm_layout_ext_store_"
@@ -107,8 +103,7 @@ def test_an_intermediate_of_vectors_is_simulated(dtype: str) -> None:
     for block in ("C", "E"):
         sch.auto_coalesce(block)
     value = np.arange(2048).reshape(64, 32).astype(dtype)
-    report = simulate(sch, value, target=H200)
-    np.testing.assert_array_equal(report.outputs["E"], value.T * 2)
+    gives(sch, value, target=H200, E=value.T * 2)
 
 
 def two_threads_an_element() -> s_tir.Schedule:
@@ -150,50 +145,6 @@ def test_races_and_bounds_are_seen_as_at_plain_stores() -> None:
         simulate(outside, value, None)
 
 
-def test_passes_before_the_last_see_plain_stores() -> None:
-    """So barriers, tables and analyses are the same: here those of a transpose in shared memory."""
-    plain, kept = (copy((256, 256), "float32", (1, 0)) for _ in range(2))
-    plain.eviction_policy("B", "")
-    kept.eviction_policy("B", "evict_last")
-    for sch in (plain, kept):
-        sch.auto_coalesce("B")
-    (lowered,) = [f for _, f in tlx.lower(kept, target=H200).functions_items()]
-    marks: list[Any] = []
-
-    def look(node: Any) -> None:
-        if str(node.attr_key) == "layout_ext.eviction_policy":
-            marks.append((str(node.value.value), type(node.body)))
-
-    tvm_ffi.structural_walk(lowered.body, [(tirx.AttrStmt, look)])
-    assert marks == [("evict_last", tirx.BufferStore)] * 2
-    kernel = kernel_of(kept)
-    assert "layout_ext.eviction_policy" not in kernel
-    assert kernel.count("tvm_storage_sync") == kernel_of(plain).count("tvm_storage_sync") == 1
-    reports = [ran(sch, (256, 256), "float32")[1] for sch in (plain, kept)]
-    assert counts(reports[0]) == counts(reports[1])
-    assert reports[0].barriers == reports[1].barriers > 0
-
-
-def test_the_store_before_and_after() -> None:
-    sch = by_threads("float32", 4)
-    sch.eviction_policy("B", "evict_last")
-    before = tlx.lower(sch, target=H200)
-    after = LowerEvictionPolicy()(before)
-    stores: list[Any] = []
-    calls: list[Any] = []
-    for mod, kinds in ((before, stores), (after, calls)):
-        body = mod["main"].body
-        tvm_ffi.structural_walk(body, [(tirx.BufferStore, kinds.append)])
-    assert [str(s.buffer.name) for s in stores] == ["B"] * 3
-    assert not calls
-    tvm_ffi.structural_walk(
-        after["main"].body,
-        [(tvm.ir.Call, lambda c: calls.append(c) if is_policy_store(c) else None)],
-    )
-    for store, call in zip(stores, calls, strict=True):
-        assert_structural_equal(plain_store(call), store, map_free_vars=True)
-
-
 def test_ragged_rows_have_a_policy_in_whole_vectors_only() -> None:
     n = te.var("n")
     a = te.placeholder((n,), "float16", "A")
@@ -213,15 +164,6 @@ def test_the_last_policy_counts() -> None:
     sch.eviction_policy("B", "evict_first")
     sch.eviction_policy("B", "evict_last")
     assert str(sch.get(sch.get_sblock("B")).annotations[EVICTION_POLICY]) == "evict_last"
-
-
-def test_the_decision_is_told() -> None:
-    sch = by_threads("float32", 4)
-    sch.eviction_policy("B", "evict_last")
-    with decisions.collect() as noted:
-        tlx.lower(sch, target=H200)
-    texts = [d.text for d in noted if d.maker == "eviction_policy"]
-    assert texts == ["stores to B are evict_last in L2"]
 
 
 @pytest.mark.parametrize("policy", ["evict_normal", "last", None])
@@ -326,11 +268,8 @@ def test_the_policy_reaches_the_machine(tmp_path: Path) -> None:
     """One policy, made without an instruction of its own a store, and one full load for each."""
     sch = copy((4, 64, 16, 128), "float16", (0, 2, 1, 3))
     sch.auto_coalesce("B")
-    source = tvm.compile(sch.mod, target=H200).mod.imports[0].inspect_source()
-    (tmp_path / "k.cu").write_text(source)
-    command = ["nvcc", "-arch=sm_90a", "-ptx", "-o", "k.ptx", "k.cu"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    code = (tmp_path / "k.ptx").read_text()
+    nvcc_says(cuda_text(sch), tmp_path, "-ptx")
+    code = (tmp_path / "kernel.out").read_text()
     loads, stores = code.count("ld.global.nc.v4"), code.count("st.global.L2::cache_hint.v4.b32")
     assert loads == stores == 1
     assert code.count("createpolicy.fractional.L2::evict_last.b64") == 1

@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from hypothesis import given
-from hypothesis import strategies as st
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.running import gives
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.launch.rasterize_blocks import grouped
 
 
 def product(m: int = 8, n: int = 8, k: int = 16) -> Any:
@@ -81,9 +78,7 @@ def test_rasterize_keeps_the_results_for_every_remainder(
     _, lane = sch.split(sch.add_unit_loop(sch.get_sblock("Y")), [None, 1])
     sch.bind(lane, "threadIdx.x")
     x = np.arange(shape[0] * shape[1], dtype="float32").reshape(shape)
-    report = simulate(sch, x, None)
-    np.testing.assert_array_equal(report.outputs["Y"], x + 1)
-    assert not report.hazards
+    gives(sch, x, None, Y=x + 1)
 
 
 def test_rasterize_of_one_row_leaves_the_program_as_it_is() -> None:
@@ -137,13 +132,3 @@ def test_rasterize_needs_two_loops_and_a_group_that_a_grid_may_have() -> None:
     with pytest.raises(ScheduleError, match="group <= 65535, the rows that a grid may have"):
         sch.rasterize(i, j, 65_536)
     assert sch.get(i).thread_binding is None
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 50))
-def test_grouped_is_a_bijection_of_the_grid(rows: int, columns: int, group: int) -> None:
-    grid = [(r, c) for r in range(rows) for c in range(columns)]
-    found = [grouped(r, c, rows, columns, group) for r, c in grid]
-    assert sorted(found) == grid
-    # Each group of rows is done before the next begins.
-    groups = [r // group for r, _ in found]
-    assert groups == sorted(groups)

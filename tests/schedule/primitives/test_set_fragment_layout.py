@@ -9,10 +9,10 @@ import pytest
 import tvm
 from tvm import s_tir, te
 
+from tests.programs.running import gives
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError, ScheduleError
 from tvm_layout_ext.ir.annotations import FRAGMENT
-from tvm_layout_ext.simulate import simulate
 
 ROWS = L.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
 COLUMNS = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
@@ -40,8 +40,7 @@ def scheduled(read: Any = ROWS, written: Any = COLUMNS) -> s_tir.Schedule:
 
 def test_the_schedule_runs() -> None:
     a = np.random.default_rng(0).standard_normal((128, 64)).astype("float32")
-    report = simulate(scheduled(), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], 2 * a)
+    report = gives(scheduled(), a, None, B=2 * a)
     assert (report.bank_conflicts, report.hazards) == (0, [])
 
 

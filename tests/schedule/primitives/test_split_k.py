@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text
 from tests.programs.products import Product, simulated
 from tests.sampling import pairwise
 from tests.schedule.primitives.test_use_tensor_core import TYPES
@@ -71,12 +71,6 @@ def test_batches_whose_vectors_do_not_fill_blocks_are_added_up(shape: tuple[int,
     assert report.hazards == []
 
 
-def test_slices_beyond_the_end_of_k_are_zeros() -> None:
-    """Nine steps in eight slices of two: the last three have nothing to add."""
-    product = Product(shape=(64, 64, 9 * 32))
-    assert simulated(product, scheduled(product, 8)).hazards == []
-
-
 def test_slices_are_added_from_the_first_to_the_last() -> None:
     """2**24 + 1 + 1 - 2**24 is 0 in float32 from left to right, and 2 in other orders."""
     product = Product(shape=(64, 64, 128), b_transposed=True)
@@ -92,47 +86,13 @@ def test_slices_are_added_from_the_first_to_the_last() -> None:
     assert (got == 1).all()
 
 
-def test_the_workspace_holds_a_partial_result_a_slice() -> None:
-    sch = scheduled(Product(shape=(50, 72, 200), batch=2, epilogue=True, out="float16"), 3)
-    program = tlx.device_program(sch.mod, target=tlx.cuda_target("sm_90a"))
-    assert list(program.kernels) == ["main_kernel", "main_kernel_1"]
-    text = sch.mod.script()
-    assert "C_rf = T.sblock_alloc_buffer((3, 2, 50, 72))" in text
-    assert '"layout_ext.num_stages"' in text
-
-
 def test_the_second_kernel_waits_for_the_first_one_on_the_gpu() -> None:
     sch = scheduled(Product(shape=(64, 64, 256), epilogue=True, out="float16"), 2)
-    built = tvm.compile(sch.mod, target=tlx.cuda_target("sm_90a"))
-    source = built.mod.imports[0].inspect_source()
-    first, second = source.split('extern "C" __global__')[2::2]
+    first, second = cuda_text(sch).split('extern "C" __global__')[2::2]
     assert "griddepcontrol" not in first
     assert "griddepcontrol_wait" in second
     assert "half4" in second
     assert second.count("float4 v_") >= 2
-
-
-def test_before_and_after() -> None:
-    product = Product(shape=(32, 48, 64), epilogue=True)
-    sch = s_tir.Schedule(product.func())
-    cut = sch.split_k("C", 2, multiple=16)
-    assert cut.length == 32
-    assert cut.copies == ()
-    partial, total = sch.get(cut.partial), sch.get(cut.sum)
-    assert [int(sch.get(loop).extent) for loop in sch.get_loops(cut.partial)] == [2, 32, 48, 32]
-    assert list(map(int, partial.writes[0].source.shape)) == [2, 32, 48]
-    assert total.reads[0].source.same_as(partial.writes[0].source)
-    # A slice is one more index of the result, and part of the last of the operands.
-    assert "vk_0 * 32 + vk_1" in str(sch.mod["main"].script())
-
-
-def test_ragged_k_is_filled_up_by_copies() -> None:
-    sch = s_tir.Schedule(Product(shape=(32, 48, 70)).func())
-    cut = sch.split_k("C", 2, multiple=16)
-    assert cut.length == 48
-    names = sorted(str(sch.get(copy).name_hint) for copy in cut.copies)
-    assert names == ["A_pad", "B_pad"]
-    assert "v1 < 70" in sch.mod.script() or "v0 < 70" in sch.mod.script()
 
 
 def test_a_product_on_ordinary_units_can_be_split_as_well() -> None:
@@ -185,13 +145,6 @@ def test_other_numbers_are_refused(slices: Any, multiple: int, message: str) -> 
     with pytest.raises(ScheduleError, match=message):
         sch.split_k("C", slices, multiple=multiple)
     assert sch.mod.script() == before
-
-
-def test_one_slice_is_legal() -> None:
-    product = Product(shape=(64, 64, 100))
-    sch = s_tir.Schedule(product.func())
-    cut = sch.split_k("C", 1, multiple=32)
-    assert cut.length == 128
 
 
 def test_what_is_no_product_is_refused() -> None:

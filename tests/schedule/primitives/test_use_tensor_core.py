@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import tvm
 from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.products import Product, scheduled, simulated
 from tests.sampling import pairs
 from tvm_layout_ext import ScheduleError, TargetError, cuda_target, lower, te
@@ -113,8 +113,7 @@ def staged_by_stmatrix(
 def test_stmatrix_stores_what_the_warp_holds() -> None:
     product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
     sch = staged_by_stmatrix(product)
-    source = tvm.compile(sch.mod, target=tlx.cuda_target("sm_90a")).mod.imports[0].inspect_source()
-    assert "stmatrix.sync.aligned.m8n8.x4.shared.b16" in source
+    assert "stmatrix.sync.aligned.m8n8.x4.shared.b16" in cuda_text(sch)
     report = simulated(product, sch)
     assert report.hazards == []
 
@@ -164,24 +163,6 @@ def test_a_tile_and_its_statement_that_disagree_are_refused(
         tlx.lower(staged_by_stmatrix(product, both).mod, target=tlx.cuda_target("sm_90a"))
 
 
-def test_a_tile_and_its_statement_may_ask_for_the_same() -> None:
-    product = Product(out="float16", shape=(32, 64, 32), epilogue=True, b_transposed=True)
-
-    def both(sch: s_tir.Schedule, held: Any) -> None:
-        sch.swizzle(f"{sch.get(held).name_hint}_o", 0, "auto")
-        sch.swizzle(held, 0, "auto")
-
-    report = simulated(product, staged_by_stmatrix(product, both))
-    assert [x.bank_conflicts for x in report.accesses if x.kind == "stmatrix"] == [0]
-
-
-def test_barriers_stand_between_copies_and_ldmatrix() -> None:
-    source = _source(scheduled(Product(shape=(128, 128, 256)), (128, 128, 32)))
-    loop = source[source.index("for (int k") :]
-    first, copied, loaded = (loop.index(s) for s in ("__syncthreads", "uint4", "ldmatrix"))
-    assert first < copied < loop.index("__syncthreads", copied) < loaded
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["tf32", "s8", "u8", "e4m3", "e5m2"])
 def test_explain_states_the_load_of_what_ldmatrix_cannot_transpose(name: str) -> None:
@@ -196,11 +177,6 @@ def test_explain_states_ldmatrix_where_it_transposes() -> None:
     told = str(tlx.explain(scheduled(TYPES["f16"])))
     assert "ldmatrix.x4.b.float16.mn_major.shared.dyn" in told
     assert "plain loads" not in told
-
-
-def _source(sch: s_tir.Schedule) -> str:
-    built = tvm.compile(sch.mod, target=tlx.cuda_target("sm_90a"))
-    return str(built.mod.imports[0].inspect_source())
 
 
 @pytest.mark.matrix
@@ -219,10 +195,7 @@ def test_no_register_spills(
     name: str, tile: tuple[int, int, int], warps: tuple[int, int], tmp_path: Path
 ) -> None:
     product = replace(TYPES[name], shape=(512, 512, 512))
-    (tmp_path / "kernel.cu").write_text(_source(scheduled(product, tile, warps)))
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "kernel.cubin", "kernel.cu"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in ran.stderr
+    require_no_spills(cuda_text(scheduled(product, tile, warps)), tmp_path)
 
 
 def _matmul(a: Any, b: Any, initial: float = 0.0) -> s_tir.Schedule:
@@ -387,8 +360,7 @@ def test_indices_of_64_bits_as_relax_writes_them_give_the_same_kernel() -> None:
     for extent in (tirx.IntImm("int64", 64), 64):
         sch = s_tir.Schedule(_square(extent))
         multiply(sch, "C", OPERATOR.default_config() | {"tile_m": 64, "tile_n": 64})
-        kernel = tlx.build(sch, target=tlx.cuda_target("sm_90a"))
-        sources.append(kernel.mod.imports[0].inspect_source())
+        sources.append(cuda_text(sch))
     assert "mma.sync" in sources[0]
     assert sources[0] == sources[1]
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tvm
 from tvm.ir import assert_structural_equal
-from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs.host import assert_computes, ints
-from tests.programs.stages import elementwise, product, row_sum
+from tests.programs.stages import elementwise, row_sum
 from tvm_layout_ext import te
 
 
@@ -48,15 +47,6 @@ def test_split_that_does_not_divide_is_guarded() -> None:
     assert_computes(s, [A, B], [a], a)
 
 
-def test_fuse_then_split() -> None:
-    A, B, s = elementwise(6, 10)
-    fused = s[B].fuse(*B.op.axis)
-    assert fused.var.name == "i.j.fused"
-    s[B].split(fused, factor=7)
-    a = ints(6, 10)
-    assert_computes(s, [A, B], [a], a)
-
-
 def test_reorder_moves_only_the_named_axes() -> None:
     A = te.placeholder((2, 3, 4), name="A")
     B = te.compute((2, 3, 4), lambda i, j, k: A[i, j, k], name="B")
@@ -80,68 +70,6 @@ def test_row_sum_aligned_as_in_the_classic_question() -> None:
     text = tlx.lower(s, [A, B]).script()
     assert "T.alloc_shared((1134592,))" in text
     assert "ax0 * 1108 + ax1" in text
-
-
-def test_whole_kernel_structure() -> None:
-    A = te.placeholder((64, 64), name="A")
-    B = te.compute((64, 64), lambda i, j: A[j, i], name="B")
-    s = te.create_schedule(B.op)
-    AA = s.cache_read(A, "shared", [B])
-    io, jo, _, ji = s[B].tile(*B.op.axis, 16, 16)
-    s[B].bind(io, _thread("blockIdx.y"))
-    s[B].bind(jo, _thread("blockIdx.x"))
-    s[B].bind(ji, _thread("threadIdx.x"))
-    s[AA].compute_at(s[B], jo)
-    s[AA].bind(AA.op.axis[1], _thread("threadIdx.x"))
-    s[AA].storage_align(AA.op.axis[0], 16, 1)
-
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")) -> None:
-        T.func_attr({"tirx.noalias": True})
-        A_shared = T.sblock_alloc_buffer((64, 64), scope="shared")
-        for i_0 in T.thread_binding(4, thread="blockIdx.y"):
-            for j_0 in T.thread_binding(4, thread="blockIdx.x"):
-                for ax0 in range(16):
-                    for ax1 in T.thread_binding(16, thread="threadIdx.x"):
-                        with T.sblock("A_shared"):
-                            v0 = T.axis.spatial(64, j_0 * 16 + ax0)
-                            v1 = T.axis.spatial(64, i_0 * 16 + ax1)
-                            T.reads(A[v0, v1])
-                            T.writes(A_shared[v0, v1])
-                            T.sblock_attr({"buffer_dim_align": [[0, 0, 16, 1]]})
-                            A_shared[v0, v1] = A[v0, v1]
-                for i_1 in range(16):
-                    for j_1 in T.thread_binding(16, thread="threadIdx.x"):
-                        with T.sblock("B"):
-                            v_i = T.axis.spatial(64, i_0 * 16 + i_1)
-                            v_j = T.axis.spatial(64, j_0 * 16 + j_1)
-                            T.reads(A_shared[v_j, v_i])
-                            T.writes(B[v_i, v_j])
-                            B[v_i, v_j] = A_shared[v_j, v_i]
-
-    assert_structural_equal(s.sch.mod["main"], main.with_attr("global_symbol", "main"))
-
-
-def test_matmul_with_caches_on_three_levels() -> None:
-    n = 24
-    A, B, C, _, s = product(n, n)
-    CL = s.cache_write(C, "local")
-    AA, BB = s.cache_read(A, "shared", [CL]), s.cache_read(B, "shared", [CL])
-    AL = s.cache_read(AA, "local", [CL])
-    io, jo, _, ji = s[C].tile(*C.op.axis, 10, 8)
-    s[C].bind(s[C].fuse(io, jo), _thread("blockIdx.x"))
-    s[C].bind(ji, _thread("threadIdx.x"))
-    s[CL].compute_at(s[C], ji)
-    ko, ki = s[CL].split(CL.op.reduce_axis[0], 5)
-    s[CL].reorder(ko, ki, *CL.op.axis)
-    for cache in (AA, BB):
-        s[cache].compute_at(s[CL], ko)
-        _, inner = s[cache].split(s[cache].fuse(*cache.op.axis), 8)
-        s[cache].bind(inner, _thread("threadIdx.x"))
-    s[AL].compute_at(s[CL], ki)
-    s[CL].unroll(CL.op.axis[0])
-    a, b = ints(n, n), ints(n, n)
-    assert_computes(s, [A, B, C], [a, b], a @ b)
 
 
 def test_reduction_is_initialised_before_its_outermost_reduction_loop() -> None:
@@ -373,21 +301,6 @@ def test_loop_kinds_and_annotations() -> None:
     for part in ("T.parallel(64", "pragma_auto_unroll_max_step", "T.unroll(16)", "T.vectorized(4)"):
         assert part in text
     assert 'T.sblock_attr({"note": ["a", 1]})' in text
-
-
-def test_virtual_threads_may_share_a_tag() -> None:
-    A, B, s = elementwise(8, 8)
-    for axis in B.op.axis:
-        outer, _ = s[B].split(axis, nparts=2)
-        s[B].bind(outer, te.thread_axis((0, 2), "vthread"))
-    a = ints(8, 8)
-    assert_computes(s, [A, B], [a], a)
-
-
-def test_set_scope_of_a_stage() -> None:
-    _, B, _, s = _chain()
-    s[B].set_scope("shared.dyn")
-    assert 'scope="shared.dyn"' in s.sch.mod.script()
 
 
 def _next(tensor: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.programs.host import assert_computes, ints
@@ -162,13 +162,6 @@ def test_equal_intrinsics_share_a_name_and_others_do_not() -> None:
     names.add(_row().register("body", ["global", "local"]))
     assert len(names) == 4
     assert all(name.startswith("layout_ext.te.row_copy.body.") for name in names)
-
-
-def test_nothing_is_registered_before_use() -> None:
-    intrin = _row(12, name="unused")
-    assert intrin._registered == {}
-    name = intrin.register("body", ["global", "global"])
-    assert s_tir.TensorIntrin.get(name) is not None
 
 
 def test_name_is_the_same_in_another_process() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.programs import matrices as programs
+from tests.programs.running import gives
 from tvm_layout_ext.errors import NotModelled
 from tvm_layout_ext.layout import DotOperandLayout, NVMMADistributedLayout
 from tvm_layout_ext.simulate import simulate
@@ -172,8 +173,7 @@ def test_tf32_drops_the_lower_13_bits() -> None:
     below = np.float32(1 + 2**-10 - 2**-23).view(np.uint32)
     A, B = np.full((64, 2), below), np.full((64, 1), np.float32(1).view(np.uint32))
     C = np.zeros((64, 4), np.float32)
-    report = simulate(programs.table_mma(name, (2, 1, 4), "float32"), A, B, C, None)
-    np.testing.assert_array_equal(report.outputs["D"], np.float32(4))
+    gives(programs.table_mma(name, (2, 1, 4), "float32"), A, B, C, None, D=np.float32(4))
 
 
 def test_sum_is_rounded_once() -> None:
@@ -182,8 +182,7 @@ def test_sum_is_rounded_once() -> None:
     halves = np.full((64, 8), 0.5, np.float16).view(np.uint32)
     C = np.full((64, 4), 2**24, np.float32)
     program = programs.table_mma(name, (4, 2, 4), "float32")
-    report = simulate(program, halves, halves[:, :2].copy(), C, None)
-    np.testing.assert_array_equal(report.outputs["D"], np.float32(2**24 + 4))
+    gives(program, halves, halves[:, :2].copy(), C, None, D=np.float32(2**24 + 4))
 
 
 @pytest.mark.parametrize(

@@ -203,9 +203,3 @@ def test_sample_is_chosen_by_the_seed() -> None:
     ]
     np.testing.assert_array_equal(masks[0], masks[1])
     assert (masks[0] != masks[2]).any()
-
-
-def test_bytes_of_all_threads_are_counted() -> None:
-    report = simulate(kernels.transpose(256), np.zeros((256, 256), "float32"))
-    moved = {(access.buffer, access.kind): access.bytes for access in report.accesses}
-    assert set(moved.values()) == {256 * 256 * 4}

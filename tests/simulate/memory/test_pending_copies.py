@@ -118,12 +118,6 @@ def test_only_bytes_that_a_copy_reads_count(size: str) -> None:
     assert sum(h.count for h in report.hazards if h.kind == "async") == TURNS * readers
 
 
-def test_what_no_kernel_writes_is_not_remembered() -> None:
-    """Usual copies cost nothing: their source has no shadow."""
-    report = simulate(kernels.async_matmul_program(), *_halves())
-    assert report.hazards == []
-
-
 def _halves() -> list[Any]:
     return [kernels.random((64, 64), "float16", seed) for seed in (0, 1)]
 
@@ -204,20 +198,6 @@ def test_a_dropped_barrier_is_a_race_with_version_and_iteration() -> None:
     assert overwrites
     # The copy for iteration 3, in iteration 1, meets the reads of iteration 0.
     assert {(h.version, h.iteration) for h in overwrites} == {(0, (("k", 1),))}
-
-
-def _modulo(node: Any) -> Any:
-    if not _named(node, "tirx.ptx.cp_async_cg"):
-        return node
-    rules = [(tirx.Mod, lambda mod: tirx.Mod(mod.a, tirx.IntImm("int32", 2)))]
-    return tvm_ffi.structural_map(node, rules, order="post")
-
-
-def test_a_copy_into_the_wrong_version_is_caught() -> None:
-    found = hazards(mutated(tirx.Evaluate, _modulo))
-    first = next(h for h in found if h.kind == "async")
-    # The copy for iteration 2 goes to version 0, which iteration 0 is about to read.
-    assert (first.version, first.iteration) == (0, (("k", 0),))
 
 
 def test_versions_in_merged_memory() -> None:

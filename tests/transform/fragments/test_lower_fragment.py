@@ -15,6 +15,7 @@ from tvm import s_tir, te
 import tvm_layout_ext as tlx
 from tests.programs.conversions import program, versioned_tiles
 from tests.programs.emitted import cuda_text
+from tests.programs.running import gives
 from tests.programs.strategies import splits
 from tvm_layout_ext import decisions
 from tvm_layout_ext import layout as L
@@ -137,16 +138,6 @@ def test_vectors_are_as_wide_as_the_run_of_registers(layout: L.Layout, elements:
     assert widths(report, "global") == {2 * elements}
 
 
-def test_a_vector_is_at_most_16_bytes() -> None:
-    report, _ = checked(copy_through([OTHER_ROWS], dtype="float32"))
-    assert widths(report, "global") == {16}
-
-
-def test_registers_of_a_vector_need_not_be_the_first() -> None:
-    report, _ = checked(copy_through([L.BlockedLayout([2, 4], [8, 4], [4, 1], [0, 1])]))
-    assert widths(report, "global") == {16}
-
-
 def test_a_ragged_tile_touches_nothing_outside() -> None:
     a = te.placeholder((100, 100), "float32", "A")
     b = te.compute((100, 100), lambda i, j: a[i, j] * 2.0, "B")
@@ -161,9 +152,7 @@ def test_a_ragged_tile_touches_nothing_outside() -> None:
     sch.compute_at(tile, columns)
     sch.set_fragment_layout(tile, 0, ROWS)
     value = numbers((100, 100), "float32")
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value * 2)
-    assert not report.hazards
+    report = gives(sch, value, None, B=value * 2)
     assert widths(report, "global") == {16}
 
 
@@ -215,16 +204,12 @@ def test_vectors_start_at_multiples_of_their_length(
     row: int, step: int, first: int, width: int
 ) -> None:
     value = numbers((64, row), "float32")
-    report = simulate(read_at(row, step, first), value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value[:, first : first + 64 * step : step])
+    report = gives(
+        read_at(row, step, first), value, None, B=value[:, first : first + 64 * step : step]
+    )
     loads = {access.vector_bytes for access in report.accesses if access.kind == "load"}
     stores = {access.vector_bytes for access in report.accesses if access.kind == "store"}
     assert (loads, stores) == ({width}, {16})
-
-
-def test_strided_loads_are_no_vectors() -> None:
-    assert lowered_fragments(read_at(64, 1, 0)).count("T.vectorized(4)") == 2
-    assert lowered_fragments(read_at(128, 2, 0)).count("T.vectorized(4)") == 1
 
 
 # Conversions
@@ -312,43 +297,6 @@ def test_rounds_are_the_same_for_all_threads() -> None:
         assert "round trips" in how
 
 
-def test_lanes_of_sums_with_a_vector_meet_no_bank() -> None:
-    """Both sides hold pairs of neighbours, but a lane of one is a sum with it: 128 conflicts."""
-    torn = L.DistributedLinearLayout(
-        [[20, 8], [1, 2], [16, 0], [18, 0], [1, 0]],
-        [[0, 4], [4, 0], [0, 1], [8, 0], [0, 16]],
-        [],
-        [],
-        [32, 32],
-    )
-    accumulator = L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
-    for layouts in ([torn, accumulator], [accumulator, torn]):
-        report, how = checked(copy_through(layouts, (32, 32), (1, 2), "float64"))
-        assert "round trips" in how
-        assert report.bank_conflicts == 0
-
-
-def test_lanes_that_read_copies_meet_no_bank() -> None:
-    """Two phases read at once where neighbours hold copies: in these there were 128 conflicts."""
-    blocked = L.BlockedLayout([2, 2], [4, 8], [1, 4], [0, 1])
-    copies = L.DistributedLinearLayout(
-        [[0, 16], [2, 0], [1, 0], [16, 0]],
-        [[0, 0], [0, 2], [4, 0], [0, 4], [0, 1]],
-        [[8, 8], [0, 8]],
-        [],
-        [32, 32],
-    )
-    report, how = checked(copy_through([blocked, copies], (32, 32), (1, 2), "float64"))
-    assert "round trips" in how
-    assert widths(report, "shared") == {16}
-    assert report.bank_conflicts == 0
-
-
-def test_a_chain_there_and_back() -> None:
-    report, _ = checked(copy_through([ROWS, ACCUMULATOR, PAIRS, COLUMNS, ROWS]))
-    assert report.bank_conflicts == 0
-
-
 @pytest.mark.parametrize("stages", [1, 2, 3])
 def test_a_conversion_in_a_loop_waits_for_the_last_one(stages: int) -> None:
     """Tiles come through shared memory with several versions, then change their layout."""
@@ -410,8 +358,7 @@ def test_a_vector_in_a_slice_of_the_tile(parent: L.Layout, dim: int) -> None:
         with pytest.raises(ScheduleError, match="other threads hold"):
             tlx.lower(mod)
         return
-    report = simulate(mod, a, None, s)
-    np.testing.assert_array_equal(report.outputs["B"], a * s[:, None])
+    report = gives(mod, a, None, s, B=a * s[:, None])
     assert (report.bank_conflicts, report.hazards, report.redundant) == (0, [], [])
 
 

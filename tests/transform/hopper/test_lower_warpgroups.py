@@ -16,6 +16,7 @@ from tvm import s_tir
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tvm_layout_ext import ScheduleError, decisions, te
+from tvm_layout_ext.schedules._gemm_types import inputs
 from tvm_layout_ext.transform.hopper import plan
 
 #: Tiles that all blocks together take at a time, so that some take several.
@@ -65,6 +66,60 @@ def test_ragged_products_of_either_layout(
     a, b, want = w.operands(shape, dtype, b_transposed)
     sch = w.schedule(w.product(shape, dtype, b_transposed), tile, consumers=consumers)
     assert_close(simulated(sch, a, b), want, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float32"])
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [((128, 128, 256), (128, 128)), ((100, 200, 336), (128, 96)), ((72, 40, 80), (64, 24))],
+)
+def test_types_whose_rows_lie_along_k(
+    shape: tuple[int, int, int], tile: tuple[int, int], dtype: str
+) -> None:
+    a, b = inputs(shape, dtype, np.random.default_rng(sum(shape)), b_transposed=True)
+    sch = w.schedule(w.product(shape, dtype), tile, consumers=tile[0] // 64)
+    found = simulated(sch, a, b)
+    want = a.astype(np.float64) @ b.T.astype(np.float64)
+    if "int" in dtype:
+        assert (found == want).all()
+    else:
+        assert_close(found, want, "float32" if dtype == "float32" else "float16")
+
+
+@pytest.mark.parametrize("columns", [8, 24, 128])
+def test_sums_in_halves_lie_two_in_a_register(columns: int) -> None:
+    shape = (100, 130, 136)
+    A, B = (
+        te.placeholder((n, shape[2]), "float16", name=x) for n, x in zip(shape, "AB", strict=False)
+    )
+    r = te.reduce_axis((0, shape[2]), "r")
+    out = te.compute(shape[:2], lambda i, j: te.sum(A[i, r] * B[j, r], axis=r), name="product")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, out]))
+    with decisions.collect() as made:
+        a, b, want = w.operands(shape)
+        off = np.abs(simulated(w.schedule(sch, (128, columns)), a, b) - want)
+    # The sums are rounded once for each of the 9 instructions along K.
+    assert (off <= 12 * 2.0**-11 * (1 + np.abs(want).max())).all()
+    assert any(f"wgmma.m64n{columns}k16.f16.f16" in str(one) for one in made)
+
+
+def test_types_and_columns_that_there_are_not_are_refused() -> None:
+    def call(dtype: str, name: str, columns: int, nt: bool = True) -> str:
+        sch = w.product((128, 256, 256), dtype, nt)
+        depth = 128 // np.dtype(dtype).itemsize
+        with w.SM90A, pytest.raises(ScheduleError) as caught:
+            sch.use_tensor_core("product", name, multiples=(128, columns, depth))
+        return str(caught.value)
+
+    text = call("float32", "wgmma", 128)
+    assert "only as tf32, which drops low bits" in text
+    assert "instruction='wgmma.m64n128k8.f32.tf32'" in text
+    text = call("int8", "wgmma", 256)
+    assert text == (
+        "wgmma multiplies 256 columns of int8; 8, 24 and multiples of 16 up to 224 are legal."
+    )
+    text = call("int8", "wgmma", 128, nt=False)
+    assert "Rows of B do not lie along K; wgmma.m64n128k32.s32.s8 reads int8 only so" in text
 
 
 @pytest.mark.parametrize("tile", [(128, 64), (128, 128)])

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext import decisions
+from tests.programs.running import gives
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.simulate import run as run_module
@@ -78,9 +78,7 @@ def test_a_kernel_between_two_others_lets_the_next_begin_once_it_has_waited() ->
     kernels = device_program(sch).kernels.values()
     starts = ["launch_dependents"]
     assert [controls(kernel) for kernel in kernels] == [starts, ["wait", *starts], ["wait"]]
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["D"], (value + 1) * 2 - (value + 1))
-    assert not report.hazards
+    gives(sch, value, None, D=(value + 1) * 2 - (value + 1))
 
 
 def without(kernel: tirx.PrimFunc, action: str) -> tirx.PrimFunc:
@@ -152,15 +150,6 @@ def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:
     assert tags(second)[-2:] == [TAG, "tirx.use_dyn_shared_memory"]
     value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
     np.testing.assert_array_equal(simulate(sch, value, None).outputs["C"], value[:, ::-1] + 1)
-
-
-def test_results_and_decisions() -> None:
-    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
-    report = simulate(two_kernels(ours=True), value, None)
-    np.testing.assert_array_equal(report.outputs["C"], (value + 1) * 2)
-    with decisions.collect() as noted:
-        device_program(two_kernels(ours=True))
-    assert [d.subject for d in noted if d.maker == "OverlapLaunches"] == ["main_kernel_1"]
 
 
 @pytest.mark.parametrize(("ours", "arch"), [(False, "sm_90a"), (True, "sm_80")])

@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from tests.programs.pipelined import Stream
 from tests.programs.pipelines import LANES, block, loop, program
 from tvm_layout_ext import decisions
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform import LowerAsyncCopy
 
 COPY = re.compile(r'(\d+), "async", "(c[ag])"')
 
@@ -136,35 +133,10 @@ def test_refuses_versions_of_a_buffer_whose_size_is_no_constant() -> None:
         lowered("A[k, t * 4 + v]", guard="t * 4 + v < n")
 
 
-def test_false_keeps_registers_and_has_no_groups() -> None:
-    text, _ = lowered("A[k, t * 4 + v]", demand=False)
-    assert "async" not in text
-    assert text.count("tvm_storage_sync") == 1
-
-
 def test_true_is_refused_before_sm_80() -> None:
     with pytest.raises(tlx.ScheduleError, match="Block S asks for asynchronous copies, which need"):
         lowered("A[k, t * 4 + v]", demand=True, arch="sm_75")
     assert "async" not in lowered("A[k, t * 4 + v]", arch="sm_75")[0]
-
-
-def test_zero_fill_counts_bytes() -> None:
-    text, why = lowered("T.if_then_else(t * 4 + v < n, A[k, t * 4 + v], T.float32(0))")
-    assert why == ""
-    # Elements that are left, at least 0 and at most 4, of 4 bytes each.
-    assert re.search(r"T.max\(T.min\(n - .*, 4\), 0\) \* 4", text)
-    assert "if_then_else" not in text
-
-
-@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4, 5, 127])
-def test_ragged_tails_are_zeros(cut: int) -> None:
-    """The last vector is cut anywhere; the bytes beyond it must be zeros, not what was there."""
-    stream = Stream(1, ragged=True)
-    sch = stream.schedule(3, True)
-    inputs = stream.inputs(3, cut, np.random.default_rng(cut))
-    report = simulate(sch, *inputs, None, 3, len(inputs[0]))
-    np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, 3))
-    assert not report.hazards
 
 
 @pytest.mark.parametrize("length", [-(2**32) + 7, -1, 0, 50, 128, 2**31, 2**32, 2**32 + 5, 2**62])
@@ -203,8 +175,3 @@ def test_an_index_that_the_condition_guards_is_not_loaded_out_of_range() -> None
     rows = np.append(a[index], np.zeros(28)).reshape(4, 32)
     np.testing.assert_array_equal(report.outputs["B"], rows.sum(0)[::-1])
     assert not report.hazards
-
-
-def test_functions_without_a_request_are_left_alone() -> None:
-    func = tvm.IRModule({"main": Stream(1).schedule(1).mod["main"]})
-    assert LowerAsyncCopy()(func)["main"].same_as(func["main"])

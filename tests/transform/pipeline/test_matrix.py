@@ -11,6 +11,7 @@ from tvm import tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.pipelined import TILE, Stream
+from tests.programs.running import gives
 from tvm_layout_ext.simulate import simulate
 
 
@@ -26,9 +27,7 @@ def test_all_extents(stages: int, loads: int, async_copy: bool | str, ragged: bo
     rng = np.random.default_rng(stages)
     for tiles in range(10):
         inputs = stream.inputs(tiles, min(5, tiles * TILE), rng)
-        report = simulate(lowered, *inputs, None, tiles, len(inputs[0]))
-        np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, tiles))
-        assert not report.hazards
+        gives(lowered, *inputs, None, tiles, len(inputs[0]), B=stream.expected(inputs, tiles))
 
 
 @pytest.mark.matrix
@@ -41,9 +40,7 @@ def test_copies_of_one_loop_may_have_their_own_depths(
     sch = stream.schedule(each, async_copy if 1 not in each else "auto")
     for tiles in (0, 1, 2, 5, 9):
         inputs = stream.inputs(tiles, 0, np.random.default_rng(tiles))
-        report = simulate(sch, *inputs, None, tiles, tiles * TILE)
-        np.testing.assert_array_equal(report.outputs["B"], stream.expected(inputs, tiles))
-        assert not report.hazards
+        gives(sch, *inputs, None, tiles, tiles * TILE, B=stream.expected(inputs, tiles))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 5])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from textwrap import indent
 from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 
 import tvm_layout_ext as tlx
 from tests.programs.pipelines import LANES, block, copy, loop, program
+from tests.programs.running import gives
 from tvm_layout_ext import decisions
 from tvm_layout_ext.simulate import simulate
 
@@ -56,53 +54,6 @@ def test_the_index_is_loaded_one_level_earlier() -> None:
     # The index of iteration k + 2 was committed one body ago: none younger may be missing.
     assert record.wait == 0
     assert record.prologue_wait == 0
-
-
-@pytest.mark.parametrize("stages", [2, 3, 4])
-def test_a_load_used_twice(stages: int) -> None:
-    """Two statements read one copy; it is made once."""
-    again = block("again", "B[t], S[t]", "B[t]", "B[t] = B[t] * T.float32(2) + S[t]")
-    func = program(
-        f"A: T.Buffer((6, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})",
-        [loop("for k in range(6)", copy("S", "A[k, t]", stages), SUM, again)],
-    )
-    a, want = rows(6), ZEROS.copy()
-    for k in range(6):
-        want = (want + a[k, ::-1]) * 2 + a[k]
-    report = simulate(func, a, ZEROS)
-    np.testing.assert_array_equal(report.outputs["B"], want)
-    assert not report.hazards
-    text = tlx.lower(func).script()
-    assert len(re.findall(r'"async", "ca"', text[text.index("for k in") :])) == 1
-
-
-@pytest.mark.parametrize("stages", [(2, 2), (2, 4), (3, 1)])
-def test_two_kernels_in_one_function(stages: tuple[int, int]) -> None:
-    """Each has shared memory, groups and versions of its own."""
-
-    def kernel(name: str, source: str, to: str, depth: int) -> str:
-        use = block("sum", f"{to}[t], S[31 - t]", f"{to}[t]", f"{to}[t] = {to}[t] + S[31 - t]")
-        body = [
-            f"S = T.sblock_alloc_buffer(({LANES},), scope='shared')",
-            loop("for k in range(5)", copy("S", f"{source}[k, t]", depth), use),
-        ]
-        inside = loop(f"with T.sblock('{name}')", *body)
-        lanes = loop(f"for t in T.thread_binding({LANES}, thread='threadIdx.x')", inside)
-        return loop("for x in T.thread_binding(1, thread='blockIdx.x')", lanes)
-
-    head = ", ".join(
-        [f"A: T.Buffer((5, {LANES}), {F32})", f"C: T.Buffer((5, {LANES}), {F32})",
-         f"B: T.Buffer(({LANES},), {F32})", f"D: T.Buffer(({LANES},), {F32})"]
-    )  # fmt: skip
-    both = "\n".join([kernel("one", "A", "B", stages[0]), kernel("two", "C", "D", stages[1])])
-    source = f"@T.prim_func(s_tir=True)\ndef main({head}):\n{indent(both, '    ')}\n"
-    func = tvm.script.from_source(source)
-    a, c = rows(5), rows(5, seed=1)
-    report = simulate(func, a, c, ZEROS, ZEROS.copy())
-    np.testing.assert_array_equal(report.outputs["B"], a.sum(0)[::-1])
-    np.testing.assert_array_equal(report.outputs["D"], c.sum(0)[::-1])
-    assert not report.hazards
-    assert len(tlx.device_program(func).kernels) == 2
 
 
 #: Extents that one program must serve: none, fewer than versions, more.
@@ -159,9 +110,7 @@ def test_nested_and_sibling_pipelines_of_symbolic_extents(outer: int, inner: int
     for m, n in ((0, 0), (0, 3), (3, 0), (1, 1), (3, 2), (2, 5)):
         a = rows(m + m * n + n)
         want = sum((a[i] * a[m + i * n : m + i * n + n].sum(0) for i in range(m)), ZEROS)
-        report = simulate(lowered, a, ZEROS.copy(), m, n, len(a))
-        np.testing.assert_array_equal(report.outputs["B"], (want + a[:n].sum(0))[::-1])
-        assert not report.hazards
+        gives(lowered, a, ZEROS.copy(), m, n, len(a), B=(want + a[:n].sum(0))[::-1])
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -180,9 +129,7 @@ def test_an_epilogue_of_a_symbolic_extent_may_take_the_memory_of_the_versions(st
     lowered = tlx.lower(func)
     for n in EXTENTS:
         a = rows(n)
-        report = simulate(lowered, a, ZEROS.copy(), ZEROS.copy(), n)
-        np.testing.assert_array_equal(report.outputs["B"], a.sum(0))
-        assert not report.hazards
+        report = gives(lowered, a, ZEROS.copy(), ZEROS.copy(), n, B=a.sum(0))
         assert report.shared_bytes == stages * LANES * 4
 
 
@@ -199,9 +146,7 @@ def test_a_store_outside_of_blocks_is_seen() -> None:
         tlx.lower(one_copy(copy("S", "A[k, t]", 2), store, SUM))
     behind = store.replace("A[k + 1, t]", "A[k, t]")
     a, want = rows(7), rows(7)[:6].sum(0)[::-1]
-    report = simulate(one_copy(copy("S", "A[k, t]", 2), behind, SUM), a, ZEROS)
-    np.testing.assert_array_equal(report.outputs["B"], want)
-    assert not report.hazards
+    gives(one_copy(copy("S", "A[k, t]", 2), behind, SUM), a, ZEROS, B=want)
 
 
 def test_a_read_that_its_block_does_not_declare_is_seen() -> None:
@@ -228,8 +173,7 @@ def test_a_copy_that_iterations_leave_out_is_refused(stages: int, where: bool) -
         return one_copy(loop("if k % 2 == 0", fill), SUM)
 
     a = rows(7)
-    report = simulate(func(1), a, ZEROS)
-    np.testing.assert_array_equal(report.outputs["B"], 2 * a[:6:2].sum(0)[::-1])
+    gives(func(1), a, ZEROS, B=2 * a[:6:2].sum(0)[::-1])
     with pytest.raises(tlx.ScheduleError, match="S copies only where k % 2 == 0, and block sum re"):
         tlx.lower(func(stages))
 

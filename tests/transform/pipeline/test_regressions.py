@@ -69,15 +69,6 @@ def test_tilelang_666_clear_before_the_loop() -> None:
         tlx.lower(program(params(4), body))
 
 
-def test_tilelang_2309_sibling_loops_that_share_a_buffer() -> None:
-    body = [
-        loop("for k in range(5)", copy("S", "A[k, t]", 2), SUM),
-        loop("for j in range(3)", copy("S", "A[j + 5, t]", 4), SUM),
-    ]
-    with pytest.raises(tlx.ScheduleError, match="used outside loop"):
-        tlx.lower(program(params(8), body))
-
-
 def test_tilelang_3031_legal_reuse() -> None:
     """A scratch buffer filled twice in a body: right as it is, and no crash with versions."""
 

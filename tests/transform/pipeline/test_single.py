@@ -34,11 +34,6 @@ def test_copies_of_a_body_are_one_group_that_the_body_waits_for(loads: int) -> N
     assert loop.rindex('"async", "cg"') < loop.index("wait_group") < loop.index("acc[0] +")
 
 
-def test_without_the_demand_one_version_is_the_identity() -> None:
-    for choice in ("auto", False):
-        assert not COPY.search(lowered(Stream().schedule(1, choice)))
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("ragged", [False, True])
 @pytest.mark.parametrize("loads", [1, 3])

@@ -41,10 +41,6 @@ def events(sch: s_tir.Schedule) -> str:
     return found
 
 
-def test_without_it_each_step_loads_what_it_uses() -> None:
-    assert events(scheduled(4, 4, 3, prefetch=False)) == "cccc;cccc;(wbcccc;lulululuw"
-
-
 def test_the_last_step_loads_the_first_of_the_next_chunk() -> None:
     """Copies lie between the steps, and the barrier before the last use."""
     assert events(scheduled(4, 4, 3)) == "cccc;cccc;wbl(lculculcc;uwbluw"
@@ -161,12 +157,6 @@ def test_a_load_by_an_index_is_not_done_for_a_chunk_that_is_none(bound: bool, st
     assert not report.hazards
 
 
-def test_versions_of_a_pipeline_are_loaded_without_a_condition() -> None:
-    """They are always there; only the copies have one, in the loop."""
-    text = tlx.lower(beside("T.evaluate(0)", "31 - t"), target=TARGET).script()
-    assert text.count("if k < 3") == text.count("if k ") == 1
-
-
 def test_a_value_bound_in_a_step_is_refused_by_name() -> None:
     func = beside("T.evaluate(0)", "31 - t").script()
     step = "for s in T.unroll(2):\n"
@@ -175,8 +165,3 @@ def test_a_value_bound_in_a_step_is_refused_by_name() -> None:
     func = func.replace("f[0] * g[0]", 'f[0] * T.Cast("float32", c)')
     with pytest.raises(ScheduleError, match="prefetched in loop s, which binds c; steps run side"):
         tlx.lower(tvm.script.from_source(func), target=TARGET)
-
-
-def test_an_unmarked_function_stays() -> None:
-    mod = scheduled(4, 4, 1, prefetch=False).mod
-    assert tlx.transform.PrefetchSharedToRegister()(mod).script() == mod.script()

@@ -9,13 +9,14 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs import kernels
+from tests.programs.emitted import cuda_text
+from tests.programs.running import gives
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.ir.annotations import SWIZZLE
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.transform.shared_memory.swizzle_modes import swizzle_text
 
 #: A tile of 32 by 32 words, the row number XORed into the column.
-DIAGONAL = swizzle_text([[33, 66, 132, 264, 528], [1, 2, 4, 8, 16]])
+DIAGONAL = "33,66,132,264,528;1,2,4,8,16"
 
 
 def transpose(swizzle: Any, scope: str = "shared") -> s_tir.Schedule:
@@ -30,8 +31,7 @@ def transpose(swizzle: Any, scope: str = "shared") -> s_tir.Schedule:
 def test_a_swizzled_transpose_is_right_and_free_of_conflicts(scope: str) -> None:
     a = np.random.default_rng(0).standard_normal((64, 64)).astype("float32")
     assert simulate(transpose(None, scope), a, None).bank_conflicts > 0
-    report = simulate(transpose(DIAGONAL, scope), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a.T)
+    report = gives(transpose(DIAGONAL, scope), a, None, B=a.T)
     assert report.bank_conflicts == 0
     assert not report.hazards
 
@@ -44,7 +44,7 @@ def test_words_are_loaded_whole_in_the_code(dtype: str, word: str) -> None:
         te.create_prim_func([a, te.compute((256, 256), lambda j, i: a[i, j], "B")])
     )
     sch.auto_coalesce("B")
-    code = tlx.build(sch, target={"kind": "cuda", "arch": "sm_90"}).mod.imports[0].inspect_source()
+    code = cuda_text(sch)
     assert f"({word}*)(A_shared_ptr + " in code
     assert "A_shared_ptr[v_" not in code
 
@@ -98,8 +98,7 @@ def test_rows_of_symbolic_length_get_their_bound_also_where_they_stay_plain(
     sch = s_tir.Schedule(of_symbolic_rows, debug_mask="none")
     sch.swizzle("S", 0, mode)
     a = np.arange(32 * 7, dtype="float32").reshape(32, 7)
-    report = simulate(sch, a, np.zeros((7, 32), "float32"), 7)
-    np.testing.assert_array_equal(report.outputs["B"], a.T)
+    report = gives(sch, a, np.zeros((7, 32), "float32"), 7, B=a.T)
     assert report.bank_conflicts == conflicts
 
 
@@ -132,8 +131,7 @@ def test_a_given_swizzle_follows_a_loaded_index() -> None:
     sch.swizzle("S", 0, (1, 1, 32))
     a = np.arange(1024, dtype="float32").reshape(32, 32)
     rows = np.random.default_rng(0).permutation(32).astype("int32")
-    report = simulate(sch, a, rows, None)
-    np.testing.assert_array_equal(report.outputs["B"], a[rows].T)
+    gives(sch, a, rows, None, B=a[rows].T)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("int4", 4), ("float4_e2m1fn", 4)])

@@ -11,7 +11,6 @@ from tvm.script import tirx as T
 
 from tests.programs import kernels, simulated
 from tests.programs.barriers import check_minimal, marked, outline
-from tests.programs.pipelined import Stream
 from tvm_layout_ext import ScheduleError, decisions
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.simulate import simulate
@@ -104,22 +103,6 @@ def test_where_barriers_stand(body: str, wanted: str) -> None:
 @pytest.mark.parametrize("body", [TILE, OWN, INNER, SWIZZLED, HALVES, GUARDED, UNIFORM])
 def test_no_barrier_can_go(body: str) -> None:
     check_minimal(kernel(body), FLOATS, ZEROS)
-
-
-@pytest.mark.parametrize("versions", [2, 3, 4])
-def test_one_barrier_an_iteration_for_versions(versions: int) -> None:
-    report = check_minimal(kernel(VERSIONS.format(n=versions)), FLOATS)
-    assert report.barriers == 64
-    np.testing.assert_array_equal(report.outputs["B"], FLOATS[:, ::-1])
-
-
-@pytest.mark.parametrize("stages", [2, 3, 4])
-@pytest.mark.parametrize("async_copy", [True, False])
-def test_a_pipeline_keeps_its_one_barrier(stages: int, async_copy: bool) -> None:
-    text = outline(Stream().schedule(stages, async_copy))
-    assert text.count("|") == 1
-    loop = text[text.index("k{") :]
-    assert loop.startswith("k{ wait |" if async_copy else "k{ |")
 
 
 ARENA = """
@@ -280,40 +263,11 @@ def test_unknown_indices_touch_all_of_a_buffer() -> None:
     assert outline(kernel(text)) == "S= | =S"
 
 
-def test_loops_with_symbolic_extents() -> None:
-    @T.prim_func(s_tir=True)
-    def main(a: T.handle, b: T.handle, n: T.int32):
-        A = T.match_buffer(a, (n, 64), "float32")
-        B = T.match_buffer(b, (n, 64), "float32")
-        for t in T.thread_binding(64, "threadIdx.x"):
-            with T.sblock("all"):
-                S = T.sblock_alloc_buffer((192,), "float32", scope="shared")
-                for v in range(3):
-                    S[v * 64 + t] = 0.0
-                for k in range(n):
-                    S[k % 3 * 64 + t] = A[k, t]
-                    B[k, t] = S[k % 3 * 64 + 63 - t]
-
-    assert outline(main) == "v{ S= } k{ S= | =S }"
-    for n in (1, 2, 5):
-        report = simulate(marked(main), kernels.random((n, 64)), np.zeros((n, 64), "float32"), n)
-        assert report.hazards == []
-
-
 def test_a_warp_barrier_orders_a_warp() -> None:
     warp = "T.cuda.warp_sync()\n"
     text = "S[t] = A[0, t]\n" + warp + "B[0, t] = S[t ^ 1]\n"
     assert outline(kernel(text)) == "S= =S"
     assert outline(kernel(text.replace("t ^ 1", "t ^ 32"))) == "S= | =S"
-
-
-def test_functions_without_annotations_are_tvms() -> None:
-    with decisions.collect() as made:
-        device_program(kernel(TILE))
-        assert not [d for d in made if d.maker == "PlanSync"]
-        device_program(marked(kernel(TILE)))
-    (made_by_us,) = (d for d in made if d.maker == "PlanSync")
-    assert made_by_us.text == "2 barriers put in, 0 taken out"
 
 
 def test_a_kernel_with_mbarriers_is_left_alone() -> None:

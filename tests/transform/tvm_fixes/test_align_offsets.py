@@ -8,7 +8,7 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
-import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text
 from tvm_layout_ext.errors import SimulationError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform import AlignOffsets
@@ -70,9 +70,9 @@ def mapped() -> Any:
 
 
 def test_cuda_loads_the_vector_at_once() -> None:
-    source = tlx.build(mapped(), target="cuda").mod.imports[0].inspect_source()
-    assert "*(float4*)(B" in source.replace(" ", "")
-    assert source.replace(" ", "").count("*(float4*)(A") == 1
+    source = cuda_text(mapped()).replace(" ", "")
+    assert "*(float4*)(B" in source
+    assert source.count("*(float4*)(A") == 1
 
 
 def test_an_offset_that_is_no_multiple_is_found() -> None:

@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
+from tests.programs.emitted import cuda_text
 from tests.sampling import pairs
 from tvm_layout_ext import cuda_target, te
 from tvm_layout_ext.errors import ScheduleError
@@ -117,8 +118,7 @@ def test_truth_values_that_are_loaded_one_by_one_stay_legal() -> None:
     mask, values = np.arange(129) % 3 == 0, np.arange(128, dtype="int32")
     found = simulate(sch, mask, values, None, target=TARGET).outputs["B"]
     np.testing.assert_array_equal(found, np.where(mask[1:], values, 0))
-    text = str(tvm.compile(sch.mod, target=TARGET).mod.imports[0].inspect_source())
-    assert "*(ushort" not in text
+    assert "*(ushort" not in cuda_text(sch)
 
 
 def test_truth_values_that_meet_a_multiple_once_their_loop_is_unrolled_are_refused() -> None:
@@ -141,9 +141,7 @@ def test_vectors_of_six_fp8_lost_two_elements(dtype: str, lanes: int) -> None:
 @pytest.mark.parametrize("dtype", FP8)
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 12, 16])
 def test_whole_groups_of_fp8_stay_legal(dtype: str, lanes: int) -> None:
-    source = str(tvm.compile(vectors(dtype, lanes).mod, target=TARGET).mod.imports[0]
-                 .inspect_source())  # fmt: skip
-    assert f"uint{lanes // 4}*" in source or lanes <= 4
+    assert f"uint{lanes // 4}*" in cuda_text(vectors(dtype, lanes)) or lanes <= 4
 
 
 def test_fp8_of_older_gpus_is_moved_as_bytes() -> None:
@@ -158,8 +156,7 @@ def test_fp8_of_older_gpus_is_moved_as_bytes() -> None:
 
 def _compiles(sch: s_tir.Schedule) -> bool:
     try:
-        source = str(tvm.compile(sch.mod, target=TARGET).mod.imports[0].inspect_source())
-        machine_code(source, "sm_90a")
+        machine_code(cuda_text(sch), "sm_90a")
     except (RuntimeError, CompileError):
         return False
     return True

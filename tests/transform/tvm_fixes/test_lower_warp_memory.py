@@ -5,7 +5,7 @@ import tvm
 
 from tests.pipeline.corpus import two_warp_buffers
 from tests.programs.emitted import cuda_text
-from tvm_layout_ext.simulate import simulate
+from tests.programs.running import gives
 
 
 def _annotated() -> tvm.IRModule:
@@ -24,6 +24,4 @@ def test_only_the_first_warp_buffer_was_lowered() -> None:
 def test_the_exchange_is_right_on_the_simulated_gpu() -> None:
     a = np.random.default_rng(0).standard_normal(32).astype("float32")
     lanes = np.arange(32)
-    report = simulate(_annotated(), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], (a[lanes ^ 1] + 1)[lanes ^ 2])
-    assert not report.hazards
+    gives(_annotated(), a, None, B=(a[lanes ^ 1] + 1)[lanes ^ 2])

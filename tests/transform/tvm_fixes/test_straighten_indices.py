@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
-from tvm_layout_ext.simulate import simulate
+from tests.programs.running import gives
 
 
 def fused_copy(shape: tuple[int, ...], *, annotated: bool) -> s_tir.Schedule:
@@ -26,8 +26,7 @@ def fused_copy(shape: tuple[int, ...], *, annotated: bool) -> s_tir.Schedule:
 @pytest.mark.parametrize("shape", [(2, 3, 4, 33), (4, 5, 7, 3), (2, 3, 5, 7, 11)])
 def test_vectors_across_rows_stay_vectors(shape: tuple[int, ...]) -> None:
     a = np.random.default_rng(0).standard_normal(shape).astype("float32")
-    report = simulate(fused_copy(shape, annotated=True), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
+    report = gives(fused_copy(shape, annotated=True), a, None, B=a)
     assert report.accesses[0].vector_bytes == 16
 
 
@@ -51,8 +50,7 @@ def test_vectors_across_some_of_the_dims_stay_vectors(
     block = te.compute(turned, lambda *i: source[tuple(i[w] for w in where)], "B")
     sch = s_tir.Schedule(te.create_prim_func([source, block]))
     sch.auto_coalesce("B", stage="shared")
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a.transpose(order))
+    report = gives(sch, a, None, B=a.transpose(order))
     stores = [x for x in report.accesses if (x.buffer, x.kind) == ("B", "store") and x.requests]
     assert {x.vector_bytes for x in stores} == {width}
     assert not report.hazards

@@ -9,6 +9,7 @@ from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
+from tests.programs.running import gives
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform import GuardVectors
 
@@ -29,9 +30,7 @@ def _guarded_copy(rows: int, columns: int) -> tuple[tlx.te.Schedule, list[te.Ten
 def _widest_store(columns: int) -> int:
     s, args = _guarded_copy(3, columns)
     a = np.random.default_rng(0).standard_normal((3, columns)).astype("float32")
-    report = simulate(s.to_module(args), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
-    assert not report.hazards
+    report = gives(s.to_module(args), a, None, B=a)
     return max(access.vector_bytes for access in report.accesses if access.kind == "store")
 
 
@@ -54,8 +53,7 @@ def test_a_single_ragged_row_keeps_its_whole_vectors() -> None:
     s[b].vectorize(vector)
     s[b].annotate("layout_ext.test", 1)
     data = np.random.default_rng(0).standard_normal(101).astype("float32")
-    report = simulate(s.to_module([a, b]), data, None)
-    np.testing.assert_array_equal(report.outputs["B"], data)
+    report = gives(s.to_module([a, b]), data, None, B=data)
     widths = {(x.kind, x.vector_bytes): x.requests for x in report.accesses}
     assert widths[("store", 16)] == 1
     assert widths[("store", 4)] == 1
@@ -68,46 +66,12 @@ def test_a_condition_that_all_lanes_share_does_not_break_the_vector() -> None:
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     sch.auto_coalesce("B")
     value = np.random.default_rng(0).standard_normal((6, 60)).astype("float32")
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], np.pad(value, ((0, 0), (4, 0))))
+    report = gives(sch, value, None, B=np.pad(value, ((0, 0), (4, 0))))
     assert {access.vector_bytes for access in report.accesses} == {16}
-
-
-@T.prim_func(s_tir=True)
-def chosen(A: T.Buffer((1024,), "int8"), B: T.Buffer((1024,), "int8")) -> None:
-    T.func_attr({"layout_ext.annotated": 1})
-    for i in range(128):
-        for v in T.vectorized(8):
-            B[i * 8 + v] = T.if_then_else(
-                i * 8 + v < 1001 and i * 8 + v >= 3, A[i * 8 + v], T.int8(1)
-            )
-
-
-@T.prim_func(s_tir=True)
-def chosen_by_whole_vectors(A: T.Buffer((1024,), "int8"), B: T.Buffer((1024,), "int8")) -> None:
-    T.func_attr({"layout_ext.annotated": 1})
-    for i in range(128):
-        if i * 8 + 7 < 1001 and i * 8 >= 3:
-            for v in T.vectorized(8):
-                B[i * 8 + v] = A[i * 8 + v]
-        elif i * 8 < 1001 and i * 8 + 7 >= 3:
-            for v_cut in range(8):
-                B[i * 8 + v_cut] = T.if_then_else(
-                    i * 8 + v_cut < 1001 and i * 8 + v_cut >= 3, A[i * 8 + v_cut], T.int8(1)
-                )
-        else:
-            for v in T.vectorized(8):
-                B[i * 8 + v] = T.int8(1)
 
 
 def _simplified(func: Any) -> Any:
     return tirx.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
-
-
-def test_a_choice_is_made_for_whole_vectors_where_it_is_one() -> None:
-    got = GuardVectors()(tvm.IRModule({"main": chosen}))["main"]
-    want = _simplified(chosen_by_whole_vectors).with_attr("global_symbol", "chosen")
-    tvm.ir.assert_structural_equal(_simplified(got), want)
 
 
 def _with_choice(first: str, second: str) -> Any:
@@ -198,8 +162,7 @@ def two_pads(A: T.Buffer((106,), "float32"), B: T.Buffer((112,), "float32"),
 def test_several_stores_that_choose_alike_have_a_vector_each() -> None:
     """TVM did all of them element by element, also where no vector is cut: 28 requests of 4."""
     data = np.random.default_rng(0).standard_normal(106).astype("float32")
-    report = simulate(s_tir.Schedule(two_pads), data, None, None)
-    np.testing.assert_array_equal(report.outputs["B"], np.pad(data, (0, 6)))
+    report = gives(s_tir.Schedule(two_pads), data, None, None, B=np.pad(data, (0, 6)))
     padded = np.pad(data, (0, 6), constant_values=1)
     np.testing.assert_array_equal(report.outputs["C"], np.float32(2) + padded)
     stores = [x for x in report.accesses if x.kind == "store"]
@@ -208,51 +171,3 @@ def test_several_stores_that_choose_alike_have_a_vector_each() -> None:
         widths = sorted((x.vector_bytes, x.requests) for x in stores if x.buffer == buffer)
         assert [wide for wide, _ in widths] == [4, 16, 16]
         assert widths[0][1] == 4
-
-
-@T.prim_func(s_tir=True)
-def pad_and_scale(A: T.Buffer((112,), "float32"), B: T.Buffer((112,), "float32"),
-                  C: T.Buffer((112,), "float32")) -> None:  # fmt: skip
-    T.func_attr({"layout_ext.annotated": 1})
-    for i in range(28):
-        for v in T.vectorized(4):
-            B[i * 4 + v] = T.if_then_else(i * 4 + v < 106, A[i * 4 + v], T.float32(0))
-            C[i * 4 + v] = A[i * 4 + v] * T.float32(2)
-
-
-@T.prim_func(s_tir=True)
-def pad_then_scale(A: T.Buffer((112,), "float32"), B: T.Buffer((112,), "float32"),
-                   C: T.Buffer((112,), "float32")) -> None:  # fmt: skip
-    T.func_attr({"layout_ext.annotated": 1})
-    for i in range(28):
-        if i * 4 + 3 < 106:
-            for v in T.vectorized(4):
-                B[i * 4 + v] = A[i * 4 + v]
-        elif i * 4 < 106:
-            for v in range(4):
-                B[i * 4 + v] = T.if_then_else(i * 4 + v < 106, A[i * 4 + v], T.float32(0))
-        else:
-            for v in T.vectorized(4):
-                B[i * 4 + v] = T.float32(0)
-        for v in T.vectorized(4):
-            C[i * 4 + v] = A[i * 4 + v] * T.float32(2)
-
-
-def test_a_store_beside_one_that_chooses_has_a_vector_of_its_own() -> None:
-    got = GuardVectors()(tvm.IRModule({"main": pad_and_scale}))["main"]
-    want = _simplified(pad_then_scale).with_attr("global_symbol", "pad_and_scale")
-    tvm.ir.assert_structural_equal(_simplified(got), want)
-
-
-def test_several_stores_without_a_choice_stay_one_vector() -> None:
-    @T.prim_func(s_tir=True)
-    def scaled(A: T.Buffer((112,), "float32"), B: T.Buffer((112,), "float32"),
-               C: T.Buffer((112,), "float32")) -> None:  # fmt: skip
-        T.func_attr({"layout_ext.annotated": 1})
-        for i in range(28):
-            for v in T.vectorized(4):
-                B[i * 4 + v] = A[i * 4 + v]
-                C[i * 4 + v] = A[i * 4 + v] * T.float32(2)
-
-    got = GuardVectors()(tvm.IRModule({"main": scaled}))["main"]
-    tvm.ir.assert_structural_equal(got, scaled)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
-from tvm_layout_ext.simulate import simulate
+from tests.programs.running import gives
 
 
 def padded(offset: int, *, annotated: bool = True) -> s_tir.Schedule:
@@ -33,8 +33,7 @@ def padded(offset: int, *, annotated: bool = True) -> s_tir.Schedule:
 @pytest.mark.parametrize(("offset", "width"), [(0, 4), (1, 1), (2, 2), (3, 1), (4, 4), (6, 2)])
 def test_vectors_are_as_wide_as_the_stride_keeps_aligned(offset: int, width: int) -> None:
     value = np.random.default_rng(0).standard_normal((64, 256)).astype("float32")
-    report = simulate(padded(offset), value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value)
+    report = gives(padded(offset), value, None, B=value)
     (store,) = {a.bytes // a.requests // 32 for a in report.accesses
                 if a.kind == "store" and a.scope == "shared"}  # fmt: skip
     assert store == 4 * width

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
+from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.moves import Move, padded, sliced
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
@@ -32,20 +32,6 @@ def scheduled(move: Move) -> s_tir.Schedule:
 
 def passed(mod: tvm.IRModule) -> tvm.IRModule:
     return ShiftVectors()(MarkAnnotated()(mod))
-
-
-def source(sch: s_tir.Schedule) -> str:
-    target = {"kind": "cuda", "arch": "sm_90a"}
-    return str(tvm.compile(sch.mod, target=target).mod.imports[0].inspect_source())
-
-
-def test_a_schedule_says_what_it_asks_and_nothing_more() -> None:
-    sch = scheduled(SLICE)
-    block = sch.get(sch.get_sblock("B"))
-    assert int(block.annotations[SHIFTED]) == 8
-    innermost = sch.get(sch.get_loops("B")[-1])
-    assert (innermost.kind, int(innermost.extent)) == (tirx.ForKind.VECTORIZED, 8)
-    assert len(block.iter_vars) == 2
 
 
 def test_loads_are_aligned_vectors_that_a_warp_passes_on() -> None:
@@ -71,11 +57,6 @@ def test_it_notes_what_it_did() -> None:
         passed(mod)
     (note,) = notes
     assert str(note) == "ShiftVectors chose for B: vectors of 8 by shuffles and shifts"
-
-
-def test_functions_without_the_annotation_stay_as_they_are() -> None:
-    mod = tvm.IRModule({"main": te.create_prim_func(SLICE.tensors())})
-    tvm.ir.assert_structural_equal(passed(mod), mod)
 
 
 def annotated(move: Move, vector: int, threads: int = 128) -> s_tir.Schedule:
@@ -216,11 +197,8 @@ def test_what_it_cannot_do_is_refused_by_name(make: Any, why: str) -> None:
 )
 @pytest.mark.nvcc
 def test_registers_are_all_that_ptxas_needs(move: Move, tmp_path: Path) -> None:
-    (tmp_path / "k.cu").write_text(source(scheduled(move)))
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas", "-v", "-o", "k.cubin", "k.cu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "0 bytes stack frame, 0 bytes spill stores" in done.stderr
-    registers = re.search(r"Used (\d+) registers", done.stderr)
+    said = require_no_spills(cuda_text(scheduled(move)), tmp_path)
+    registers = re.search(r"Used (\d+) registers", said)
     assert registers is not None
     # 2,048 threads of a multiprocessor share 65,536.
     assert int(registers.group(1)) <= 32

@@ -9,24 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tvm
 from tvm import s_tir
 
-import tvm_layout_ext as tlx
 from tests.cli.test_cli import invoke
 from tests.tune.helpers import by_threads, make_record
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.report.page import workloads
-from tvm_layout_ext.tune import Log, Record, operator_of
+from tvm_layout_ext.tune import Log, Record
 from tvm_layout_ext.tune.apply.check import check
 from tvm_layout_ext.tune.apply.programs import Programs
 from tvm_layout_ext.tune.apply.replay import best_records, replay
 from tvm_layout_ext.tune.records.database import RECORDS, WORKLOADS
 from tvm_layout_ext.tune.search.tune import tune
-from tvm_layout_ext.tune.space.candidate import program_of, traced, without_knobs
 from tvm_layout_ext.tune.space.knobs import Config, knob
 from tvm_layout_ext.tune.space.operator import Workload
 from tvm_layout_ext.tune.space.task import make_task
@@ -115,14 +112,6 @@ def test_each_program_is_the_one_that_the_schedule_made(log: Path) -> None:
         tvm.ir.assert_structural_equal(rebuilt(log, record), want)
 
 
-def test_a_rebuilt_program_gives_what_numpy_does(log: Path) -> None:
-    record = winner(log)
-    a = np.random.default_rng(0).standard_normal((64, 64), np.float32)
-    report = tlx.simulate(rebuilt(log, record), a)
-    np.testing.assert_array_equal(report.outputs["B"], 2 * a.T)
-    assert not report.hazards
-
-
 def test_replay_gives_the_recorded_counters_and_verifies(log: Path) -> None:
     record = winner(log)
     again = replay(record, operator=Programs(log / "trials.jsonl").operator(record))
@@ -186,16 +175,6 @@ def test_report_has_accesses_layouts_banks_and_pipeline(log: Path, tmp_path: Pat
     assert "configurations are legal and worth trying" in page  # of the schedule that fits
 
 
-@pytest.mark.nvcc
-@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc on the path")
-def test_export_writes_its_library(log: Path, tmp_path: Path) -> None:
-    ran = invoke("export", log, "--id", winner(log).id, "-o", tmp_path / "turn")
-    assert ran.code == 0, ran.err
-    made = sorted(path.name for path in tmp_path.glob("turn*"))
-    assert made == ["turn.cu", "turn.h", "turn.py", "turn.so"]
-    assert "A: float32[64][64]" in (tmp_path / "turn.h").read_text()
-
-
 def test_a_default_that_failed_is_told_and_samples_of_the_user_stay(tmp_path: Path) -> None:
     knobs = [knob("threads", (3, 16, 32))]
     result = tune(turned(), schedule=by_rows, knobs=knobs, runner="simulate", log=tmp_path)
@@ -227,18 +206,6 @@ def test_a_default_that_the_log_has_lost_is_told(log: Path, tmp_path: Path) -> N
     assert checked.default_failure == (
         f"RecordError: The log has no trial 0 of {record.workload.operator} to compare with."
     )
-
-
-def test_what_a_trace_is_made_of_without_its_knobs() -> None:
-    """Other samples, and their decisions, stay."""
-    task = make_task(operator_of(turned(), by_rows, [knob("threads", (16, 32))]))
-    trace = traced(task, {"threads": 32}).trace
-    plain = without_knobs(trace)
-    assert [inst.kind.name for inst in trace.insts].count("SampleCategorical") == 2
-    (sample,) = [inst for inst in plain.insts if inst.kind.name == "SampleCategorical"]
-    assert int(plain.decisions[sample]) == 1
-    assert len(plain.insts) == len(trace.insts) - 2
-    assert program_of(plain) != program_of(trace)
 
 
 @pytest.mark.parametrize("command", ["replay", "check", "bench", "export"])

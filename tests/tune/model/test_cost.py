@@ -74,11 +74,6 @@ def test_latency_of_a_block_counts_once_a_wave() -> None:
     assert modelled_terms(replace(known, resident=2), 0).latency == 5000
 
 
-def test_conflicts_cost_even_while_memory_is_the_limit() -> None:
-    twice = replace(COPY, wavefronts=131072, bank_conflicts=65536)
-    assert cost(COPY) < cost(twice) < cost(replace(COPY, wavefronts=33 * 32768))
-
-
 def test_counters_survive_json_beside_other_entries() -> None:
     assert Counters.from_json(COPY.to_json() | {"cost": 1.0}) == COPY
     assert COPY.to_json()["sectors_per_request"] == 16

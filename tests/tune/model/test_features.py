@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from tvm import s_tir, te
 
-from benchmarks.kernels import KERNELS
 from tvm_layout_ext.analysis.kernel_facts import KernelFacts
-from tvm_layout_ext.gpu.measured import H200, GpuSpeeds
+from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.model.cost import CostTerms
 from tvm_layout_ext.tune.model.costs import costs
@@ -193,33 +192,9 @@ def test_a_wave_more_costs_time_and_a_fuller_one_does_not() -> None:
     assert few <= full < more
 
 
-def test_latency_is_hidden_by_stages() -> None:
-    chains = [terms(kernel_of(*GEMM, stages=stages), 0.0, 1).latency for stages in (1, 2, 3)]
-    assert chains == sorted(chains, reverse=True)
-    assert chains[0] > chains[-1]
-
-
-def test_slower_memory_makes_a_slower_kernel() -> None:
-    kernel = kernel_of("transpose", (1024, 1024), "float32")
-    assert terms(kernel, 0.0, 4, GpuSpeeds(l2=10.0)).cycles > terms(kernel, 0.0, 4).cycles
-
-
 def test_terms_are_the_longest_and_a_share_of_the_others() -> None:
     assert CostTerms(100.0, 10.0, 0.0, 50.0, exposed=0.2).cycles == 100.0 + 0.2 * 10.0
     assert CostTerms(100.0, 10.0, 0.0, 500.0, exposed=0.2).cycles == 500.0 + 0.2 * 10.0
-
-
-def test_no_transpose_beats_the_memory() -> None:
-    task, config = candidate("transpose", (8192, 8192), "float32")
-    assert costs(task, config).seconds >= 2 * 8192**2 * 4 / 4.2e12
-
-
-@pytest.mark.parametrize(("name", "degree"), [("transpose_f32", 32), ("transpose_f32_padded", 1)])
-def test_conflicts_of_a_users_own_schedule(name: str, degree: int) -> None:
-    made = KERNELS[name]()
-    (kernel,) = kernels_of(made.schedule.to_module(made.args, "main"))
-    shared = [use for use in kernel.uses if use.site.scope == "shared"]
-    assert max(use.cost / use.least for use in shared) == degree
 
 
 def test_a_module_without_blocks_has_no_kernel() -> None:

@@ -242,10 +242,3 @@ def test_folder_that_cannot_be_and_seconds_that_are_none(tmp_path: Path) -> None
     with pytest.raises(RecordError, match="not all finite"):
         _add(Database(tmp_path), seconds=float("nan"))
     assert not (tmp_path / RECORDS).exists()
-
-
-def test_prepared_folder_is_an_empty_database(tmp_path: Path) -> None:
-    database = Database(tmp_path / "new" / "log")
-    database.prepare()
-    assert database.read().records == []
-    assert len(ms.database.JSONDatabase(work_dir=str(database.folder), allow_missing=False)) == 0

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext.tune.search.design import Candidates, KnobMutator, openers
+from tvm_layout_ext.tune.search.design import Candidates, openers
 from tvm_layout_ext.tune.space.candidate import config_of, traced
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import Task, make_task
@@ -73,17 +73,6 @@ def test_neighbours_are_legal_and_differ_in_one_or_two_knobs(task: Task) -> None
         config = other
     candidates._legal = {candidates.key(config)}
     assert candidates.neighbour(config, rng) is None
-
-
-def test_mutator_gives_the_trace_of_a_neighbour(task: Task) -> None:
-    candidates = Candidates(task)
-    config = task.space.default()
-    start = candidates.schedule(config)
-    assert start is not None
-    other = KnobMutator(candidates, seed=3).apply(start.trace)
-    found = config_of(other, task.operator.knobs)
-    assert found != config
-    assert candidates.is_legal(found)
 
 
 def test_search_starts_from_the_best_scored_and_some_others() -> None:

@@ -90,7 +90,6 @@ def _fold(name: str, left: int | None, right: int | None, rules: RuleSet) -> int
 
 
 def _quotient(left: int, right: int) -> int:
-    """Divide as C does, towards zero."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 

@@ -25,8 +25,6 @@ _ITERATIONS = 3
 
 @dataclass(frozen=True)
 class _Pending:
-    """An access since the last barrier."""
-
     access: SharedEffect
     node: Node  #: The leaf that made it
     at: Distances  #: Of the loops that go on, or have ended since

@@ -23,8 +23,6 @@ _WARP_BARRIERS = (ops.CUDA_WARP_SYNC, ops.PTX_BAR_WARP_SYNC)
 
 
 class _ProgramReader:
-    """Reads statements."""
-
     def __init__(self) -> None:
         self.program = Program(Node(None))
         self.memory = AccessReader(self.program)
@@ -45,7 +43,6 @@ class _ProgramReader:
         return reader(self, stmt, around), around
 
     def node(self, stmt: Any, kind: str, children: Sequence[Node], **more: Any) -> Node:
-        """A statement around others."""
         node = Node(stmt, kind, list(children), **more)
         for child in children:
             child.parent = node

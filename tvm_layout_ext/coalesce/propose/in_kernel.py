@@ -10,12 +10,13 @@ from __future__ import annotations
 from functools import partial
 
 from ...errors import ScheduleError
+from ..block_size import lanes_of
 from ..emit import Iterator
 from ..mapping import Mapping
 from ..strategy import Strategy
 from ..subject import Subject
 from ..thread_map import ThreadMap
-from .flat import in_loop_order, lanes_of, map_direct, orders
+from .flat import in_loop_order, map_direct, orders
 
 
 def in_kernel(subject: Subject) -> list[Strategy]:

@@ -15,10 +15,11 @@ from math import prod
 from ...gpu.hardware import WARP_SIZE
 from ...ir.evaluate import placeholder_extent
 from ...layout import BlockedLayout
+from ..block_size import threads_for
 from ..strategy import Strategy
 from ..subject import Subject
 from ..thread_map import ThreadMap
-from .flat import map_direct, threads_for
+from .flat import map_direct
 
 
 def rows(subject: Subject) -> list[Strategy]:

@@ -12,6 +12,7 @@ from tvm.tirx import IterVar
 from ...analysis.nest import Access, Nest
 from ...errors import ScheduleError
 from ...gpu.hardware import SECTOR_BYTES, WARP_SIZE
+from ...ir.annotations import MIN_BLOCKS
 from ...ir.block_bindings import iter_values
 from ...ir.conditions import conjuncts
 from ...ir.queries import depends_on
@@ -27,6 +28,9 @@ from .plan import (
 )
 
 _SUMMED = -1
+#: Threads that a multiprocessor should hold, each with up to 64 registers. For 2,048 of them ptxas
+#: 13.0 keeps to 32 registers and starts 4 of 8 loads before the first addition; so it starts all 8.
+_THREADS_HELD = 1024
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ class ColumnsTile:
         return self.lanes * self.deals
 
     @property
+    def is_row(self) -> bool:
+        """Whether it has one column, a row of the operand or part of one."""
+        return self.lanes == self.vector == 1
+
+    @property
     def near(self) -> int:
         """Threads, neighbours in a warp, that add up the partial sums of a column."""
         return min(self.deals, WARP_SIZE)
@@ -69,7 +78,7 @@ class ColumnsTile:
         return self.lanes * self.vector * plan.load.bytes
 
     def __str__(self) -> str:
-        if self.lanes == 1 and self.vector == 1:
+        if self.is_row:
             return f"{self.deals} lanes along a row, vectors of {self.depth}"
         return f"{self.lanes} lanes by {self.deals} rows, vectors of {self.vector}"
 
@@ -116,6 +125,8 @@ def reduce_across_rows(
     warp, thread = sch.split(sch.fuse(deal, lane), [None, tile.near])
     for loop, axis in ((grid, "blockIdx.x"), (warp, "threadIdx.y"), (thread, "threadIdx.x")):
         sch.bind(loop, axis)
+    if not tile.is_row:
+        sch.annotate(grid, MIN_BLOCKS, max(1, _THREADS_HELD // tile.threads))
     for out in _sum_rows(sch, partial, thread, (steps, step, part), plan, is_exact, is_box):
         sch.set_scope(out, 0, "shared")
         _lay_out(sch, out, rank, tile)

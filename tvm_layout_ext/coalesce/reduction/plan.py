@@ -151,7 +151,7 @@ def _main_load(nest: Nest) -> Access:
         raise ScheduleError(
             f"Reduction block {nest.block.name_hint} loads nothing from global memory."
         )
-    return max(loads, key=lambda a: sum(step != 0 for step in a.steps))
+    return max(loads, key=lambda a: sum(placeholder_extent(step) != 0 for step in a.steps))
 
 
 def _walks(nest: Nest, access: Access, loop: Loop) -> int:

@@ -20,13 +20,17 @@ from .plan import ReductionPlan, check_guard, divisor, one_reduced, total
 from .rows import reduce_along_rows
 from .split import choose_slabs, split_reduction
 
-#: Loads of a thread on their way together, and threads of a block: on an H200 the sums of 18
-#: programs over rows took 512 as long as 256 or up to 11% less (32768x2048 halves 37.2 us of 38.8).
-_TOGETHER, _THREADS = 8, 512
+#: Loads of a thread on their way together.
+_TOGETHER = 8
+#: Threads of a block of columns, about, and the most where their lanes are an odd number; and bytes
+#: of a row that it takes. Cut into blocks of 32 lanes by 8 rows, two a multiprocessor, column sums
+#: of 32768x4096 halves take an H200 63.0 us, those of 1000000x33 floats 36.9 us; by 64 lanes and 8
+#: rows, four a multiprocessor, 64.4 and 40.0 us (``h200_column_sum_maps.json``).
+_THREADS, _MOST_THREADS, _ROW_BYTES = 256, 384, 512
+#: Threads of a block that has a part of one row.
+_ROW_THREADS = 512
 #: Slabs from which on one kernel, with so much less of the GPU, is not worth a trial.
 _MANY_SLABS = 16
-#: Lanes of a narrow tile; with 4 rows of them a warp stores 8 results, a sector, at once.
-_LANES = 2 * WARP_SIZE
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,11 @@ class ReductionWay:
     ----------
     kind : str
         ``rows``, ``columns`` or ``alone``: a thread for each result.
-    wide : bool
-        Of columns, whether a block takes whole rows of the operand.
     split : bool
         Whether blocks share results, which a second kernel combines.
     """
 
     kind: str
-    wide: bool = False
     split: bool = False
 
 
@@ -55,19 +56,13 @@ def propose_reduction(nest: Nest, request: Request) -> list[Strategy]:
 
 def _ways(nest: Nest, request: Request) -> Iterator[ReductionWay]:
     plan = ReductionPlan.of(nest, request.vector_bytes)
-    ways = []
-    if plan.along:
-        ways = [ReductionWay("rows")]
-    elif may_factor(nest, plan) and total(plan.reduced) > 1:
-        ways = [ReductionWay("columns"), ReductionWay("columns", wide=True)]
-        if len({_tile(plan, request, wide=way.wide).lanes for way in ways}) == 1:
-            ways.pop()
-    for way in ways:
-        slabs = 1 if nest.is_guarded else _slabs(plan, request, way)
-        if slabs < _MANY_SLABS:
-            yield way
+    if plan.along or (may_factor(nest, plan) and total(plan.reduced) > 1):
+        way = ReductionWay("rows" if plan.along else "columns")
+        slabs = 1 if nest.is_guarded else _slabs(plan, request)
         if slabs > 1:
             yield replace(way, split=True)
+        if slabs < _MANY_SLABS:
+            yield way
     if plan.data:
         yield ReductionWay("alone")
 
@@ -98,17 +93,15 @@ def schedule_reduction(
         plan = replace(plan, data=data, vector=1 if plan.along else plan.vector)
         return thread_per_output(sch, block, nest, plan, request.num_threads)
     if way.split:
-        return _in_slabs(sch, block, nest, plan, request, way)
+        return _in_slabs(sch, block, nest, plan, request)
     nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes)
-    return _one_kernel(sch, block, nest, plan, request, wide=way.wide)
+    return _one_kernel(sch, block, nest, plan, request)
 
 
-def _in_slabs(
-    sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request, way: ReductionWay
-) -> str:
+def _in_slabs(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request) -> str:
     """Share a reduction out over blocks, and combine what they find by a second kernel."""
     nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes, fuses=False)
-    slabs = _slabs(plan, request, way)
+    slabs = _slabs(plan, request)
     partial = split_reduction(sch, block, nest, plan, slabs)
     now = read_nest(sch, partial)
     own = ReductionPlan.of(now, request.vector_bytes)
@@ -116,35 +109,27 @@ def _in_slabs(
         own = replace(own, along=True, vector=own.vector if own.vector == plan.vector else 1)
         tile = _of_one_row(total(own.reduced) // plan.vector, request, plan.vector)
     else:
-        tile = _tile(own, request, wide=way.wide)
+        tile = _tile(own, request)
     text = reduce_across_rows(sch, partial, now, own, tile)
     now = read_nest(sch, block)
     _one_kernel(sch, block, now, ReductionPlan.of(now, request.vector_bytes), request)
     return f"{text}, in {slabs} slabs that a second kernel combines"
 
 
-def _one_kernel(
-    sch: Any,
-    block: Any,
-    nest: Nest,
-    plan: ReductionPlan,
-    request: Request,
-    *,
-    wide: bool = False,
-) -> str:
+def _one_kernel(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request) -> str:
     if plan.along:
         return reduce_along_rows(sch, block, nest, plan, request.num_threads)
-    return reduce_across_rows(sch, block, nest, plan, _tile(plan, request, wide=wide))
+    return reduce_across_rows(sch, block, nest, plan, _tile(plan, request))
 
 
-def _slabs(plan: ReductionPlan, request: Request, way: ReductionWay) -> int:
+def _slabs(plan: ReductionPlan, request: Request) -> int:
     if any(loop.size is None for loop in (*plan.data, *plan.reduced)):
         return 1
     if plan.along:
         vectors = total(plan.reduced) // plan.vector
         tile = _of_one_row(vectors, request, plan.vector)
         return choose_slabs(vectors, total(plan.data), tile)
-    tile = _tile(plan, request, wide=way.wide)
+    tile = _tile(plan, request)
     columns = plan.data[-1].size or 1
     blocks = total(plan.data[:-1]) * -(-columns // (tile.lanes * tile.vector))
     return choose_slabs(total(plan.reduced), blocks, tile)
@@ -152,7 +137,7 @@ def _slabs(plan: ReductionPlan, request: Request, way: ReductionWay) -> int:
 
 def _of_one_row(vectors: int, request: Request, depth: int) -> ColumnsTile:
     """A tile of one column: a row whose vectors threads take side by side."""
-    deals = 1 << ((request.num_threads or _THREADS).bit_length() - 1)
+    deals = 1 << ((request.num_threads or _ROW_THREADS).bit_length() - 1)
     return ColumnsTile(1, 1, deals, _together(vectors, deals), depth)
 
 
@@ -162,12 +147,13 @@ def _together(rows: int, deals: int) -> int:
     return most if rows % deals else divisor(rows // deals, most)
 
 
-def _tile(plan: ReductionPlan, request: Request, *, wide: bool) -> ColumnsTile:
+def _tile(plan: ReductionPlan, request: Request) -> ColumnsTile:
     """Lanes along the columns, and rows side by side: a power of two, or whole warps of them."""
     columns, rows = plan.data[-1].size or 1, total(plan.reduced)
     vectors = -(-columns // plan.vector)
-    threads = request.num_threads or _THREADS
-    most = min(vectors, threads // 2 if wide else _LANES)
+    threads = request.num_threads or _MOST_THREADS
+    row = max(WARP_SIZE, _ROW_BYTES // (plan.vector * plan.load.bytes))
+    most = min(vectors, row, (request.num_threads or 2 * _THREADS) // 2)
     # Lanes without a column would have every load under a condition, which loads wait for.
     lanes = next((n for n in range(most, most // 2, -1) if vectors % n == 0), most)
     deals = 2

@@ -7,6 +7,7 @@ so the result is the same in every run, which atomic additions would not give.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from ...analysis.nest import Nest
@@ -16,12 +17,16 @@ from ..emit import fuse
 from .columns import ColumnsTile
 from .plan import ReductionPlan, refs_of
 
-#: Threads of a multiprocessor, so many of which should have work.
-_THREADS = 2048
+#: Threads of a multiprocessor that should have a part of a row.
+_ROW_THREADS = 2048
+#: The same of columns: each has 8 loads of 16 bytes on their way.
+_THREADS = 512
 
 
 def choose_slabs(extent: int, blocks: int, tile: ColumnsTile) -> int:
-    """Say into how many slabs to cut a reduction so that every multiprocessor is full; 1 is whole.
+    """Say into how many slabs to cut a reduction so that every multiprocessor is busy; 1 is whole.
+
+    Of numbers that divide it the one with which all have most nearly the same work.
 
     Parameters
     ----------
@@ -32,14 +37,22 @@ def choose_slabs(extent: int, blocks: int, tile: ColumnsTile) -> int:
     tile : ColumnsTile
         What each does at once.
     """
-    wanted = MULTIPROCESSORS * (_THREADS // tile.threads) // max(1, blocks)
-    most = min(wanted, extent // (tile.deals * tile.together))
+    held = _ROW_THREADS // tile.threads if tile.is_row else max(2, _THREADS // tile.threads)
+    fitting = extent // (tile.deals * tile.together)
+    most = min(MULTIPROCESSORS * held // max(1, blocks), fitting)
     if most < 2:
         return 1
+    longest = most if tile.is_row else min(2 * most, fitting)
+
+    def price(number: int) -> tuple[float, int]:
+        each = number * blocks / MULTIPROCESSORS
+        return round(ceil(each) / each, 1), abs(number - most)
+
     for together in range(tile.together, 0, -1):
-        for number in range(most, most // 2, -1):
-            if extent % (number * together * tile.deals) == 0:
-                return number
+        numbers = range(most // 2 + 1, longest + 1)
+        exact = [n for n in numbers if extent % (n * together * tile.deals) == 0]
+        if exact:
+            return max(exact) if tile.is_row else min(exact, key=price)
     # The last slab is shorter, and none is empty.
     return -(-extent // -(-extent // most))
 

@@ -1,20 +1,15 @@
 """Share out a block whose loads want another order than its store, through shared memory.
 
-The shared layout comes from the algebra that converts register tiles (``LowerFragment``), but the
-tile itself is not made one: a register tile is a power of two along each dim, all of it in
-registers on either side, while this one ends where the buffer does, be its size a number or a
-symbol, and each thread holds only the vectors that it turns round.
-
-So ``LowerFragment`` takes no part here. Both ask :func:`~tvm_layout_ext.layout.optimal_swizzle` for
-the memory between two register layouts; what follows differs. A conversion barters all registers of
-a fragment, round by round where they do not fit, and knows of no buffer's end; emitted as one, a
-tile of 64x64 floats would be whole in registers on both sides, and ragged or symbolic sizes would
-need the present code beside it.
+The tile is no register tile of ``LowerFragment``, although both ask
+:func:`~tvm_layout_ext.layout.optimal_swizzle` for their memory: that is a power of two along each
+dim and whole in registers on either side, while this one ends where the buffer does, be its size a
+number or a symbol, and each thread holds only the vectors that it turns round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -24,24 +19,23 @@ from ...analysis.tile_bounds import longer_than
 from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
 from ...ir.annotations import SWIZZLE
-from ..emit import fuse
-from ..mapping import Mapping, merged_run
+from ..canonical import canonicalize_known
+from ..emit import bind, spread
+from ..mapping import Mapping, merged_groups
+from ..request import Request
 from ..store_policy import keep_stores
-from .plan import StagedLoad, TilePlan, dims_of, plan_tile
-from .walks import TileWalk
+from .plan import StagedLoad, TilePlan, dims_of, plan_tile, store_of
+
+#: Threads of a block to try where TVM does not find the bound of a tile with those asked for.
+_FEWER_THREADS = (512, 256, 128, 64, 32)
 
 
-class UnboundedTileError(ScheduleError):
+class _UnboundedTileError(ScheduleError):
     """TVM does not find the bound of a tile; it may with other threads."""
 
 
-def schedule_staged(
-    sch: Any,
-    block: Any,
-    nest: Nest,
-    mapping: Mapping,
-    num_threads: int | None,
-    vector_bytes: int,
+def stage_block(
+    raw: Nest, nest: Nest, mapping: Mapping, request: Request, sch: Any, block: Any
 ) -> str:
     """Bind a whole nest, its disagreeing loads going through a shared tile; tell how.
 
@@ -53,24 +47,35 @@ def schedule_staged(
 
     Parameters
     ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    nest : Nest
-        The block as it is, all its loops free.
+    raw, nest : Nest
+        The block as it is, and with its loops in canonical form, all of them free.
     mapping : Mapping
         The order of the store, and the loads that disagree.
-    num_threads : int, optional
-        Most threads of a block; a power of two of them shares out the tile.
-    vector_bytes : int
-        Bytes of the widest access of a thread.
+    request : Request
+        Most threads of a block, of which a power of two shares out the tile; of a symbolic size
+        less where TVM finds no bound of the tile with as many.
+    sch : tvm.s_tir.Schedule
+    block : SBlockRV
 
     Raises
     ------
-    UnboundedTileError
-        If TVM would allot more shared memory than the tile.
     ScheduleError
-        If the block cannot be staged for another reason.
+        If the block cannot be staged, or TVM would allot more shared memory than the tile.
     """
+    canonicalize_known(sch, block, raw)
+    most, width = request.num_threads, request.vector_bytes
+    if any(loop.size is None for loop in nest.loops):
+        for threads in (most, *(n for n in _FEWER_THREADS if most is None or n < most)):
+            try:
+                _stage(sch.copy(), block, nest, mapping, threads, width)
+            except _UnboundedTileError:
+                continue
+            most = threads
+            break
+    return _stage(sch, block, nest, mapping, most, width)
+
+
+def _stage(sch: Any, block: Any, nest: Nest, mapping: Mapping, most: int | None, width: int) -> str:
     if nest.is_guarded:
         # TVM 0.27's transform_block_layout leaves the variables of loops that are gone in it.
         raise ScheduleError(
@@ -80,20 +85,16 @@ def schedule_staged(
     _merge(sch, block, nest, mapping)
     names = {access.name for access in mapping.disagreeing}
     merged = read_nest(sch, block)
-    plan = plan_tile(merged, names, num_threads, vector_bytes)
+    plan = plan_tile(merged, names, most, width)
     _check_shared(plan)
-    caches = [_stage(sch, block, one) for one in plan.tiles]
+    caches = [_cache(sch, block, one.access.name, one.dims, "shared") for one in plan.tiles]
     held = [_hold(sch, cache, one) for cache, one in zip(caches, plan.tiles, strict=True)]
     stored = _write_out(sch, block, caches, plan)
     for cache, one, vector in zip(caches, plan.tiles, held, strict=True):
-        _read_in(sch, cache, one, plan, vector)
+        _read_in(sch, cache, one, vector)
     _check_bounds(sch, merged, caches, plan)
-    width = plan.out.unit[-1] * _store_bytes(merged)
-    return f"{plan}{keep_stores(sch, block, stored, width)}"
-
-
-def _store_bytes(nest: Nest) -> int:
-    return next(access.bytes for access in nest.accesses if access.kind == "store")
+    stores = plan.out.unit[-1] * store_of(merged).bytes
+    return f"{plan}{keep_stores(sch, block, stored, stores)}"
 
 
 def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
@@ -103,15 +104,12 @@ def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
     then need as many dims.
     """
     groups: list[list[Loop]] = []
-    rest = list(mapping.order)
-    if any(access.kind == "store" and access.buffer.ty.strides for access in nest.accesses):
-        groups, rest = [[loop] for loop in rest], []
-    while rest:
-        run = merged_run(nest.accesses, nest.loops, rest)
-        while any(loop.size is None for loop in rest[len(rest) - run + 1 :]):
-            run -= 1
-        groups.insert(0, rest[len(rest) - run :])
-        rest = rest[: len(rest) - run]
+    has_strides = bool(store_of(nest).buffer.ty.strides)
+    for group in merged_groups(nest, mapping):
+        for at, loop in enumerate(group):
+            if at == 0 or loop.size is None or has_strides:
+                groups.append([])
+            groups[-1].append(loop)
     where = [[nest.position(loop) for loop in group] for group in groups]
 
     def index_map(*iters: Any) -> list[Any]:
@@ -151,22 +149,17 @@ def _check_bounds(sch: Any, nest: Nest, caches: Sequence[Any], plan: TilePlan) -
     """Refuse a tile that TVM cuts at the buffer's end and then does not find."""
     if all(
         loop.size is not None and loop.size % part == 0
-        for loop, part in zip(nest.loops, plan.tile, strict=True)
+        for loop, part in zip(nest.loops, plan.out.tile, strict=True)
     ):
         return
     for cache, one in zip(caches, plan.tiles, strict=True):
-        tile = [plan.tile[dim] for dim in one.dims]
+        tile = one.into.tile
         shape = longer_than(sch, cache, tile)
         if shape is not None:
-            raise UnboundedTileError(
+            raise _UnboundedTileError(
                 f"TVM finds no bound for the {'x'.join(map(str, tile))} tile of "
-                f"{one.access.name} with {plan.threads} threads, and would make it {shape}"
+                f"{one.access.name} with {plan.out.threads} threads, and would make it {shape}"
             )
-
-
-def _stage(sch: Any, block: Any, one: StagedLoad) -> Any:
-    """Put a shared buffer, in the order of the load, between the load and the block."""
-    return _cache(sch, block, one.access.name, one.dims, "shared")
 
 
 def _hold(sch: Any, cache: Any, one: StagedLoad) -> Any | None:
@@ -197,66 +190,26 @@ def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> 
 
 def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: TilePlan) -> Any:
     """Bind the block's own loops, and put its result into registers; return what stores these."""
-    walk = plan.out
-    direct = _vector_loads(sch, block) if walk.unit[-1] > 1 else []
+    unit = plan.out.unit
+    direct = _vector_loads(sch, block) if unit[-1] > 1 else []
     words = [(one, MAX_ACCESS_BYTES) for one in direct] + [
         (
             sch.cache_read(block, _read_index(sch, block, cache), "local"),
             MAX_ACCESS_BYTES // one.access.bytes if one.access.has_vectors else 1,
         )
         for cache, one in zip(caches, plan.tiles, strict=True)
-        if walk.unit[one.dims[-1]] > 1
+        if unit[one.dims[-1]] > 1
     ]
     same = _map_of(lambda *i: list(i), _variables(sch, block))
     out = sch.reindex_cache_write(block, 0, "local", same)
-    loops = dict(enumerate(sch.get_loops(out)))
-    grid_loops, fused, units = _walk_loops(sch, loops, walk, plan.tile, list(loops))
-    grid = fuse(sch, grid_loops)  # Neighbouring blocks go along the store.
-    sch.bind(grid, "blockIdx.x")
-    step, thread = _deal(sch, fused, plan)
-    sch.unroll(step)
-    for unit in units[:-1]:
-        sch.unroll(unit)
-    sch.vectorize(units[-1])
-    _compute_in(sch, block, thread, along=None)
+    loops = spread(sch, sch.get_loops(out), plan.out, in_turns=True)
+    bind(sch, loops)
+    _compute_in(sch, block, loops.thread, along=None)
     for word, most in words:
-        _compute_in(sch, word, thread, along=-1, most=most)
+        _compute_in(sch, word, loops.thread, along=-1, most=most)
     for cache in caches:
-        sch.compute_at(cache, grid, preserve_unit_loops=True)
+        sch.compute_at(cache, loops.grid, preserve_unit_loops=True)
     return out
-
-
-def _walk_loops(
-    sch: Any, loops: dict[int, Any], walk: TileWalk, tile: Sequence[int], units: Sequence[int]
-) -> tuple[list[Any], Any, list[Any]]:
-    """Nest the loops of a tile as a walk goes: tiles, the fused walk, the elements of a unit.
-
-    Parameters
-    ----------
-    loops : dict of int to LoopRV
-        The loop of each dim.
-    units : sequence of int
-        Dims in the order in which the loops inside of a unit follow each other.
-    """
-    outer, queues, inside = [], {}, {}
-    for dim, loop in loops.items():
-        over, rest = sch.split(loop, [None, tile[dim]])
-        factors = walk.factors(dim)
-        parts = list(sch.split(rest, factors)) if len(factors) > 1 else [rest]
-        outer.append(over)
-        queues[dim], inside[dim] = parts[:-1], parts[-1]
-    order = [queues[dim].pop() for dim, _ in walk.pieces]
-    held = [inside[dim] for dim in units]
-    sch.reorder(*outer, *reversed(order), *held)
-    fused = fuse(sch, list(reversed(order))) if order else sch.add_unit_loop(held[0])
-    return outer, fused, held
-
-
-def _deal(sch: Any, fused: Any, plan: TilePlan) -> tuple[Any, Any]:
-    """Bind a walk's loop to threads, in steps."""
-    step, thread = sch.split(fused, [None, plan.threads])
-    sch.bind(thread, "threadIdx.x")
-    return step, thread
 
 
 def _vector_loads(sch: Any, block: Any) -> list[Any]:
@@ -301,25 +254,19 @@ def _read_index(sch: Any, block: Any, cache: Any) -> int:
     return next(i for i, region in enumerate(reads) if region.source.same_as(shared))
 
 
-def _read_in(sch: Any, cache: Any, one: StagedLoad, plan: TilePlan, held: Any | None) -> None:
+def _read_in(sch: Any, cache: Any, one: StagedLoad, held: Any | None) -> None:
     """Spread the copy into shared memory over the threads, in the order of the load.
 
     Where ``held`` fills registers with whole vectors, the copy puts them down in parts.
     """
-    loops = sch.get_loops(cache)
     used = sorted(one.dims)
-    loop_of = dict(zip(used, loops[len(loops) - len(used) :], strict=True))
-    _, fused, units = _walk_loops(sch, loop_of, one.walk, plan.tile, one.dims)
-    step, thread = _deal(sch, fused, plan)
-    sch.unroll(step)
-    if held is None:
-        sch.vectorize(units[-1])
-    else:
-        _compute_in(sch, held, thread, along=used.index(one.dims[-1]))
-        part, element = sch.split(units[-1], [None, one.put])
+    own = dict(zip(used, sch.get_loops(cache)[-len(used) :], strict=True))
+    loops = spread(sch, [own[dim] for dim in one.dims], one.into, in_turns=True)
+    vectors = loops.vectors
+    if held is not None:
+        part, *vectors = sch.split(vectors[0], [None, one.put])
         sch.unroll(part)
-        sch.vectorize(element)
-    if one.place.swizzle is not None:
-        sch.annotate(cache, SWIZZLE, one.place.swizzle)
-    elif len(one.dims) > 1:
-        sch.storage_align(cache, 0, len(one.dims) - 2, one.place.row, 0)
+    bind(sch, replace(loops, vectors=vectors))
+    if held is not None:
+        _compute_in(sch, held, loops.thread, along=used.index(one.dims[-1]))
+    sch.annotate(cache, SWIZZLE, str(one.place))

@@ -1,92 +1,90 @@
-"""The swizzle of a tile between the walk that fills it and the walk that reads it."""
+"""The swizzle of a tile between the map that fills it and the map that reads it.
+
+It is that of :func:`~tvm_layout_ext.layout.optimal_swizzle`, asked for the order of whole vectors,
+whose elements stay together: asked for single elements it keeps conflicts away just as well, but
+splits the 16 bytes that a thread brings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
+from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...layout import LinearLayout, optimal_swizzle
 from ...layout.linear import log2
-from .walks import TileWalk
+from ...layout.placement import Xor
+from ...layout.swizzle import swizzle_conflicts
+from ..thread_map import ThreadMap
 
 
 def swizzled(
-    tile: Sequence[int],
-    order: Sequence[int],
-    into: TileWalk,
-    out: TileWalk,
-    size: int,
-    put: int | None = None,
-) -> list[list[int]]:
-    """Find the shared layout between two walks over a tile.
+    into: ThreadMap, out: ThreadMap, dims: Sequence[int], size: int, put: int
+) -> tuple[Xor, int]:
+    """Find the shared layout between two maps of a tile.
 
     Parameters
     ----------
-    tile : sequence of int
-        Powers of two, in the order of the store.
-    order : sequence of int
-        Dims of the load, the innermost last.
-    into, out : TileWalk
-        How the tile is filled and read.
+    into, out : ThreadMap
+        How the tile is filled and read; powers of two.
+    dims : sequence of int
+        What iterators of ``out`` those of ``into`` are, in the order of the load.
     size : int
         Bytes of an element.
-    put : int, optional
-        Elements that a thread puts down at once, if not all that it brings at once.
+    put : int
+        Elements that a thread puts down at once.
 
     Returns
     -------
-    list of list of int
-        Where each bit of each index goes, the dims in the order of the load: the offset of an
-        element is the XOR of these.
+    tuple of Xor and int
+        Where each element goes, and the lanes too many that meet in a bank.
 
     Examples
     --------
-    >>> from tvm_layout_ext.coalesce.staging.walks import load_walk, store_walk
-    >>> into = load_walk([8, 64], [1, 0], 4, 64)
-    >>> out = store_walk([8, 64], 0, vector=4, group=1, size=4, threads=64)
-    >>> swizzled([8, 64], [1, 0], into, out, 4)
-    [[68, 136, 4, 8, 272, 32], [1, 2, 16]]
+    >>> counts = [(1, 2), (0, 64)], [(1, 16), (0, 8)]
+    >>> into = ThreadMap.dealt("ji", [("vector", [(1, 4)])], counts[0], 32)
+    >>> out = ThreadMap.dealt("ij", [("vector", [(1, 4)])], counts[1], 32)
+    >>> swizzled(into, out, [1, 0], 4, 4)[0].images
+    ((16, 32, 4, 8, 64, 128), (1, 2, 256))
     """
-    inner = order[-1]
-    vector = min(max(put or into.unit[inner], out.unit[inner]), MAX_ACCESS_BYTES // size)
-    kept = vector.bit_length() - 1
-    src, dst = (_vectors(walk, tile, order, kept) for walk in (into, out))
-    place = optimal_swizzle(src, dst, 8 * size * vector).flatten_ins("offset").invert()
+    vector = min(max(put, out.unit[dims[-1]]), MAX_ACCESS_BYTES // size)
+    src = _vectors(into, range(len(dims)), into.tile, log2(vector))
+    dst = _vectors(out, dims, into.tile, log2(vector))
+    found = optimal_swizzle(src, dst, 8 * size * vector)
+    place = found.flatten_ins("offset").invert()
     images = []
-    for dim in order:
-        low = kept if dim == inner else 0
-        bits = range(tile[dim].bit_length() - 1 - low)
-        found = [_offset(place, f"dim{dim}", 1 << bit) << kept for bit in bits]
-        images.append([1 << bit for bit in range(low)] + found)
-    return images
+    for at, extent in enumerate(into.tile):
+        low = log2(vector) if at == len(dims) - 1 else 0
+        bits = [place.apply(**_index(place, at, 1 << bit)) for bit in range(log2(extent) - low)]
+        kept = [1 << bit for bit in range(low)]
+        images.append((*kept, *(at["offset"] * vector for at in bits)))
+    return Xor(tuple(images)), sum(swizzle_conflicts(found, src, dst, 8 * size * vector))
 
 
-def _offset(place: LinearLayout, name: str, index: int) -> int:
-    at = {own: index if own == name else 0 for own in place.in_dims}
-    return place.apply(**at)["offset"]
+def _index(place: LinearLayout, dim: int, index: int) -> dict[str, int]:
+    return {name: index if name == f"dim{dim}" else 0 for name in place.in_dims}
 
 
-def _vectors(walk: TileWalk, tile: Sequence[int], order: Sequence[int], kept: int) -> LinearLayout:
+def _vectors(
+    threads: ThreadMap, dims: Sequence[int], tile: Sequence[int], kept: int
+) -> LinearLayout:
     """Which vectors of the tile the lanes of a warp take, and which come after.
 
     Registers count with the warps: the swizzle would keep those of both sides together.
     """
-
-    def vector_of(dim: int, index: int) -> tuple[int, ...]:
-        place = {dim: index >> kept if dim == order[-1] else index}
-        return tuple(place.get(own, 0) for own in order)
-
-    reached = list(walk.unit)
-    found = []
-    for dim, count in walk.pieces:
-        found += [vector_of(dim, reached[dim] << bit) for bit in range(count.bit_length() - 1)]
-        reached[dim] *= count
-    held = [
-        vector_of(dim, 1 << bit)
-        for dim, size in enumerate(walk.unit)
-        for bit in range(size.bit_length() - 1)
-    ]
-    lanes, rest = found[: log2(WARP_SIZE)], found[log2(WARP_SIZE) :] + held
-    sizes = {f"dim{dim}": tile[dim] >> (kept if dim == order[-1] else 0) for dim in order}
-    bases = {"register": [], "lane": list(filter(any, lanes)), "warp": list(filter(any, rest))}
-    return LinearLayout.from_bases({**bases, "block": []}, sizes)
+    order = list(dims)
+    bases: dict[str, list[tuple[int, ...]]] = {"register": [], "lane": [], "warp": [], "block": []}
+    held: list[tuple[int, ...]] = []
+    for part, stride in zip(threads.parts, threads.strides(), strict=True):
+        if part.count is None or part.iterator not in order:
+            continue
+        at = order.index(part.iterator)
+        for bit in range(log2(part.count)):
+            index = (stride << bit) >> (kept if at == len(order) - 1 else 0)
+            if index:
+                vector = tuple(index if dim == at else 0 for dim in range(len(order)))
+                is_unit = part.level == "vector" or (part.level == "register" and not bases["lane"])
+                level = held if is_unit else bases["lane" if part.level == "lane" else "warp"]
+                level.append(vector)
+    bases["warp"] += held
+    sizes = {f"dim{at}": n >> (kept if at == len(order) - 1 else 0) for at, n in enumerate(tile)}
+    return LinearLayout.from_bases(bases, sizes)

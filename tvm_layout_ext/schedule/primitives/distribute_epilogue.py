@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir.block_bindings import iter_values
-from ...ir.queries import variables
+from ...ir.queries import loads_in, variables
 from ..handles import find_block
 
 
@@ -44,13 +42,7 @@ def distribute_epilogue(sch: Any, block: Any) -> tuple[Any, Any]:
 
 def _sums(block: Any) -> Any:
     """The access of the sums: the only one to ``warp`` memory."""
-    found: list[Any] = []
-
-    def look(load: Any) -> None:
-        if load.source.scope() == "warp":
-            found.append(load)
-
-    tvm_ffi.structural_walk(block.body, [(tvm.ir.TensorLoad, look)])
+    found = [load for load in loads_in(block.body) if load.source.scope() == "warp"]
     if not found or len(found[0].indices) < 2:
         raise ScheduleError(
             f"Block {block.name_hint} reads no sums of tensor cores; give "

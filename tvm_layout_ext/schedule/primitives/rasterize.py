@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
 from ...checks import whole
 from ...errors import ScheduleError
 from ...ir.annotations import RASTERIZE
-from ...ir.queries import thread_tag
+from ...ir.queries import nodes_in, thread_tag
 from ..handles import find_loop, legal
 
 #: Rows of a grid, ``gridDim.y``, that CUDA launches at most.
@@ -74,7 +73,6 @@ def _bind(sch: Any, rows: Any, columns: Any) -> None:
 
 def _inside(outer: Any, inner: Any) -> bool:
     """Whether a loop is inside of another one, and no loop there is bound to the grid."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(outer.body, [(tirx.For, found.append)])
+    found = nodes_in(outer.body, tirx.For)
     is_bound = any(thread_tag(loop) in ("blockIdx.x", "blockIdx.y") for loop in found)
     return not is_bound and any(loop.loop_var.same_as(inner.loop_var) for loop in found)

@@ -14,27 +14,16 @@ from ..merge_iterators import check_loops, merge_iterators
 
 @dataclass(frozen=True)
 class SplitK:
-    """What :func:`split_k` leaves to the user to place.
+    """What :func:`split_k` leaves to the user to place: blocks."""
 
-    Attributes
-    ----------
-    partial : SBlockRV
-        The product of a slice of K, for ``use_tensor_core`` or a schedule of your own; its slices
-        are a batch. It writes the workspace.
-    sum : SBlockRV
-        Adds the slices up, in their order; what was computed from the product reads it.
-    copies : tuple of SBlockRV
-        Operands with their indices merged to one m, n and k, and filled up with zeros to whole
-        slices; none where there is no need. Inline them once ``use_tensor_core`` has made its own
-        copies.
-    length : int
-        Terms of a slice.
-    """
-
+    #: The product of a slice of K, for ``use_tensor_core`` or a schedule of your own; its slices
+    #: are a batch. It writes the workspace.
     partial: Any
-    sum: Any
+    sum: Any  #: Adds the slices up, in their order; what was computed from the product reads it
+    #: Operands with their indices merged to one m, n and k, and filled up with zeros to whole
+    #: slices. Inline them once ``use_tensor_core`` has made its own copies.
     copies: tuple[Any, ...]
-    length: int
+    length: int  #: Terms of a slice
 
 
 def split_k(sch: Any, block: Any, slices: int, *, multiple: int = 1) -> SplitK:

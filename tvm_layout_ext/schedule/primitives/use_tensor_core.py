@@ -11,11 +11,12 @@ from tvm.tirx import IndexMap
 from ...analysis.contraction import Contraction, Operand, read_contraction
 from ...checks import whole
 from ...errors import ScheduleError
-from ...gpu.hardware import architecture
+from ...gpu.hardware import Architecture, architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup, is_warpgroup
-from ...ir.annotations import TENSOR_CORE, WARPGROUP
+from ...ir.annotations import NOT_WARPGROUPS, TENSOR_CORE, WARPGROUP
+from ..block_tiles import by_warpgroups, by_warps, check_tile, why_no_warpgroups
 from ..handles import blockize_tiles, find_block, own_arch
 from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
 
@@ -26,44 +27,27 @@ _COLUMNS = 128
 
 @dataclass(frozen=True)
 class TensorCore:
-    """What :func:`use_tensor_core` leaves to the user to place.
+    """What :func:`use_tensor_core` leaves to the user to place: blocks and loops."""
 
-    Attributes
-    ----------
-    product : SBlockRV
-        Multiplies tiles of 16 x 16 x k; its loops are :attr:`batch`, :attr:`m`, :attr:`n`,
-        :attr:`k`, the last three counting tiles.
-    batch : tuple of LoopRV
-        One for each batch iterator, and for others of extent 1.
-    m, n, k : LoopRV
-        Loops over tiles.
-    a, b : SBlockRV
-        Copy an operand to shared memory, filled up with zeros. Their loops follow memory.
-    a_fragment, b_fragment : SBlockRV or None
-        Load tiles from shared memory into the registers of a warp; place them under a loop of k.
-        None for ``wgmma``, which reads shared memory.
-    result : SBlockRV
-        Reads the sums in registers; ``sch.distribute_epilogue`` gives each lane its own.
-    a_k_major, b_k_major : bool
-        Whether rows of the operand in memory lie along K. If not, ``ldmatrix`` transposes elements
-        of 16 bits; others are loaded one by one.
-    instruction : str
-        The instruction that was chosen.
-    """
-
-    product: Any
-    batch: tuple[Any, ...]
-    m: Any
+    product: Any  #: Multiplies tiles of 16 x 16 x k, in loops ``batch``, ``m``, ``n`` and ``k``
+    batch: tuple[Any, ...]  #: A loop for each batch iterator, and for others of extent 1
+    m: Any  #: Loops over tiles
     n: Any
     k: Any
-    a: Any
+    a: Any  #: Copy an operand to shared memory, filled up with zeros; the loops follow memory
     b: Any
+    #: Load tiles from shared memory into the registers of a warp; place them under a loop of k.
+    #: None for ``wgmma``, which reads shared memory.
     a_fragment: Any
     b_fragment: Any
-    result: Any
+    result: Any  #: Reads the sums in registers; ``sch.distribute_epilogue`` gives each lane its own
+    #: Whether rows of the operand in memory lie along K. If not, ``ldmatrix`` transposes elements
+    #: of 16 bits; others are loaded one by one.
     a_k_major: bool
     b_k_major: bool
-    instruction: str
+    instruction: str  #: The instruction that was chosen
+    #: With ``tile``: a loop over 64 rows each of a block's tile, for ``specialize_warps``
+    warpgroup: Any = None
 
 
 def use_tensor_core(
@@ -72,6 +56,8 @@ def use_tensor_core(
     instruction: str = "auto",
     *,
     multiples: Sequence[int] | None = None,
+    tile: Sequence[int] | None = None,
+    swap: bool = False,
     scope: str = "shared.dyn",
     arch: str | None = None,
 ) -> TensorCore:
@@ -94,35 +80,67 @@ def use_tensor_core(
     multiples : sequence of int, optional
         Fill m, n and k up to multiples of these by zeros; each is a multiple of the instruction's
         tile, which is the default. A dimension of a single tile is filled up to two.
+    tile : sequence of int, optional
+        Rows, columns and depth of the tile of a block, in the place of ``multiples``. ``m``, ``n``
+        and ``k`` then count such tiles, and ``warpgroup`` 64 of their rows each; ``auto`` takes
+        ``wgmma`` where target and operands have it, and ``mma.sync`` elsewhere.
+    swap : bool
+        Multiply the transpose: m and a are then what else were n and b. It gives the many columns
+        of a product of few rows to the instruction's 64 rows.
     scope : str
         Where the operands are staged: ``shared.dyn`` or ``shared``.
     arch : str, optional
         Architecture that must have the instruction; by default that of the target.
     """
     block = find_block(sch, block, "use_tensor_core")
-    what = read_contraction(sch.get(block))
-    one = _instruction(instruction, what, multiples, arch or own_arch(sch))
+    what = _read(sch, block, swap)
+    gpu = architecture(arch or own_arch(sch))
+    refused = None if is_warpgroup(instruction) else why_no_warpgroups(what, tile, gpu)
+    if tile is not None:
+        multiples = check_tile(tile)
+        if instruction == "auto" and refused is None and what.operand != "float32":
+            instruction = "wgmma"
+    one = _instruction(instruction, what, multiples, gpu)
     check_loops(sch, block, what, "use_tensor_core")
     paddings = _paddings(what, one, multiples)
     if scope not in ("shared", "shared.dyn"):
         raise ScheduleError(f"scope is {scope!r}; operands are staged in shared or shared.dyn.")
     merged = merge_iterators(sch, block, what)
     if merged:
-        what = read_contraction(sch.get(block))
-    return _Builder(sch, block, what, one, scope).build(paddings, merged)
+        what = _read(sch, block, swap)
+    found = _Builder(sch, block, what, one, scope).build(paddings, merged)
+    if refused and gpu.name == "sm_90a":
+        sch.annotate(found.product, NOT_WARPGROUPS, refused)
+    if multiples is None or tile is None:
+        return found
+    if isinstance(one, WarpgroupInstruction):
+        found = by_warpgroups(sch, found, multiples)
+    else:
+        found = by_warps(sch, found, multiples, one.shape)
+    return found
 
 
-def _instruction(name: str, what: Contraction, multiples: Any, arch: str) -> Unit:
+def _read(sch: Any, block: Any, swap: bool) -> Contraction:
+    what = read_contraction(sch.get(block))
+    return what.transposed if swap else what
+
+
+def _instruction(name: str, what: Contraction, multiples: Any, gpu: Architecture) -> Unit:
     """Look the instruction up; ``wgmma`` has as many columns as the tile of a block."""
-    gpu = architecture(arch)
     if not is_warpgroup(name):
         return choose(name, what.operand, what.sums, gpu)
     columns = whole(multiples[1]) if isinstance(multiples, Sequence) else None
-    return choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+    one = choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+    for side in () if one.takes_any_major else (what.a, what.b):
+        if not side.k_major:
+            raise ScheduleError(
+                f"Rows of {side.buffer.name} do not lie along K; {one.name} reads {one.operand} "
+                "only so: transpose it before, or multiply by mma.sync."
+            )
+    return one
 
 
 def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> list[int]:
-    """Multiples of m, n and k."""
     wanted = one.shape if multiples is None else multiples
     if not isinstance(wanted, Sequence) or len(wanted) != 3:
         raise ScheduleError(f"multiples are {wanted!r}; three are legal, of m, n and k.")
@@ -142,8 +160,6 @@ def _least_two(multiples: Sequence[int], what: Contraction, one: Unit) -> list[i
 
 
 class _Builder:
-    """Applies the primitives, one method a step."""
-
     def __init__(self, sch: Any, block: Any, what: Contraction, one: Unit, scope: str) -> None:
         self.sch = sch
         self.block = block
@@ -231,7 +247,6 @@ class _Builder:
         ]
 
     def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
-        """Load tiles of one operand into the registers of a warp."""
         sch, one = self.sch, self.one
         assert isinstance(one, Instruction)
         buffer = sch.get(copy).writes[0].source

@@ -96,7 +96,10 @@ class Schedule:
         self._by_op[op] = stage
 
     def __getitem__(self, key: Any) -> Stage:
-        """Return the stage of a tensor or operation."""
+        """Return the stage of a tensor or operation, or that of a name, as ``explain`` has it."""
+        if isinstance(key, str):
+            named = [s for s in self.stages if key in (s.name, s.name.replace(".", "_"))]
+            key = named[0].op if len(named) == 1 else key
         op = key.op if isinstance(key, te.Tensor) else key
         if isinstance(op, te.tensor.Operation) and op in self._by_op:
             return self._by_op[op]

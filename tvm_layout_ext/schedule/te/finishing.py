@@ -10,7 +10,8 @@ from tvm.tirx import IterVar
 
 from ... import decisions
 from ...errors import ScheduleError
-from ..handles import legal, reason
+from ...ir.diagnostics import reason
+from ..handles import legal
 from ..primitives.double_buffer import double_buffer
 from ..primitives.eviction_policy import eviction_policy
 from ..primitives.swizzle import swizzle

@@ -6,13 +6,13 @@ import re
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from ... import pipeline
 from ..._compat import pass_name
 from ...errors import ScheduleError
 from ...ir.conditions import conjuncts
+from ...ir.queries import blocks_in, nodes_in, thread_tag
 from ...transform.mark_annotated import is_annotated
 from .records import is_reduction
 
@@ -24,8 +24,8 @@ _UNBOUNDED = 2**31 - 1
 def check_lowerable(mod: tvm.IRModule) -> None:
     """Refuse a program whose on-chip buffers or reductions TVM 0.27 cannot lower.
 
-    Where a guard such as ``i * 32 + j < n`` cuts a tile, CompactBufferAllocation loses its bound.
-    Only programs with a guard, a symbolic shape or a reduction over threads are tried.
+    A guard such as ``i * 32 + j < n`` may cost a tile its bound; programs without one are not
+    tried.
     """
     func = mod["main"]
     # GuardReductions mends them in functions that carry our annotations, and only there.
@@ -37,23 +37,16 @@ def check_lowerable(mod: tvm.IRModule) -> None:
         mod = _run(compiler_pass, mod)
         if pass_name(compiler_pass) == _COMPACTION:
             break
-    tvm_ffi.structural_walk(mod["main"].body, [(s_tir.SBlock, _check_sizes)])
+    for block in blocks_in(mod["main"].body):
+        _check_sizes(block)
     _check_variables(mod["main"])
 
 
 def _check_reductions(func: tirx.PrimFunc) -> None:
     """Refuse a guarded result of an unguarded reduction over threads: TVM drops the guard."""
-    realizes: list[s_tir.SBlockRealize] = []
-    threads: dict[tirx.Var, str] = {}
-
-    def look(loop: tirx.For) -> None:
-        if loop.kind == tirx.ForKind.THREAD_BINDING:
-            threads[loop.loop_var] = str(loop.thread_binding.thread_tag)
-
-    tvm_ffi.structural_walk(
-        func.body, [(tirx.For, look), (s_tir.SBlockRealize, lambda node: realizes.append(node))]
-    )
-    for realize in realizes:
+    loops = nodes_in(func.body, tirx.For)
+    threads = {loop.loop_var: tag for loop in loops if (tag := thread_tag(loop))}
+    for realize in nodes_in(func.body, s_tir.SBlockRealize):
         _check_guard(realize, threads)
 
 
@@ -85,15 +78,10 @@ def _run(compiler_pass: Any, mod: tvm.IRModule) -> tvm.IRModule:
 
 def _is_guarded(func: tirx.PrimFunc) -> bool:
     """Whether a block runs under a condition, be it a guard or that of its initialisation."""
-    found = False
-
-    def look(realize: s_tir.SBlockRealize) -> None:
-        nonlocal found
-        guarded = not isinstance(realize.predicate, tirx.IntImm)
-        found = found or guarded or realize.block.init is not None
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlockRealize, look)])
-    return found
+    return any(
+        not isinstance(one.predicate, tirx.IntImm) or one.block.init is not None
+        for one in nodes_in(func.body, s_tir.SBlockRealize)
+    )
 
 
 def _is_symbolic(param: Any) -> bool:

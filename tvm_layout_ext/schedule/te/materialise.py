@@ -22,6 +22,7 @@ from typing import Any
 from tvm import s_tir, te
 from tvm.tirx import IterVar
 
+from ...ir.block_bindings import iter_values
 from ..handles import legal
 from ..primitives.assume_divisible import create_prim_func
 from ..primitives.fuse_rows import fuse_rows
@@ -89,7 +90,6 @@ class _Materialiser:
             self.nests.of[stage_of(op)] = StageNest(block, axes, axes)
 
     def rewrite(self, rewrite: Rewrite) -> None:
-        """Apply what makes new blocks."""
         if isinstance(rewrite, CacheRead):
             self._cache_read(rewrite)
         elif isinstance(rewrite, CacheWrite):
@@ -132,7 +132,7 @@ class _Materialiser:
         """Axes in the order of the block's iterators, found through the loop variables."""
         loops = [self.sch.get(loop) for loop in self.sch.get_loops(block)]
         named = list(zip((loop.loop_var for loop in loops), axes, strict=True))
-        values = self.nests.realize(block).iter_values
+        values = iter_values(self.sch, block)
         return tuple(next(axis for var, axis in named if value.same_as(var)) for value in values)
 
     def _set_scopes(self, stages: Sequence[StageRecord]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import s_tir, te, tirx
+from tvm import s_tir, te
 from tvm.tirx import IterVar
 
 from ..handles import legal
@@ -52,18 +52,6 @@ class Nests:
     def loop(self, stage: StageRecord, axis: IterVar) -> Any:
         """Loop of a leaf axis."""
         return self.sch.get(self.of[stage].loops[axis])
-
-    def realize(self, block: Any) -> Any:
-        """SBlockRealize of a block that is still alone in its loop nest."""
-        loops = self.sch.get_loops(block)
-        if loops:
-            return self.sch.get(loops[-1]).body
-        wanted = self.sch.get(block)
-        body = self.sch.get(self.sch.get_sblock("root")).body
-        realizes = body.seq if isinstance(body, tirx.SeqStmt) else [body]
-        return next(
-            r for r in realizes if isinstance(r, s_tir.SBlockRealize) and r.block.same_as(wanted)
-        )
 
     def find_loops(
         self, nest: StageNest, root: Sequence[IterVar], attach: Attach | None = None

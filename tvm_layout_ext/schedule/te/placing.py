@@ -8,6 +8,7 @@ from tvm import te, tirx
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
+from ...ir.block_bindings import guard
 from ...transform.auto_coalesce import Request, coalesce
 from ..handles import legal
 from ..primitives.eviction_policy import eviction_policy
@@ -87,7 +88,7 @@ class Placer:
                 f"which is inlined and has no loops."
             )
         self._check_inside_kernel(stage, attach)
-        if not _is_true(self.nests.realize(nest.block).predicate):
+        if not _is_true(guard(self.sch, nest.block)):
             raise ScheduleError(
                 f"compute_at of {stage.name} would lose the guard of a split that does not divide "
                 f"its axis; before rfactor, split by a divisor of the extent, or compute "

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from ...errors import ScheduleError
-from ...ir.queries import substitute
+from ...ir.queries import blocks_in, substitute
 from ...ir.rebuild import whole_region
 
 #: The parts of an intrinsic, by what of a reduction they do.
@@ -210,8 +210,7 @@ def _without_init(block: s_tir.SBlock) -> s_tir.SBlock:
 
 def _in_read_order(body: tirx.Stmt, buffers: list[tirx.Buffer]) -> list[tirx.Buffer]:
     """Inputs as the described block lists them, then the output."""
-    reads: list[Any] = []
-    tvm_ffi.structural_walk(body, [(s_tir.SBlock, lambda block: reads.extend(block.reads))])
+    reads = [region for block in blocks_in(body) for region in block.reads]
     output = buffers[-1]
     return [*(r.source for r in reads if not r.source.same_as(output)), output]
 

@@ -176,8 +176,7 @@ class PlainCompiler(DeviceCompiler):
     def _warp_barrier(self, call: Any) -> Run:
         """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
 
-        The latter prints as nothing: TVM's all-reduce relies on threads of a warp that stay
-        together.
+        The latter prints as nothing: for TVM's all-reduce, threads of a warp stay together.
         """
         if op_name(call) == STORAGE_SYNC and str(call.args[0].value) != "warp":
             raise NotModelled(f"The simulated GPU does not model {call}.")
@@ -206,7 +205,6 @@ def _own(value: Any) -> Any:
 
 
 def _in_turn(runs: list[Run | None]) -> Run | None:
-    """One function that runs several."""
     some = [run for run in runs if run is not None]
     if len(some) <= 1:
         return some[0] if some else None
@@ -245,8 +243,6 @@ def _split(batch: Any, mask: Any, c: Any, key: int | None) -> tuple[Any, Any]:
 def _even_loop(
     slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
 ) -> Run:
-    """Loop with the same bounds for all threads."""
-
     def run(s: Any, m: Any) -> None:
         start = int(first.run(s, m))
         slots, make = s.slots, dtype.type
@@ -260,7 +256,6 @@ def _even_loop(
 def _ragged_loop(
     slot: int, dtype: Any, first: Code, extent: Code, step: int, body: Run, site: Any
 ) -> Run:
-    """Loop whose bounds differ among threads."""
     low, size = first.pair, extent.pair
 
     def run(s: Any, m: Any) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
 from ...errors import NotModelled
 from ...ir import ops
+from ...ir.queries import nodes_in
 from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction, SetSlot
 from ..model.code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
 from ..model.places import handle
@@ -33,15 +33,8 @@ def _needs_program(statement: Any) -> bool:
         return False
     if isinstance(statement, tirx.Evaluate):
         return isinstance(statement.value, ir.Call) and _parts(statement.value)
-    found: list[Any] = []
-
-    def look(call: Any) -> None:
-        if _parts(call):
-            found.append(call)
-
-    kinds = (tirx.While, tirx.Break, tirx.Continue, tirx.Return)
-    tvm_ffi.structural_walk(statement, [(ir.Call, look), *[(kind, found.append) for kind in kinds]])
-    return bool(found)
+    jumps = nodes_in(statement, tirx.While, tirx.Break, tirx.Continue, tirx.Return)
+    return bool(jumps) or any(map(_parts, nodes_in(statement, ir.Call)))
 
 
 def _parts(call: Any) -> bool:
@@ -76,7 +69,6 @@ class StatementCompiler(PlainCompiler):
         return instruction
 
     def _target_here(self, jumps: list[Jump]) -> None:
-        """Let jumps or branches go to the next instruction."""
         for jump in jumps:
             jump.target = len(self.program)
 

@@ -36,7 +36,6 @@ def _thread(c: DeviceCompiler) -> Any:
 
 
 def _target(pointer: Any) -> tuple[Any, Any]:
-    """Buffer and flat index that a pointer points at."""
     if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
         return pointer.args[0], tirx.IntImm("int32", 0)
     if isinstance(pointer, ir.Call) and pointer.op.name == ops.ADDRESS_OF:

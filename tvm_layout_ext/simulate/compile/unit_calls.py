@@ -26,7 +26,22 @@ from .matrix_calls import _registers
 
 #: What ``ftz`` does not make zero.
 _SMALLEST = 2.0**-126
-_TYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
+_TYPES: dict[str, Any] = {
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "tf32": np.dtype(np.float32),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "s8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
+}
+_SUMS: dict[str, Any] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "s32": np.dtype(np.int32),
+}
+#: Bits of a float32 that tf32 has.
+_TF32 = np.uint32(0xFFFFE000)
 
 
 def lanes_of(s: Any, m: Any) -> Any:
@@ -179,19 +194,22 @@ def _wait_products(c: DeviceCompiler, call: Any) -> Run:
 def _multiply(c: DeviceCompiler, call: Any) -> Run:
     operands, tokens = _operands(call)
     is_held = call.op.name in (ops.PTX_WGMMA_F16_RS, ops.PTX_WGMMA_BF16_RS)
-    *given, b, adds, sign_a, sign_b = operands[: -1 if is_held else -2]
+    shape, *_, result, kind, other, _ = tokens[3:]
+    # Of floats there are two signs, and of 16 bits whether each tile in memory is transposed.
+    count = {"f16": 4, "bf16": 4, "s8": 0, "u8": 0}.get(kind, 2) - is_held
+    immediates = [int(one.value) for one in operands[len(operands) - count :]]
+    *given, b, adds = operands[: len(operands) - count]
     sums, left = given[: -4 if is_held else -1], given[-4 if is_held else -1 :]
-    turn_a, turn_b = IntImm("int32", 0) if is_held else operands[-2], operands[-1]
-    shape, _, kind, _ = tokens[3:7]
-    if int(sign_a.value) != 1 or int(sign_b.value) != 1 or kind not in _TYPES:
+    if immediates[:2] not in ([], [1, 1]) or kind != other or kind not in _TYPES:
         raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
+    turned = immediates[2:] or [0, 0]
     columns, depth = (int(n) for n in shape.removeprefix("m64n").split("k"))
-    dtype, site = _TYPES[kind], c.site("wgmma")
+    dtype, out, site = _TYPES[kind], _SUMS[result], c.site("wgmma")
     parts = _registers(c, sums)
     held = _registers(c, left) if is_held else None
     codes = [c.expr(one) for one in (b if is_held else left[0], b, adds)]
     name = handle(sums[0].source)
-    majors = not int(turn_a.value), not int(turn_b.value)
+    majors = not turned[0], not turned[-1]
     loads = c.shared_arrays()
 
     def run(s: Any, m: Any) -> None:
@@ -209,18 +227,18 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             reads = []
             for access, at in places:
                 memory = s.batch.memories[access.place.storage.number]
-                cells = np.unique(at.ravel())
-                cells = np.concatenate([cells, cells + 1])
+                first_bytes = np.unique(at.ravel())
+                cells = np.concatenate([first_bytes + i for i in range(dtype.itemsize)])
                 for warp in warps:
                     own.check_read(access, memory, cells, warp * 32, "wgmma reads")
                 low = block * access.place.storage.span
-                span = int(at.min()) - low, int(at.max()) - low + 2
+                span = int(at.min()) - low, int(at.max()) - low + dtype.itemsize
                 reads.append(ReadRange(block, *span, warps, access.site))
             own.reads += reads
             lanes = np.zeros(s.batch.size, bool)
             lanes[first : first + WARPGROUP_THREADS] = True
-            _mark(s, parts, lanes, bool(more), site)
-            finish = _finish(s.batch, kept, parts, lanes, (held, places, dtype, bool(more)))
+            _mark(s, parts, lanes, bool(more), site, out)
+            finish = _finish(s.batch, kept, parts, lanes, (held, places, dtype, out, bool(more)))
             own.products.setdefault(first, []).append(
                 PendingProduct(own.groups.get(first, 0), name, finish, tuple(reads))
             )
@@ -241,9 +259,9 @@ def _placed(c: Any, loads: Any, tile: DescribedTile, block: int, dtype: Any) -> 
     )
 
 
-def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any) -> None:
+def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any, out: Any) -> None:
     """Poison the sums until the product is waited for."""
-    values, poison = read_all(parts, s, lanes, np.dtype(np.float32))
+    values, poison = read_all(parts, s, lanes, out)
     if more and poison is not None:
         bad = (np.where(poison == IN_FLIGHT, 0, poison) != 0)[:, lanes].any()
         if bad:
@@ -254,7 +272,7 @@ def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any) -> None:
 
 def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
     """Multiply, when the product is waited for."""
-    held, places, dtype, more = what
+    held, places, dtype, out, more = what
     state = DivergentPath(batch, None, slots)
 
     def run(goes_on: bool) -> None:
@@ -265,17 +283,17 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
             operands.append(gathered(own[:, lanes]).astype(np.float64))
         for access, at in places:
             memory = batch.memories[access.place.storage.number]
-            operands.append(memory.data.view(dtype)[at // dtype.itemsize].astype(np.float64))
+            operands.append(_values(memory.data.view(dtype)[at // dtype.itemsize]))
             assert memory.shadow is not None
             unwritten |= bool((memory.shadow.writes[at] == 0).any())
             if memory.poison is not None:
                 unwritten |= bool(memory.poison[at].any())
-        before, _ = read_all(parts, state, lanes, np.dtype(np.float32))
+        before, _ = read_all(parts, state, lanes, out)
         total = operands[0] @ operands[1].T
         if more:
             total = total + gathered(before[:, lanes]).astype(np.float64)
         values = before.copy()
-        values[:, lanes] = spread(total.astype(np.float32))
+        values[:, lanes] = spread(_as_sums(total, out))
         code = IN_FLIGHT if goes_on else FRESH
         codes = np.full(values.shape, code, np.int64) if goes_on or unwritten else None
         write_all(parts, state, lanes, values, codes)
@@ -313,6 +331,18 @@ def _pack(c: DeviceCompiler, call: Any) -> Run:
     return run
 
 
+def _values(tile: Any) -> Any:
+    """Elements as the tensor cores take them, which holds every product and sum of integers."""
+    if tile.dtype == np.float32:
+        tile = (tile.view(np.uint32) & _TF32).view(np.float32)
+    return tile.astype(np.float64)
+
+
+def _as_sums(total: Any, out: Any) -> Any:
+    """Round to the type of sums; integers wrap."""
+    return total.astype(np.int64).astype(out) if out.kind == "i" else total.astype(out)
+
+
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: _initialise,
@@ -334,4 +364,8 @@ UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_EX2: _power,
     ops.PTX_CVT_F16X2: _pack,
     ops.PTX_CVT_BF16X2: _pack,
+    ops.PTX_WGMMA_F16_F16ACC_SS: _multiply,
+    ops.PTX_WGMMA_FP8_SS: _multiply,
+    ops.PTX_WGMMA_INT_SS: _multiply,
+    ops.PTX_WGMMA_TF32_SS: _multiply,
 }

@@ -44,7 +44,6 @@ def _to_rows(elements: Any, matrices: int, transpose: bool) -> Any:
 
 
 def _addressing(batch: Any, m: Any, matrices: int) -> Any:
-    """Threads of a mask that give an address."""
     mask = batch.mask(m)
     if matrices * _ROWS == _WARP:
         return mask

@@ -24,7 +24,6 @@ _TF32_MASK = np.uint32(0xFFFFE000)
 
 
 def _exact(elements: Any, dtype: str) -> Any:
-    """Elements as float64."""
     if dtype == "tf32":
         elements = (elements & _TF32_MASK).view(np.float32)
     return elements.astype(np.float64)

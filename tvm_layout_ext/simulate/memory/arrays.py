@@ -47,11 +47,7 @@ class View:
 
 
 def copy_in(name: str, array: Any, view: View, base: int) -> Memory:
-    """Copy an array to the device.
-
-    Only its own elements are touched, so that a few rows with a stride of billions take no more
-    host memory than they hold.
-    """
+    """Copy an array to the device; of rows far apart only their own elements."""
     size = view.elements * view.dtype.itemsize
     if view.strides is not None:
         steps = tuple(step * view.dtype.itemsize for step in view.strides)
@@ -96,8 +92,7 @@ def check_offset(name: str, array: Any, wanted: int) -> int:
 def low_address(name: str, array: Any, offset: int, alignment: int) -> int:
     """Low bits of the address at which the memory of an argument begins.
 
-    A parameter that may lie at any multiple of fewer than 16 bytes lies where the caller's array
-    does; others begin with a sector.
+    One of less than 16 bytes' alignment lies where the caller's does; others begin with a sector.
     """
     if not 0 < alignment < _WIDEST:
         return 0

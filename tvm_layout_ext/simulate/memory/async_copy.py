@@ -23,11 +23,7 @@ from .pending_copies import PendingCopy, PendingSource
 
 @dataclass(frozen=True)
 class CopyMode:
-    """What decides the wavefronts of a copy besides its addresses.
-
-    It goes by the L1 cache (``cp.async.ca``) or past it (``.cg``). Where the machine fills up with
-    zeros (``LDGSTS.ZFILL``), it takes twice as long.
-    """
+    """By L1 (``cp.async.ca``) or past it; where ``LDGSTS.ZFILL`` fills, it takes twice as long."""
 
     width: int
     through_cache: bool
@@ -35,7 +31,6 @@ class CopyMode:
 
 
 def _groups(batch: Any) -> Any:
-    """How many groups each thread has committed."""
     if batch.groups is None:
         batch.groups = np.zeros(batch.size, np.int64)
     return batch.groups

@@ -166,7 +166,6 @@ class LocalAccess:
         return rows, mask
 
     def _row_of(self, element: Any) -> Any:
-        """Row of an element of the view."""
         if self._boundary == 1:
             return element
         byte = element * self.place.dtype.itemsize

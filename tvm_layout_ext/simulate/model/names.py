@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, tirx
 from tvm.ir.prim.expr import Ramp
 
+from ...ir.conditions import ranges_known
+from ...ir.queries import nodes_in
 from .places import Place, Places, handle
 
 #: Greater XORs are no places in shared memory.
@@ -76,32 +78,12 @@ class BufferNames:
         return best if overlap[best] > 0 else place.name
 
 
-def _bind_ranges(analyzer: Any, kernel: Any) -> None:
-    def loop(node: Any) -> None:
-        analyzer.bind(node.loop_var, ir.Range.from_min_extent(node.min, node.extent))
-
-    def attribute(node: Any) -> None:
-        if str(node.attr_key) == "thread_extent":
-            analyzer.bind(node.node.var, ir.Range(0, node.value))
-
-    tvm_ffi.structural_walk(kernel.body, [(tirx.For, loop), (tirx.AttrStmt, attribute)])
-
-
 def find_names(kernel: Any, places: Places) -> BufferNames:
     """Find the byte ranges of all shared buffers of a device function."""
-    names = BufferNames(sym.Analyzer())
-    _bind_ranges(names.analyzer, kernel)
-
-    def look(buffer: Any, indices: Any) -> None:
+    names = BufferNames(ranges_known(kernel.body))
+    for node in nodes_in(kernel.body, ir.TensorLoad, tirx.BufferStore):
+        buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
         place = places.by_buffer.get(handle(buffer))
         if place is not None and place.storage.scope.startswith("shared"):
-            names.note(place, indices[0])
-
-    tvm_ffi.structural_walk(
-        kernel.body,
-        [
-            (ir.TensorLoad, lambda node: look(node.source, node.indices)),
-            (tirx.BufferStore, lambda node: look(node.buffer, node.indices)),
-        ],
-    )
+            names.note(place, node.indices[0])
     return names

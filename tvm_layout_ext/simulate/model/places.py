@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
 from ...gpu.hardware import LINE_BYTES
 from ...ir import ops
+from ...ir.queries import loads_in, nodes_in
 from .values import numpy_type, split_type
 
 _SHARED = ("shared", "shared.dyn")
@@ -178,13 +178,8 @@ def find_places(kernel: Any) -> Places:
     """Collect the buffers of a device function and how each storage is used."""
     places = Places()
     _add_parameters(places, kernel)
-    tvm_ffi.structural_walk(
-        kernel.body,
-        [
-            (tirx.AllocBuffer, lambda node: _add_allocation(places, node)),
-            (tirx.DeclBuffer, lambda node: _add_view(places, node)),
-        ],
-    )
+    for node in nodes_in(kernel.body, tirx.AllocBuffer, tirx.DeclBuffer):
+        (_add_view if isinstance(node, tirx.DeclBuffer) else _add_allocation)(places, node)
     _note_uses(places, kernel)
     return places
 
@@ -195,20 +190,13 @@ def _note_uses(places: Places, kernel: Any) -> None:
         storage.granule = min(storage.granule, numpy_type(expr)[0].itemsize)
         return storage
 
-    def store(node: Any) -> None:
-        note(node.buffer, node.value).written = True
-
-    def load(node: Any) -> None:
-        note(node.source, node).read = True
-
-    def call(node: Any) -> None:
-        for storage in written_by_call(places, node):
+    for store in nodes_in(kernel.body, tirx.BufferStore):
+        note(store.buffer, store.value).written = True
+    for load in loads_in(kernel.body):
+        note(load.source, load).read = True
+    for call in nodes_in(kernel.body, ir.Call):
+        for storage in written_by_call(places, call):
             storage.written = True
-
-    tvm_ffi.structural_walk(
-        kernel.body,
-        [(tirx.BufferStore, store), (ir.TensorLoad, load), (ir.Call, call)],
-    )
 
 
 def written_by_call(places: Places, call: Any) -> list[Storage]:

@@ -10,31 +10,25 @@ import math
 from collections import defaultdict
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
-from tvm.ir.prim.expr import FloorMod, IntImm, Mod, Mul, Var
+from tvm.ir.prim.expr import FloorMod, IntImm, Mod, Mul
 
+from ...ir.queries import nodes_in, variables
 from .names import BufferNames
 from .places import Place, Places, Versions, handle
 
 
 def _rings(kernel: Any) -> set[tuple[int, int]]:
     """Versions, and elements of one, of all products ``x % versions * size`` with a loop in x."""
-    loops: set[int] = set()
-    tvm_ffi.structural_walk(kernel.body, [(tirx.For, lambda f: loops.add(handle(f.loop_var)))])
-    found: set[tuple[int, int]] = set()
-
-    def look(product: Any) -> None:
-        ring, size = product.a, product.b
-        if not isinstance(ring, FloorMod | Mod) or not isinstance(size, IntImm):
-            return
-        used: list[int] = []
-        tvm_ffi.structural_walk(ring.a, [(Var, lambda var: used.append(handle(var)))])
-        if isinstance(ring.b, IntImm) and loops.intersection(used):
-            found.add((int(ring.b.value), int(size.value)))
-
-    tvm_ffi.structural_walk(kernel.body, [(Mul, look)])
-    return found
+    loops = {handle(loop.loop_var) for loop in nodes_in(kernel.body, tirx.For)}
+    return {
+        (int(ring.b.value), int(size.value))
+        for ring, size in ((product.a, product.b) for product in nodes_in(kernel.body, Mul))
+        if isinstance(ring, FloorMod | Mod)
+        and isinstance(size, IntImm)
+        and isinstance(ring.b, IntImm)
+        and loops.intersection(map(handle, variables(ring.a)))
+    }
 
 
 def note_versions(kernel: Any, places: Places, names: BufferNames) -> None:

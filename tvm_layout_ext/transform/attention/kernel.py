@@ -231,7 +231,7 @@ class AttentionKernel:
     def _scores(self, it: Any) -> list[Any]:
         """Multiply Q by a tile of K."""
         plan, rows = self.plan, self.rows
-        name = plan.instructions[0].ptx
+        product = plan.instructions[0]
         stage = plan.q_bytes + it % plan.stages * plan.stage_bytes[0]
         group = self.thread // WARPGROUP_THREADS
         sums = [rows.scores[i] for i in range(plan.keys // 2)]
@@ -242,13 +242,13 @@ class AttentionKernel:
             k_at = stage + panel * plan.keys * PANEL_BYTES + inside * _STEP_BYTES
             q, k = (self._described(at, 0) for at in (q_at, k_at))
             adds = tirx.const(step > 0, "bool")
-            made.append(asynchronous.multiply(name, sums, q, k, adds, (False, False)))
+            made.append(asynchronous.multiply(product, sums, q, k, adds, (False, False)))
         return made
 
     def _means(self, it: Any) -> list[Any]:
         """Multiply the weights by a tile of V, and add that up."""
         plan, rows = self.plan, self.rows
-        name = plan.instructions[1].ptx
+        product = plan.instructions[1]
         tile = plan.keys * PANEL_BYTES
         begin = plan.q_bytes + plan.stages * plan.stage_bytes[0]
         stage = begin + it % plan.stages * plan.stage_bytes[1]
@@ -258,7 +258,7 @@ class AttentionKernel:
             held = [rows.weights[4 * step + i] for i in range(4)]
             v = self._described(stage + step * STEP * PANEL_BYTES, tile)
             adds = tirx.const(True, "bool") if step else it > 0
-            made.append(asynchronous.multiply(name, sums, held, v, adds, (False, True)))
+            made.append(asynchronous.multiply(product, sums, held, v, adds, (False, True)))
         return made
 
     def _described(self, at: Any, leading: int) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
 from ...analysis.attention import Attention
 from ...errors import ScheduleError
-from ...gpu.hardware import Architecture
+from ...gpu.hardware import MULTIPROCESSORS, Architecture
 from ...gpu.warpgroups import (
     BOX_ELEMENTS,
     PANEL_BYTES,
@@ -26,6 +27,9 @@ PANEL, STEP = 64, 16
 #: Numbers that a thread can hold beside addresses and counters: scores, weights and means; of one
 #: warpgroup that multiplies, of two and of three.
 _HELD = {1: 220, 2: 200, 3: 132}
+#: How long a row takes in a block of so many warpgroups: 4x16x2048x64 took 177 us by two, 164 by
+#: three, 1x16x1024x64 13.2 and 16.1 (float16, H200); beside one, nothing hides its softmax.
+_PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
@@ -59,27 +63,25 @@ class AttentionPlan:
     def q(self) -> BoxedBuffer:
         """Q as TMA sees it."""
         one = self.attention
-        return BoxedBuffer(one.q.source, tuple(one.q.indices), (one.row, one.depth), _all(one.q))
+        return _boxed(one.q.source, one.q.indices, (one.row, one.depth))
 
     @property
     def k(self) -> BoxedBuffer:
         """K as TMA sees it."""
         one = self.attention
-        return BoxedBuffer(one.k.source, tuple(one.k.indices), (one.key, one.depth), _all(one.k))
+        return _boxed(one.k.source, one.k.indices, (one.key, one.depth))
 
     @property
     def v(self) -> BoxedBuffer:
         """V as TMA sees it."""
         one = self.attention
-        return BoxedBuffer(one.v.source, tuple(one.v.indices), (one.key, one.column), _all(one.v))
+        return _boxed(one.v.source, one.v.indices, (one.key, one.column))
 
     @property
     def result(self) -> SumsReader:
         """The result as TMA sees it."""
         one = self.attention
-        buffer, indices = one.store.buffer, tuple(one.store.indices)
-        shape = tuple(int(n) for n in buffer.shape)
-        target = BoxedBuffer(buffer, indices, (one.row, one.column), shape)
+        target = _boxed(one.store.buffer, one.store.indices, (one.row, one.column))
         return SumsReader(one.store, one.total, target)
 
     @property
@@ -151,24 +153,37 @@ class AttentionPlan:
         )
 
 
-def _all(load: object) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in load.source.shape)  # type: ignore[attr-defined]
+def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
+    shape = tuple(int(n) for n in buffer.shape)
+    return BoxedBuffer(buffer, shape, tuple(indices), moving, shape)
 
 
-def fit_attention(attention: Attention, gpu: Architecture) -> AttentionPlan:
-    """Take the tiles that registers and shared memory have room for.
+def fit_attention(
+    attention: Attention, gpu: Architecture, *, keys: int = 0, stages: int = 0, consumers: int = 0
+) -> AttentionPlan:
+    """Take the tiles that registers and shared memory have room for; 0 leaves a number open.
 
     Raises
     ------
     ScheduleError
-        If none are legal.
+        If the kernel is not legal.
     """
-    queries, _, depth, width = attention.sizes
-    consumers = 3 if max(depth, width) <= PANEL and queries > 2 * WARPGROUP_ROWS else 2
-    if queries <= WARPGROUP_ROWS:
-        consumers = 1
-    keys = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
-    return checked(AttentionPlan(attention, keys, 2, consumers), gpu)
+    _, _, depth, width = attention.sizes
+    keys = keys or (128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64)
+    usual = [n for n in _PER_ROW if n < 3 or max(depth, width) <= PANEL]
+    plans = [AttentionPlan(attention, keys, 2, n) for n in ([consumers] if consumers else usual)]
+    best = min(plans, key=_waves)
+    if best.consumers == 1:  # Nothing hides the way of the tiles but more of them.
+        room = (gpu.shared_per_block - 2 * _ALIGNED - best.q_bytes) // sum(best.stage_bytes)
+        best = replace(best, stages=min(3, room))
+    return checked(replace(best, stages=stages or best.stages), gpu)
+
+
+def _waves(plan: AttentionPlan) -> float:
+    """How long the tiles take: waves of blocks, of which only the first few end together."""
+    waves = plan.heads * plan.tiles / MULTIPROCESSORS
+    whole = ceil(waves) if waves <= 2 else waves + 0.5
+    return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 
 
 def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
@@ -202,6 +217,11 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
     for one in (plan.q, plan.k, plan.v):
         if one.problem:
             raise ScheduleError(f"{one.problem}.")
+        if not uses(one.indices[-1], one.moving[1]):
+            raise ScheduleError(
+                f"Neighbours of {one.buffer.name} are no columns of a head; TMA and wgmma take "
+                "these here."
+            )
     ragged = extent % plan.keys > 0
     for one in (plan.k, plan.v):
         along = next((at for at in one.indices if uses(at, plan.attention.key)), None)

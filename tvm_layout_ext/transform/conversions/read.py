@@ -94,7 +94,6 @@ def _escaping(body: Any, ops: list[Op]) -> list[Any]:
 
 
 def _touched(stmt: Any) -> Iterator[Any]:
-    """Buffers of the loads and stores of a statement."""
     yield from (load.source for load in loads_in(stmt))
     yield from (store.buffer for store in nodes_in(stmt, tirx.BufferStore))
 

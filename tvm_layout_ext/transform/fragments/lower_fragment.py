@@ -19,7 +19,7 @@ from ...ir.rebuild import accessed, block_with, loop_with, whole_region, without
 from ...ir.thread_conditions import ThreadConditions
 from ...ir.walk import THREADS
 from ...layout import Movement, movement
-from ..base import function_pass
+from ..base import function_pass, simplified
 from .convert import conversion_source, lower_conversion
 from .elementwise import lower_elementwise
 from .fragment import Fragment, Fragments, collect_fragments
@@ -27,8 +27,6 @@ from .nest import FragmentNest, read_nest, tile_of
 
 
 class _Kernel(ThreadConditions):
-    """Rewrites the statements of one kernel."""
-
     def __init__(self, fragments: Fragments) -> None:
         super().__init__()
         self._fragments = fragments
@@ -47,12 +45,10 @@ class _Kernel(ThreadConditions):
         return tvm_ffi.structural_mutate(loop, self.rules)
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Rewrite a loop, which may begin a nest over a tile."""
         lowered = self._nest(loop)
         return super().loop(loop, mutator) if lowered is None else lowered
 
     def realize(self, realize: Any, mutator: Any) -> Any:
-        """Rewrite a block, which may be a nest over a tile."""
         lowered = self._nest(realize)
         return super().realize(realize, mutator) if lowered is None else lowered
 
@@ -89,7 +85,6 @@ class _Kernel(ThreadConditions):
         return reduce(_around, reversed(tile.loops), body)
 
     def _thread(self, nest: FragmentNest, touched: list[Fragment]) -> Any:
-        """Number of the thread in its block."""
         number: Any = 0
         threads = 1
         bound = self.threads
@@ -235,6 +230,4 @@ def LowerFragment(func: tirx.PrimFunc) -> tirx.PrimFunc:
     _refuse_left(body, fragments)
     rule = (SBlock, lambda block: _with_registers(block, fragments))
     body = tvm_ffi.structural_map(body, [rule], order="post")
-    lowered = func.with_body(body).without_attr(FRAGMENT)
-    simplified = tirx.transform.StmtSimplify()(tvm.IRModule.from_expr(lowered))
-    return next(iter(simplified.functions.values()))
+    return simplified(func.with_body(body).without_attr(FRAGMENT))

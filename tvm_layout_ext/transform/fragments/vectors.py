@@ -50,7 +50,6 @@ def strided(bits: Sequence[int], maps: Sequence[LinearLayout]) -> bool:
 
 
 def _accesses(tile: FragmentTile, fragments: Fragments) -> list[tuple[Any, Any]]:
-    """Buffer and indices of each load and store of memory."""
     found = [(load.source, load.indices) for load in loads_in(tile.store.value)]
     found.append((tile.store.buffer, tile.store.indices))
     return [(buffer, indices) for buffer, indices in found if fragments.of(buffer) is None]

@@ -57,7 +57,9 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
-        return tirx.BufferLoad(sums, [at]) if node.source.same_as(result.sums) else node
+        if not node.source.same_as(result.sums):
+            return node
+        return asynchronous.sum_at(parts.plan.kernel.instruction, sums, at)
 
     found = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
     if not result.reads_more or not _is_ragged(parts.plan):
@@ -131,6 +133,7 @@ def _rows(
     piece, start = which
     each, columns = kernel.instruction.shape[1] // 2, plan.chunk_columns
     pairs = not (kernel.result.reads_more and _is_ragged(plan))
+    pairs = pairs and kernel.instruction.sums == "float32"
     kind = tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED
     made = []
     for group in range(columns // _COLUMNS):

@@ -59,7 +59,9 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
         box["c"] = sides["c"].box((WARPGROUP_ROWS, plan.chunk_columns))
     maps, host = {}, []
     for side, one in sides.items():
-        maps[side], statements = asynchronous.tensor_map(one.buffer, one.extents, box[side])
+        maps[side], statements = asynchronous.tensor_map(
+            one.buffer, one.extents, box[side], one.shape
+        )
         host += statements
     return maps, host
 

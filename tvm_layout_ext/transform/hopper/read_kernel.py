@@ -35,12 +35,20 @@ class BoxedBuffer:
         and column.
     extents : tuple of int
         How far the buffer is read or written; zeros fill tiles up.
+    folded : tuple of int, optional
+        What its shape is taken for where one variable counts through neighbouring dims.
     """
 
     buffer: Any
     indices: tuple[Any, ...]
     moving: tuple[Any, Any]
     extents: tuple[int, ...]
+    folded: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each dim of ``indices``."""
+        return self.folded or tuple(map(int, self.buffer.shape))
 
     def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Elements of a box along each dim, the innermost first, by those of ``moving``."""
@@ -66,7 +74,7 @@ class BoxedBuffer:
             return f"Buffer {buffer.name} has {len(self.indices)} dims; TMA has {MOST_TMA_DIMS}"
         if len(buffer.ty.strides):
             return f"Buffer {buffer.name} has strides of its own, which TMA is not told here"
-        pitch = int(buffer.shape[-1]) * np.dtype(str(buffer.dtype)).itemsize
+        pitch = self.shape[-1] * np.dtype(str(buffer.dtype)).itemsize
         if pitch % MAP_PITCH_BYTES:
             return (
                 f"Rows of {buffer.name} are {pitch:,} bytes apart; TMA needs a multiple of "
@@ -296,18 +304,19 @@ class _Reader:
                 f"Block {copy.name_hint} copies {store.value}; TMA copies boxes as they are, "
                 "so compute it before, or multiply by mma.sync."
             )
+        shape, places = _folded(load)
         inside = {
             at.__chandle__(): int(n)
             for at, n in zip(store.indices, store.buffer.shape, strict=True)
         }
         extents = []
-        for index, extent in zip(load.indices, load.source.shape, strict=True):
-            own = inside.get(index.__chandle__(), int(extent))
+        for index, extent in zip(places, shape, strict=True):
+            own = inside.get(index.__chandle__(), extent)
             limits = [int(one.b) for one in bounds if tvm_ffi.structural_equal(one.a, index)]
-            extents.append(min([own, int(extent), *limits]))
+            extents.append(min([own, extent, *limits]))
             if limits and index.__chandle__() in inside:
                 inside[index.__chandle__()] = extents[-1]
-        known = [any(tvm_ffi.structural_equal(b.a, at) for at in load.indices) for b in bounds]
+        known = [any(tvm_ffi.structural_equal(b.a, at) for at in places) for b in bounds]
         if not all(known):
             raise ScheduleError(
                 f"Block {copy.name_hint} reads {load} under a condition that is no bound of it; "
@@ -318,9 +327,9 @@ class _Reader:
             for at, where in zip(store.indices[:-2], region.region[:-2], strict=True)
         }
         moving = tuple(store.indices[-2:]) if k_major else tuple(store.indices[:-3:-1])
-        indices = tuple(substitute(index, batch) for index in load.indices)
+        indices = tuple(substitute(index, batch) for index in places)
         own, depth = (inside[at.__chandle__()] for at in moving)
-        return BoxedBuffer(load.source, indices, moving, tuple(extents)), (own, depth)
+        return BoxedBuffer(load.source, indices, moving, tuple(extents), shape), (own, depth)
 
     def _result(self, sums: Any, sizes: tuple[int, int]) -> SumsReader:
         inside = blocks_in(self.block)
@@ -338,12 +347,13 @@ class _Reader:
         store, name = readers[0].body, readers[0].name_hint
         load = next(one for one in loads_in(store.value) if one.source.same_as(sums))
         every = {one.var.__chandle__(): one for one in readers[0].iter_vars}
-        if not all(isinstance(at, tirx.Var) for at in load.indices):
+        at = [tirx.Var("only", "int32") if is_zero(one) else one for one in load.indices]
+        if not all(isinstance(one, tirx.Var) for one in at):
             raise ScheduleError(
                 f"Block {name} reads {load}; rows and columns of the sums must be iterators."
             )
-        read = [every.pop(at.__chandle__()) for at in load.indices]
-        found = tuple(int(one.dom.extent) for one in read[-2:])
+        read = [every.pop(one.__chandle__(), None) for one in at]
+        found = tuple(1 if one is None else int(one.dom.extent) for one in read[-2:])
         if found != sizes or any(int(one.dom.extent) > 1 for one in every.values()):
             raise ScheduleError(
                 f"Block {name} reads {found} of the sums, which are {sizes}; it must read each of "
@@ -351,15 +361,16 @@ class _Reader:
             )
         written = self.block.writes[0].region[:-2]
         fixed = {one.var: one.dom.min for one in every.values()}
-        for at, where in zip(load.indices[:-2], written, strict=True):
-            fixed[at] = substitute(where.min, self.values)
-        row, column = load.indices[-2:]
+        for var, where in zip(at[:-2], written, strict=True):
+            fixed[var] = substitute(where.min, self.values)
+        row, column = at[-2:]
         indices = tuple(substitute(index, fixed) for index in store.indices)
-        extents = [int(extent) for extent in store.buffer.shape]
-        for i, index in enumerate(indices):
+        shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
+        extents = list(shape)
+        for i, index in enumerate(places):
             for var, size in zip((row, column), sizes, strict=True):
                 extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
-        target = BoxedBuffer(store.buffer, indices, (row, column), tuple(extents))
+        target = BoxedBuffer(store.buffer, places, (row, column), tuple(extents), shape)
         value = substitute(store.value, fixed)
         return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
 
@@ -373,6 +384,30 @@ def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
     is_load = isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
     are_bounds = all(isinstance(b, tirx.LT) and isinstance(b.b, tirx.IntImm) for b in bounds)
     return (value, bounds) if is_load and are_bounds else (None, [])
+
+
+def _folded(load: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """Shape and indices of a load, dims joined which one variable counts through.
+
+    As rows of several images are one after the other: ``A[m // 56, m % 56, k]`` is ``A[m, k]``.
+    """
+    shape: list[int] = []
+    indices: list[Any] = []
+    for extent, index in zip(map(int, load.source.shape), load.indices, strict=True):
+        joined = _simple(indices[-1] * extent + index) if indices else index
+        if indices and isinstance(indices[-1], tirx.FloorDiv) and _counts(joined):
+            shape[-1], indices[-1] = shape[-1] * extent, joined
+        else:
+            shape.append(extent)
+            indices.append(index)
+    return tuple(shape), tuple(indices)
+
+
+def _counts(index: Any) -> bool:
+    """Whether an index is a variable, or all but its last digits."""
+    return isinstance(index, tirx.Var) or (
+        isinstance(index, tirx.FloorDiv) and isinstance(index.a, tirx.Var)
+    )
 
 
 def _simple(expr: Any) -> Any:

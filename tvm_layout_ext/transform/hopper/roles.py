@@ -23,8 +23,6 @@ from .read_kernel import Kernel
 
 #: Bytes of 64 rows of a panel; also of 64 x 64 elements of 16 bits, either way round.
 _PIECE_BYTES = 64 * PANEL_BYTES
-#: Elements of 16 bits of a panel's row.
-_PANEL = PANEL_BYTES // 2
 #: Bytes along K of one instruction.
 _STEP_BYTES = 32
 
@@ -157,17 +155,18 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     kernel = plan.kernel
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
     rows = plan.tile[0] if side == "a" else b_rows(kernel)
+    panel = plan.tile[2]
 
     def box(offset: int, start: Any) -> Any:
         own, depth = operand.source.moving
-        values = {own: start, depth: k * _PANEL} | with_batch(kernel, tile)
+        values = {own: start, depth: k * panel} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
         return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage)
 
     if operand.k_major:
         return [box(0, first)]
-    return [box(p * _PIECE_BYTES, first + p * _PANEL) for p in range(rows // _PANEL)]
+    return [box(p * _PIECE_BYTES, first + p * panel) for p in range(rows // panel)]
 
 
 def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
@@ -178,9 +177,9 @@ def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
 def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Boxes of the tensor maps of A and B, innermost dim first."""
     kernel = plan.kernel
-    rows = {"a": plan.tile[0], "b": plan.tile[1]}
+    rows, panel = {"a": plan.tile[0], "b": plan.tile[1]}, plan.tile[2]
     return {
-        side: operand.source.box((rows[side] if operand.k_major else _PANEL, _PANEL))
+        side: operand.source.box((rows[side] if operand.k_major else panel, panel))
         for side, operand in (("a", kernel.a), ("b", kernel.b))
     }
 
@@ -189,8 +188,8 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
     """Multiply the tiles of every step, then ``finish(tile, sums)``."""
     plan = parts.plan
     kernel = plan.kernel
-    count = kernel.pieces * kernel.instruction.shape[1] // 2
-    sums = tirx.decl_buffer((count,), kernel.instruction.sums, "sums", scope="local")
+    count = kernel.pieces * kernel.instruction.registers
+    sums = tirx.decl_buffer((count,), kernel.instruction.register, "sums", scope="local")
 
     def body(tile: Tile) -> Any:
         last = (tile.turn * plan.steps + (plan.steps - 1)) % plan.stages
@@ -231,9 +230,10 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
 def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
     plan = parts.plan
     kernel = plan.kernel
-    each = kernel.instruction.shape[1] // 2
+    one = kernel.instruction
+    each = one.registers
     made = []
-    for s in range(_PANEL // kernel.instruction.k):
+    for s in range(PANEL_BYTES // _STEP_BYTES):
         for piece in range(kernel.pieces):
             own = [sums[piece * each + i] for i in range(each)]
             number = parts.thread // WARPGROUP_THREADS * kernel.pieces + piece
@@ -241,7 +241,7 @@ def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
             adds = True if s else k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
-            made.append(asynchronous.multiply(kernel.instruction.ptx, own, a, b, adds, turned))
+            made.append(asynchronous.multiply(one, own, a, b, adds, turned))
     return made
 
 

@@ -100,7 +100,6 @@ def _check_host_stages(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
 def CheckHostStages() -> Any:
     """Create the pass that refuses an unbound block beside a kernel, in annotated functions.
 
-    TVM writes such a block as a loop of the host over pointers of the device, which ends the
-    process at run time.
+    TVM makes it a loop of the host over pointers of the device, which ends the process at run time.
     """
     return _check_host_stages

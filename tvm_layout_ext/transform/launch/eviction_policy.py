@@ -11,10 +11,10 @@ from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError, TargetError
-from ...gpu.hardware import architecture
 from ...intrin.policy_stores import POLICIES, POLICY_STORES_SINCE, can_have_policy, policy_store
 from ...ir.annotations import AUTO, EVICTION_POLICY
 from ...ir.rebuild import block_with, without_annotations
+from ...target import capability
 from ..base import function_pass, mapped
 
 #: Stands for the policy that measured best for full stores, on targets that have policies.
@@ -22,34 +22,25 @@ _BEST = "evict_last"
 _NAME = "eviction_policy"
 
 
-def _has_policies(func: tirx.PrimFunc) -> bool:
-    arch = _arch(func)
-    return arch is not None and architecture(arch).capability >= POLICY_STORES_SINCE
-
-
-def _arch(func: tirx.PrimFunc) -> str | None:
-    target = func.attrs.get("target", None)
-    arch = None if target is None else target.attrs.get("arch", None)
-    return None if arch is None else str(arch)
-
-
 def _policy_of(block: Any, func: tirx.PrimFunc) -> str:
     """The policy of a block on a function's target; empty for that of plain stores."""
-    asked = str(block.annotations[EVICTION_POLICY])
+    asked, target = str(block.annotations[EVICTION_POLICY]), func.attrs.get("target", None)
+    has_policies = capability(target) >= POLICY_STORES_SINCE
     if asked == "":
         return ""
     if asked == AUTO:
-        return _BEST if _has_policies(func) else ""
+        return _BEST if has_policies else ""
     if asked not in POLICIES:
         raise ScheduleError(
             f"Block {block.name_hint} asks for eviction policy {asked!r}; there are "
             f"{', '.join(POLICIES)} and {AUTO}, and the empty string for none."
         )
-    if not _has_policies(func):
+    if not has_policies:
         major, minor = POLICY_STORES_SINCE
+        gpu = "" if target is None else target.attrs.get("arch", "")
         raise TargetError(
             f"Block {block.name_hint} asks for eviction policy {asked}, and "
-            f"{_arch(func) or 'a target that is no GPU of NVIDIA'} has no stores with one; they "
+            f"{gpu or 'a target that is no GPU of NVIDIA'} has no stores with one; they "
             f"need compute capability {major}.{minor}."
         )
     return asked

@@ -34,12 +34,6 @@ def _bounded(loop: Any) -> Any:
 def SetLaunchBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that bounds the registers of kernels whose schedule says how many blocks.
 
-    ::
-
-        for b in T.thread_binding(512, "blockIdx.x"):   # layout_ext.min_blocks_per_sm = 4
-
-        __global__ void __launch_bounds__(256, 4) main_kernel(...)
-
     Does not handle: targets other than CUDA, whose code generation passes the attribute over.
     """
     return mapped(func, (tirx.For, _bounded))

@@ -10,10 +10,11 @@ from tvm import tirx
 
 from ... import decisions
 from ...errors import ScheduleError, TargetError
-from ...gpu.hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE, architecture
+from ...gpu.hardware import CLUSTER_BLOCKS, CLUSTERS_SINCE
 from ...ir.annotations import CLUSTER
 from ...ir.queries import nodes_in
 from ...ir.rebuild import loop_with, without_annotations
+from ...target import capability
 from ..base import function_pass, mapped
 
 _NAME = "LaunchClusters"
@@ -27,11 +28,12 @@ def _sizes(loop: Any) -> dict[str, int]:
 
 
 def _check(func: tirx.PrimFunc, asked: dict[str, int]) -> None:
-    arch = str(func.attrs["target"].attrs["arch"])
-    if architecture(arch).capability < CLUSTERS_SINCE:
+    target = func.attrs["target"]
+    if capability(target) < CLUSTERS_SINCE:
         major, minor = CLUSTERS_SINCE
         raise TargetError(
-            f"{arch} launches no clusters of blocks; they need compute capability {major}.{minor}."
+            f"{target.attrs['arch']} launches no clusters of blocks; they need compute capability "
+            f"{major}.{minor}."
         )
     if prod(asked.values()) > CLUSTER_BLOCKS:
         sizes = ", ".join(f"{size} along {axis}" for axis, size in asked.items())

@@ -20,10 +20,9 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from ... import decisions
-from ...errors import TargetError
-from ...gpu.hardware import architecture
 from ...ir import ops
 from ...ir.queries import is_call_of, nodes_in
+from ...target import capability
 from ..base import is_marked
 
 _NAME = "OverlapLaunches"
@@ -80,20 +79,13 @@ def waits_first(kernel: tirx.PrimFunc) -> bool:
     return _told(head, ops.PTX_GRIDDEPCONTROL) == _WAIT
 
 
-def _can_wait(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel's target has dependent launches."""
-    try:
-        return architecture(str(kernel.attrs["target"].attrs["arch"])).capability >= _FIRST
-    except (KeyError, TargetError):
-        return False
-
-
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.OverlapLaunches")
 def _overlap_launches(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     kernels = {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     asked = [f for f in kernels.values() if is_marked(f)]
     pairs = [pair for func in asked for pair in _pairs(func.body)]
-    pairs = [(a, b) for a, b in pairs if a in kernels and b in kernels and _can_wait(kernels[b])]
+    pairs = [(a, b) for a, b in pairs if a in kernels and b in kernels]
+    pairs = [(a, b) for a, b in pairs if capability(kernels[b].attrs.get("target", None)) >= _FIRST]
     changed = {name: _waiting(kernels[name]) for name in dict.fromkeys(b for _, b in pairs)}
     for name in changed:
         decisions.note(_NAME, name, "launched while the kernel before it runs")

@@ -27,7 +27,6 @@ def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple
 
 
 def _grid_axis(body: Any, tag: str) -> Any | None:
-    """The loop bound to a grid axis."""
     return next((loop for loop in nodes_in(body, tirx.For) if thread_tag(loop) == tag), None)
 
 
@@ -64,12 +63,10 @@ def _rasterize(loop: Any) -> Any:
 def RasterizeBlocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that renumbers the blocks of kernels whose schedule asked for it.
 
-    The outermost loop of a kernel carries annotation ``layout_ext.rasterize`` = rows of a group;
-    pass :func:`.hoist_grid_annotations.HoistGridAnnotations` has brought it there.
-    The block launched as number n of its grid then works on the tile that :func:`grouped` names.
-    Runs after all passes that look at regions, whose indices so stay affine.
+    The outermost loop of a kernel carries annotation ``layout_ext.rasterize`` = rows of a group.
+    The block launched as number n then works on the tile that :func:`grouped` names. Runs after all
+    passes that look at regions, whose indices so stay affine.
 
-    Does not handle: grids of one dim (there is nothing to group), and ``blockIdx.z``, whose slices
-    follow each other as before.
+    Does not handle: grids of one dim, and ``blockIdx.z``, whose slices follow each other as before.
     """
     return mapped(func, (tirx.For, _rasterize))

@@ -100,7 +100,6 @@ class _PipelineWriter:
         return tirx.For(body_var, 0, self.plan.depth, tirx.ForKind.UNROLLED, body)
 
     def steady(self, keep: list[Any]) -> Any:
-        """The loop itself."""
         step = self.loop.loop_var - self.loop.min
         parts = [self.plan.parts[i] for i in self.plan.late]
         late = with_waits(
@@ -120,7 +119,6 @@ class _PipelineWriter:
         return loop_with(self.loop, body=body)
 
     def drain(self) -> list[Any]:
-        """The wait after the loop."""
         return [tirx.Evaluate(T.ptx["cp.async.wait_group"](0))] if self.asynchronous else []
 
     def _regions(self, regions: Any) -> list[Any]:
@@ -144,7 +142,6 @@ class _PipelineWriter:
         return [one for one in self.held if one.new.scope().startswith("shared")]
 
     def record(self) -> PipelineRecord:
-        """What this pipeline does, as reports show it."""
         plan = self.plan
         order = [*sorted(plan.early, key=lambda i: -plan.ahead[i]), *plan.late]
         return PipelineRecord(

@@ -116,15 +116,12 @@ def _source(copy: ThreadCopy) -> Any:
 
 
 class _Lowering:
-    """Rewrites the copies of a function that ask for it."""
-
     def __init__(self, prover: Any) -> None:
         self.prover = prover
         self.demanded: int | None = None
         self.any = False
 
     def scope(self, node: Any, mutator: Any) -> Any:
-        """Visit an attribute."""
         if node.attr_key != ASYNC_SCOPE:
             return mutator.default_mutate(node)
         self.demanded = int(node.value)
@@ -146,7 +143,6 @@ class _Lowering:
         return self._lowered(node)
 
     def store(self, node: Any, mutator: Any) -> Any:
-        """Visit a store outside any vector."""
         if self.demanded is None:
             return mutator.default_mutate(node)
         return self._lowered(node)

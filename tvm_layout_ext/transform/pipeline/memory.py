@@ -73,7 +73,6 @@ def _advice(parts: Sequence[Part], loop: Any, sizes: dict[int, int], limit: int)
 
 
 def _bytes(parts: Sequence[Part], loop: Any, sizes: dict[int, int], number: int) -> int:
-    """Bytes of all versions with at most ``number`` stages a copy."""
     fewer = [replace(p, num_stages=min(p.num_stages, number)) if p.num_stages else p for p in parts]
     plan = plan_pipeline(fewer, loop)
     return sum(size * (1 if plan is None else plan.versions[i]) for i, size in sizes.items())
@@ -90,8 +89,6 @@ def most_stages(mod: tvm.IRModule, fits: Callable[[tvm.IRModule], bool]) -> int:
 
 
 def _at_most(mod: tvm.IRModule, number: int) -> tvm.IRModule:
-    """A module whose copies have ``number`` stages at most."""
-
     def look(block: SBlock) -> SBlock:
         if (requested(block) or 1) <= number:
             return block

@@ -14,6 +14,7 @@ from ...ir.annotations import BY_TMA
 from ...ir.queries import is_among
 from ...ir.rebuild import stripped
 from ...ir.thread_conditions import ThreadConditions
+from ...target import capability
 from ..base import function_pass
 from .expand import expand
 from .memory import check_fits
@@ -23,8 +24,8 @@ from .record import PipelineRecord
 from .single import in_one_version, single_copies
 
 _NAME = "InjectMultiStageBuffer"
-#: First architecture with cp.async.
-_ASYNC_SINCE = 80
+#: First compute capability with cp.async.
+CP_ASYNC_SINCE = (8, 0)
 
 
 def _is_serial(loop: Any) -> bool:
@@ -38,10 +39,9 @@ class _Pipelines(ThreadConditions):
         super().__init__()
         self.housed: list[Any] = []
         self.target = target
-        self.has_async = has_async_copies(target)
+        self.has_async = capability(target) >= CP_ASYNC_SINCE
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Rewrite a loop, which may become a pipeline."""
         loop = super().loop(loop, mutator)
         if not _is_serial(loop):
             return loop
@@ -100,20 +100,9 @@ class _Pipelines(ThreadConditions):
                 )
 
     def _thread_in(self, expr: Any) -> Any | None:
-        """A thread of a block that an expression depends on."""
         threads = [one.loop_var for one in self.bound if "thread" in one.loop_var.name]
         used = tirx.analysis.undefined_vars(expr)
         return next((var for var in used if is_among(var, threads)), None)
-
-
-def has_async_copies(target: Any) -> bool:
-    """Whether the GPUs of a target have ``cp.async``."""
-    return _architecture(target) >= _ASYNC_SINCE
-
-
-def _architecture(target: Any) -> int:
-    arch = str(target.attrs.get("arch", "sm_0")) if target is not None else "sm_0"
-    return int("".join(c for c in arch.removeprefix("sm_") if c.isdigit()) or 0)
 
 
 def _is_housed(part: Part, parts: list[Part]) -> bool:

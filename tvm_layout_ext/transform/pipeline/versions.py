@@ -14,7 +14,7 @@ from tvm.s_tir import SBlock
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.queries import is_call_of
-from ...ir.rebuild import access_rules, without_annotations
+from ...ir.rebuild import access_rules, call_with, without_annotations
 from .parts import REQUEST
 from .record import VersionedBuffer
 
@@ -84,7 +84,7 @@ def use_version(stmt: Any, one: Versioned, number: Any) -> Any:
         if node.op.name == ops.TVM_ACCESS_PTR and _is_data(node.args[1], one.old):
             kind, _, offset, extent, mask = node.args
             moved = offset + number * one.stride
-            return tvm.ir.Call(node.op, [kind, one.new.data, moved, extent, mask], ret_ty=node.ty)
+            return call_with(node, [kind, one.new.data, moved, extent, mask])
         if node.op.name in _BY_OFFSET:
             return _moved_offsets(node, one, number)
         if _is_data(node, one.old):
@@ -107,7 +107,7 @@ def _moved_offsets(call: Any, one: Versioned, number: Any) -> Any:
     for i, arg in enumerate(args):
         if _is_data(arg, one.old):
             args[i], args[i + 1] = one.new.data, args[i + 1] + number * one.stride
-    return tvm.ir.Call(call.op, args, call.attrs, ret_ty=call.ty)
+    return call_with(call, args)
 
 
 def _is_data(expr: Any, buffer: Any) -> bool:

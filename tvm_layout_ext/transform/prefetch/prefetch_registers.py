@@ -174,13 +174,10 @@ def _across(chunks: _Chunks) -> Any:
 
 
 class _Prefetches:
-    """Rewrites the loops of a function, the outer first."""
-
     def __init__(self) -> None:
         self.done: list[str] = []
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Visit a loop."""
         chunks = _chunks_of(loop)
         if chunks is not None:
             self._tell(chunks.steps, f"across loop {loop.loop_var.name}")

@@ -50,7 +50,6 @@ def _units(stmt: Any) -> int:
 
 
 def _slice(stmt: Any, low: int, high: int) -> list[Any]:
-    """Units low .. high - 1 of a statement."""
     if low >= high:
         return []
     if isinstance(stmt, tirx.SeqStmt):

@@ -5,25 +5,13 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ...ir.conditions import conjuncts, step_of
-from ...ir.queries import depends_on, loads_in, nodes_in, substitute
+from ...ir.conditions import conjuncts, ranges_known, step_of
+from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
 from ..base import function_pass, mapped
-
-
-def _ranges(func: tirx.PrimFunc) -> Any:
-    """Analyzer that knows the range of every loop and thread."""
-    analyzer = tvm.sym.Analyzer()
-    for node in nodes_in(func.body, tirx.For, tirx.AttrStmt):
-        if isinstance(node, tirx.For):
-            analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
-        elif node.attr_key in ("thread_extent", "virtual_thread"):
-            analyzer.bind(node.node.var, tvm.ir.Range.from_min_extent(0, node.value))
-    return analyzer
 
 
 def _room(buffer: Any) -> int:
@@ -99,5 +87,5 @@ def FillPaddedRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     leave these, further conditions on the vector's variable, functions without an annotation of
     this package.
     """
-    analyzer = _ranges(func)
+    analyzer = ranges_known(func.body)
     return mapped(func, (tirx.For, lambda loop: _filled(loop, analyzer)))

@@ -18,7 +18,7 @@ from ...errors import LayoutError
 from ...ir import ops
 from ...ir.pointers import OPAQUE, POINTER_OPS, PointerOp, constant, pointer_of
 from ...ir.queries import uses
-from ...ir.rebuild import block_with
+from ...ir.rebuild import block_with, call_with
 from ...layout.placement import Placement, Strided
 from .swizzle_index import IndexWriter
 
@@ -95,11 +95,16 @@ class Rewriter:
         thread_vars: Sequence[Any],
     ) -> None:
         self._swizzled = [(one, one.new_buffer()) for one in swizzled]
-        ranges = _ranges(accesses)
+        # No two loops share a variable, or the program is ill-formed.
+        ranges = {
+            loop.var: tvm.ir.Range.from_min_extent(loop.start, loop.extent)
+            for access in accesses
+            for loop in access.loops
+        }
         analyzer = tvm.sym.Analyzer()
-        for var, bounds in ranges:
+        for var, bounds in ranges.items():
             analyzer.bind(var, bounds)
-        self._proofs = IndexAnalyzer([], dict(ranges))
+        self._proofs = IndexAnalyzer([], ranges)
         self._writer = IndexWriter(
             analyzer, lambda var: any(var.same_as(other) for other in thread_vars)
         )
@@ -137,7 +142,6 @@ class Rewriter:
         return tirx.BufferStore(found[1], node.value, self._places(found, node))
 
     def _places(self, found: tuple[Swizzled, Any], node: Any) -> list[Any]:
-        """New indices of a load or store."""
         one, _ = found
         indices = list(node.indices)
         if isinstance(one.placement, Strided):
@@ -191,9 +195,9 @@ class Rewriter:
             return node
         element = tirx.BufferLoad(one.buffer, list(indices))
         arguments = list(node.args)
-        arguments[position] = _call_with(address, [element])
+        arguments[position] = call_with(address, [element])
         arguments[position + 1] = tirx.IntImm("int32", 0)
-        return _call_with(node, arguments)
+        return call_with(node, arguments)
 
     def _check_pointer(self, node: Any) -> None:
         found = self._pointer(node)
@@ -224,7 +228,7 @@ class Rewriter:
             arguments[position + 1] = offset
         else:
             arguments[position] = _with_pointer(arguments[position], buffer, offset, size)
-        return _call_with(node, arguments)
+        return call_with(node, arguments)
 
     def _region(self, node: Any) -> Any:
         found = self._of(node.source)
@@ -245,26 +249,10 @@ class Rewriter:
         )
 
 
-def _ranges(accesses: Sequence[AccessSite]) -> list[tuple[Any, Any]]:
-    """Range of each loop variable; no two loops share one, or the program is ill-formed."""
-    found: list[tuple[Any, Any]] = []
-    for access in accesses:
-        for loop in access.context.loops:
-            if not any(loop.var.same_as(var) for var, _ in found):
-                found.append((loop.var, tvm.ir.Range.from_min_extent(loop.start, loop.extent)))
-    return found
-
-
 def _with_pointer(argument: Any, buffer: Any, offset: Any, size: int) -> Any:
-    """The same expression around another access pointer."""
     name = argument.op.name
     if name == ops.CUDA_CVTA_GENERIC_TO_SHARED:
         inside = _with_pointer(argument.args[0], buffer, offset, size)
-        return _call_with(argument, [inside])
+        return call_with(argument, [inside])
     mode = argument.args[4] if name == ops.TVM_ACCESS_PTR else 3
     return buffer.access_ptr(int(mode), offset=offset, extent=size)
-
-
-def _call_with(call: Any, arguments: Sequence[Any]) -> Any:
-    """Copy a call with other arguments."""
-    return tvm.ir.Call(call.op, list(arguments), call.attrs, call.ty_args, call.span, call.ty)

@@ -54,7 +54,6 @@ class _Field:
         return ((1 << self.width) - 1) << self.low
 
     def shifted(self, unit: int = 0) -> Any:
-        """Its value in its place, in units of ``1 << unit``."""
         return self.value * (1 << self.low - unit)
 
 
@@ -133,8 +132,7 @@ class IndexWriter:
     def _below(self, part: Any) -> list[_Term]:
         """Take ``sum % 2^k`` apart: where bits do not meet, so do the remainders not.
 
-        TVM keeps ``(r * 512 + lane * 16 + v) % 4096`` whole, and the XOR would tear the vector of
-        ``v``.
+        TVM keeps ``(r * 512 + lane * 16 + v) % 4096`` whole; the XOR would tear the vector of v.
         """
         if not isinstance(part, tirx.FloorMod) or not isinstance(part.b, tirx.IntImm):
             return []

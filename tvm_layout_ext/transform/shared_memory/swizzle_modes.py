@@ -47,11 +47,6 @@ _LEGAL = (
 )
 
 
-def swizzle_text(images: Sequence[Sequence[int]]) -> str:
-    """Write a swizzle as the annotation has it, e.g. ``4,10;1,2;``."""
-    return ";".join(",".join(map(str, bits)) for bits in images)
-
-
 def mode_text(mode: Any) -> str:
     """Write a mode of the primitive as the annotation has it, or a LayoutError."""
     if isinstance(mode, bool) or not isinstance(mode, str | int | tuple | Layout | LinearLayout):
@@ -65,7 +60,7 @@ def mode_text(mode: Any) -> str:
     elif isinstance(mode, tuple):
         text = "xor({}, {}, {})".format(*mode)
     elif isinstance(mode, LinearLayout):
-        text = swizzle_text(of_linear(mode).images)
+        text = str(of_linear(mode))
     else:
         text = mode if isinstance(mode, str) else repr(mode)
     check_mode(text)

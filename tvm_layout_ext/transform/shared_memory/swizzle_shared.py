@@ -22,8 +22,9 @@ from ...ir.pointers import constant, shape_of
 from ...ir.queries import blocks_in, nodes_in, thread_tag
 from ...ir.rebuild import stripped
 from ...layout.placement import Strided, dense
-from ..base import function_pass
-from ..pipeline.multi_stage_buffer import has_async_copies
+from ...target import capability
+from ..base import function_pass, simplified
+from ..pipeline.multi_stage_buffer import CP_ASYNC_SINCE
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import COUNTED, place
 
@@ -185,13 +186,11 @@ def SwizzleSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     accesses = read_shared_accesses(func)
     for buffer, text, block, _ in wanted:
         refuse_unknown(func.body, buffer, text, block)
-    has_async = has_async_copies(func.attrs.get("target", None))
+    has_async = capability(func.attrs.get("target", None)) >= CP_ASYNC_SINCE
     placed = [_swizzled(request, accesses, has_async) for request in wanted]
     swizzled = [one for one in placed if one is not None]
     body = stripped(func.body, SWIZZLE)
     if not swizzled:
         return func.with_body(body)
     body = Rewriter(swizzled, accesses, _thread_vars(func)).rewrite(body)
-    changed = tvm.IRModule.from_expr(func.with_body(body))
-    simplified = tirx.transform.StmtSimplify()(changed)
-    return next(iter(simplified.functions.values()))
+    return simplified(func.with_body(body))

@@ -24,10 +24,9 @@ _NAME = "PlanSync"
 
 
 def _place(hazard: UnorderedPair, *, early: bool) -> Node:
-    """Statement before which a barrier separates two accesses.
+    """Statement before which a barrier separates two accesses, outside of divergent ones.
 
-    Out of loops that the first is not in and of divergent statements, and of conditions if
-    ``early``.
+    Out of loops that the first is not in, too, and of conditions if ``early``.
     """
     place = hazard.second
     firsts = list(hazard.first.ancestors())

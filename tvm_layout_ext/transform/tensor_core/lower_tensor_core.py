@@ -15,9 +15,10 @@ from ... import decisions
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
-from ...ir.annotations import ANNOTATION_PREFIX, SWIZZLE, TENSOR_CORE
+from ...ir.annotations import ANNOTATION_PREFIX, NOT_WARPGROUPS, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
-from ...ir.queries import thread_tag, uses
+from ...ir.evaluate import placeholder_extent
+from ...ir.queries import blocks_in, thread_tag, uses
 from ...ir.rebuild import block_with
 from ...target import target_arch
 from ..base import function_pass
@@ -59,8 +60,6 @@ def _source(factor: Any) -> Any:
 
 
 def _sorted(regions: Any, buffers: list[Any]) -> list[Any]:
-    """Regions in the order of their buffers."""
-
     def place(region: Any) -> int:
         here = (i for i, one in enumerate(buffers) if one.same_as(region.source))
         return next(here, len(buffers))
@@ -85,6 +84,9 @@ def _lower(sch: Any, block: Any, gpu: Architecture) -> None:
     _check_threads(sch, block, name)
     _check_gpu(node.annotations[TENSOR_CORE][0], name, gpu)
     sch.unannotate(block, TENSOR_CORE)
+    if NOT_WARPGROUPS in node.annotations:
+        decisions.note(_NAME, name, f"wgmma: {node.annotations[NOT_WARPGROUPS]}", refused=True)
+        sch.unannotate(block, NOT_WARPGROUPS)
     _lift(sch, block)
     _lay_out(sch, block, intrinsic)
     if clears and node.init is not None:
@@ -233,9 +235,9 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def narrowed(mod: tvm.IRModule) -> tvm.IRModule:
     """Index of 32 bits, as intrinsics have it; TVM's pass would narrow elements of buffers, too."""
     buffers: list[Any] = [p for p in mod["main"].params if hasattr(p, "shape")]
-    tvm_ffi.structural_walk(mod["main"].body, [(SBlock, lambda b: buffers.extend(b.alloc_buffers))])
+    buffers += [one for block in blocks_in(mod["main"].body) for one in block.alloc_buffers]
     wide = any("int64" in str(buffer.dtype) for buffer in buffers)
-    sizes = [math.prod(int(extent) for extent in buffer.shape) for buffer in buffers]
+    sizes = [math.prod(map(placeholder_extent, buffer.shape)) for buffer in buffers]
     if wide or max(sizes) > _MOST_ELEMENTS:
         return mod
     return tirx.transform.ForceNarrowIndexToInt32()(mod)

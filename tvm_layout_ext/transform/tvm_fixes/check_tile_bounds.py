@@ -7,23 +7,13 @@ does not find, such as what a block reads of ``A[n - 1 - i]``. From there on sha
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir.pointers import is_unbounded
 from ...ir.queries import blocks_in
+from ...target import capability
 from ..base import function_pass
-
-
-def _unbounded_dims(buffer: Any) -> list[int]:
-    """Dims that are as long as an int32 can say: compaction found nothing about them."""
-    return [
-        dim
-        for dim, extent in enumerate(buffer.shape)
-        if isinstance(extent, tirx.IntImm) and is_unbounded(extent)
-    ]
 
 
 @function_pass(everywhere=True)
@@ -32,12 +22,12 @@ def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Does not handle: other targets than CUDA, and extents that are symbols.
     """
-    target = func.attrs.get("target", None)
-    if target is None or str(target.kind.name) != "cuda":
+    if capability(func.attrs.get("target", None)) == (0, 0):
         return func
     for buffer in (one for block in blocks_in(func.body) for one in block.alloc_buffers):
-        dims = _unbounded_dims(buffer) if str(buffer.scope()) != "global" else []
-        if dims:
+        sizes = enumerate(buffer.shape)
+        dims = [d for d, n in sizes if isinstance(n, tirx.IntImm) and is_unbounded(n)]
+        if dims and buffer.scope() != "global":
             raise ScheduleError(
                 f"TVM finds no bound of dim {' and '.join(map(str, dims))} of buffer "
                 f"{buffer.name} in {buffer.scope()} memory, of which one block touches a part "

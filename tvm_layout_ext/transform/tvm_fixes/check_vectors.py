@@ -14,6 +14,7 @@ from ...errors import ScheduleError
 from ...ir.pointers import POINTER_OPS, pointer_of
 from ...ir.queries import nodes_in
 from ...ir.vector_types import ARITHMETIC, lacking_arithmetic, miswritten
+from ...target import capability
 from ..base import function_pass, is_marked
 
 #: First compute capability with instructions for FP8.
@@ -45,13 +46,12 @@ def CheckVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Does not handle: other targets than CUDA.
     """
     target = func.attrs.get("target", None)
-    if target is None or str(target.kind.name) != "cuda" or "arch" not in target.attrs:
+    version = capability(target)
+    if version == (0, 0):
         return func
-    digits = "".join(c for c in str(target.attrs["arch"]) if c.isdigit())
-    capability = int(digits[:-1] or 0), int(digits[-1:] or 0)
-    if text := miswritten(func, capability) or lacking_arithmetic(func, capability):
+    if text := miswritten(func, version) or lacking_arithmetic(func, version):
         raise ScheduleError(text)
-    is_old = is_marked(func) and capability < _FP8_SINCE
+    is_old = is_marked(func) and version < _FP8_SINCE
     if is_old and (text := _float8_in_software(func)):
         raise ScheduleError(
             f"The function {text}, which TVM gets wrong for GPUs before compute capability 8.9; "

@@ -1,8 +1,7 @@
 """Show TVM's planning of memory the accesses behind addresses of shared memory.
 
 TVM 0.27's MergeSharedMemoryAllocations looks past ``address_of``, which ``ldmatrix``, ``stmatrix``
-and ``cp.async`` are given. So it gives a buffer the memory of one that such an instruction still
-reads.
+and ``cp.async`` are given, and gives away the memory that such an instruction still reads.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from ...gpu.hardware import MATRIX_ROW_BYTES
 from ...ir import ops
 from ...ir.pointers import POINTER_OPS
 from ...ir.queries import is_call_of
+from ...ir.rebuild import call_with
 from ..base import function_pass, mapped
 
 #: Operators that are given an address of shared memory, and whether TVM should take it for a read
@@ -51,7 +51,6 @@ def ExposePointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         mask = _MASKS.get(getattr(node.op, "name", ""))
         if mask is None:
             return node
-        arguments = [_exposed(argument, mask) for argument in node.args]
-        return tvm.ir.Call(node.op, arguments, node.attrs, ret_ty=node.ty)
+        return call_with(node, [_exposed(argument, mask) for argument in node.args])
 
     return mapped(func, (tvm.ir.Call, call))

@@ -16,7 +16,7 @@ from tvm import tirx
 from ...gpu.hardware import WARP_SIZE
 from ...ir import ops
 from ...ir.queries import is_call_of, is_load_of, is_number, loads_in, nodes_in
-from ...ir.rebuild import access_rules
+from ...ir.rebuild import access_rules, call_with
 from ..base import function_pass, mapped
 
 #: Calls whose arguments are pointers to registers, each followed by its offset in elements.
@@ -38,7 +38,6 @@ def own_lane(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _lanes(func: tirx.PrimFunc) -> list[Any]:
-    """Variables that count the lanes of one warp."""
     launches = [a for a in nodes_in(func.body, tirx.AttrStmt) if a.attr_key == "thread_extent"]
     lanes = [one for one in launches if one.node.thread_tag == "threadIdx.x"]
     return [one.node.var for one in lanes if is_number(one.value, WARP_SIZE)]
@@ -108,7 +107,7 @@ def _localize(func: tirx.PrimFunc, buffer: Any, part: int, lanes: Sequence[Any])
         arguments = list(node.args)
         for at in offsets:
             arguments[at - 1], arguments[at] = pointer, own(arguments[at])
-        return tvm.ir.Call(node.op, arguments, node.attrs, ret_ty=node.ty)
+        return call_with(node, arguments)
 
     def alloc(node: Any) -> Any:
         return tirx.AllocBuffer(local) if node.buffer.same_as(buffer) else node

@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from ...ir.conditions import ranges_known
 from ...ir.queries import nodes_in, substitute
 from ...ir.rebuild import realize_with, with_accesses
 from ..base import function_pass, mapped
@@ -111,7 +112,5 @@ def StraightenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Leaves alone: buffers with strides of their own or outside global memory, indices of different
     expressions.
     """
-    bounds = tvm.sym.Analyzer()
-    for loop in nodes_in(func.body, tirx.For):
-        bounds.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    bounds = ranges_known(func.body)
     return mapped(func, (s_tir.SBlockRealize, lambda one: _in_block(one, bounds)))

@@ -136,7 +136,6 @@ def _apart(loop: Any) -> Any:
 
 
 def _again(loop: Any, name: str, kind: Any, body: Any) -> Any:
-    """Repeat a vector loop with a variable of its own."""
     var = tirx.Var(f"{loop.loop_var.name}_{name}", loop.loop_var.ty)
     return tirx.For(var, loop.min, loop.extent, kind, substitute(body, {loop.loop_var: var}))
 

@@ -24,21 +24,17 @@ _NAME = "ShiftVectors"
 
 
 class _Rewriter(ThreadConditions):
-    """Finds the loops around marked blocks, and the threads that run them."""
-
     def __init__(self, params: Any) -> None:
         super().__init__()
         self._params = params
 
     def loop(self, loop: Any, mutator: Any) -> Any:
-        """Rewrite a loop, which may be the vector of a marked block."""
         realize = loop.body
         if isinstance(realize, SBlockRealize) and SHIFTED in realize.block.annotations:
             return self._nest(loop, realize).lowered()
         return super().loop(loop, mutator)
 
     def realize(self, realize: Any, mutator: Any) -> Any:
-        """Rewrite a block, which is not marked."""
         if SHIFTED in realize.block.annotations:
             raise _refused(realize.block, "it is not alone in a vector loop")
         return super().realize(realize, mutator)

@@ -133,7 +133,6 @@ def places(move: Move, place: Any, row: Any, column: Any) -> list[Any]:
 
 
 def _iterators(move: Move, row: Any, column: Any) -> dict[Any, Any]:
-    """Iterators of the block at a place."""
     values = {move.iterators[-1]: column}
     for var, size in zip(reversed(move.iterators[:-1]), reversed(move.shape[:-1]), strict=True):
         values[var] = row if var.same_as(move.iterators[0]) else tirx.floormod(row, size)

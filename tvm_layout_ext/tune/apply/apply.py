@@ -188,11 +188,6 @@ def apply_best(
     nearest : bool
         Whether a ready operator without a record takes the configuration of the nearest recorded
         shape that is legal for it. A warning of logger ``tvm_layout_ext`` says so.
-
-    Raises
-    ------
-    RecordError, TargetError, ScheduleError
-        If there are no records, the target is unknown, or ``mod`` is no module and no function.
     """
     module = as_module(mod)
     resolved = resolve(target)

@@ -51,10 +51,9 @@ class Checked:
 
 
 def check(record: Record, runner: str = "auto", operator: Operator | None = None) -> Checked:
-    """Run a stored winner and its workload's default schedule, and verify the winner.
+    """Run a stored winner and its workload's default schedule, in turns, and verify the winner.
 
-    Where times are taken, the two take turns, so that a drifting clock meets both. ``runner`` is as
-    of :func:`tune`; ``"auto"`` is the simulator for a modelled record, else a GPU if there is one.
+    ``runner`` is as of :func:`tune`; ``"auto"`` is the simulator for a modelled record.
     ``operator`` is by default the ready one of that name; :meth:`.Programs.operator` has others.
     """
     found = operator or find_operator(record.workload.operator)

@@ -28,6 +28,8 @@ from .apply import as_module, fused
 _log = logging.getLogger("tvm_layout_ext")
 #: Best trials of each task whose schedules go to the database.
 _ARCHIVED = 8
+#: Functions that the summary of a result names.
+_TOLD = 6
 #: Ready operators that multiply, but not on tensor cores.
 _ORDINARY = ("matmul",)
 
@@ -50,7 +52,7 @@ class ModuleTask:
     off_tensor_cores: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModuleResult:
     """What tuning a module found, by the names of its functions.
 
@@ -63,6 +65,17 @@ class ModuleResult:
     skipped: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
     off_tensor_cores: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        ended = ", interrupted" if self.interrupted else ""
+        said = [
+            f"ModuleResult: {len(self.results)} functions tuned, {len(self.skipped)} skipped"
+            f"{ended}; records in {self.log}"
+        ]
+        for name, result in list(self.results.items())[:_TOLD]:
+            said.append(f"  {name}: {repr(result).splitlines()[0].removeprefix('Result: ')}")
+        rest = len(self.results) - _TOLD
+        return "\n".join([*said, *([f"  and {rest} more"] if rest > 0 else [])])
 
 
 def module_tasks(

@@ -46,9 +46,8 @@ class Programs:
     def operator(self, record: Record) -> Operator:
         """What schedules a record's configuration.
 
-        Of a user's schedule it knows two configurations, the record's and that of trial 0, and
-        replays their traces. RecordError if the trial failed, or the database lacks it or has
-        another program.
+        Of a user's schedule it replays the traces of that and of trial 0. RecordError if the trial
+        failed, or the database lacks it or has another program.
         """
         name = record.workload.operator
         if name in known_operators():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from tvm import tirx
 from ...build import device_program
 from ...errors import ScheduleError
 from ...ir import ops
+from ...ir.walk import walk
 
 _SHARED = ops.USE_DYN_SHARED_MEMORY
 _AXES = "xyz"
@@ -71,7 +71,9 @@ def host_plan(module: tvm.IRModule, target: Any) -> HostPlan:
     names: dict[Any, str] = {}
     workspace, launches = [], []
     arguments = tuple(_argument(param, names) for param in function.params)
-    for statement in _statements(function.body):
+    for statement, _ in walk(function.body):
+        if isinstance(statement, tirx.SeqStmt | tirx.AttrStmt):
+            continue
         if isinstance(statement, tirx.AllocBuffer):
             workspace.append(_argument(statement.buffer, names))
         elif isinstance(statement, tirx.DeclBuffer):
@@ -83,16 +85,6 @@ def host_plan(module: tvm.IRModule, target: Any) -> HostPlan:
         elif not isinstance(statement, tirx.Evaluate):
             raise _unknown(type(statement).__name__)
     return HostPlan(arguments, tuple(workspace), tuple(launches))
-
-
-def _statements(body: Any) -> Iterator[Any]:
-    if isinstance(body, tirx.SeqStmt):
-        for part in body.seq:
-            yield from _statements(part)
-    elif isinstance(body, tirx.AttrStmt):
-        yield from _statements(body.body)
-    else:
-        yield body
 
 
 def _argument(buffer: Any, names: dict[Any, str]) -> KernelBuffer:

@@ -26,11 +26,7 @@ def quartile_distance(times: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One candidate's figures; fields are as of :class:`.record.Record`.
-
-    ``times`` is empty for the simulator; ``conflict_model`` is None if it does not model the
-    kernel.
-    """
+    """One candidate's figures, as of :class:`.record.Record`; a simulator has no ``times``."""
 
     smem_bytes: int
     conflict_model: dict[str, Any] | None

@@ -33,11 +33,7 @@ def runner_name(name: str) -> str:
 
 
 def make_backend(runner: str | Runner, task: Task) -> Backend:
-    """Make what tries a task's candidates, of a name or an object that tries one at a time.
-
-    TargetError if the name is unknown, is ``"cuda"`` where there is no GPU, or means a server that
-    has none.
-    """
+    """Make what tries a task's candidates, of a name or an object that tries one at a time."""
     if not isinstance(runner, str):
         if not callable(getattr(runner, "run", None)):
             raise TargetError(f"A runner is a name or an object that runs, not {runner!r}.")

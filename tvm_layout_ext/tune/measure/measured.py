@@ -88,8 +88,7 @@ class MeasuringBackend:
     def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
         """Time finalists in turns on one device; build processes simulate them meanwhile.
 
-        Round by round, so that a drift of the clock meets all alike; rounds that failed are left
-        out.
+        Round by round, so that a drift of the clock meets all alike, without rounds that failed.
         """
         artifacts = [self._artifact(config) for config in configs]
         models = [self.builder.apart(modelled, self._task, config) for config in configs]

@@ -65,11 +65,8 @@ class Measured:
     early_stop: bool = False
     error_class: str | None = None
     error_text: str | None = None
-    device: str | None = None
     server: str | None = None
     clock_mhz: int | None = None
-    temperature: int | None = None
-    driver: str | None = None
     phases: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -121,7 +118,6 @@ class Arguments:
 
 
 def _twin(array: Any) -> Any:
-    """A copy of a tensor on its device."""
     twin = tvm.runtime.empty(array.shape, array.dtype, array.device)
     array.copyto(twin)
     return twin

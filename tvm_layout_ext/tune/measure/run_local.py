@@ -14,16 +14,7 @@ import tvm
 from ..space.task import Task
 from . import environment
 from .builder.builder import LIBRARY
-from .protocol import (
-    Arguments,
-    Job,
-    Measured,
-    Timing,
-    device_name,
-    failed,
-    measure,
-    memory_in_use,
-)
+from .protocol import Arguments, Job, Measured, Timing, failed, measure, memory_in_use
 from .reference.problem import Problem
 from .worker_slots import GROWTH, PooledRunner, WorkerSlot
 
@@ -32,8 +23,6 @@ CLOCK_SECONDS = 10.0
 
 
 class _Device(WorkerSlot):
-    """A device of this machine."""
-
     def __init__(self, log: Path, device: int) -> None:
         super().__init__(log)
         self.device = device
@@ -63,7 +52,7 @@ class Here:
     """What a measuring process keeps between trials: arguments on its device, and its clock."""
 
     known: ClassVar[dict[tuple[str, str, int, int | None], tuple[Problem, Arguments]]] = {}
-    clock: ClassVar[tuple[int | None, int | None]] = (None, None)
+    clock: ClassVar[int | None] = None
     asked: ClassVar[float] = -CLOCK_SECONDS
 
     @classmethod
@@ -80,13 +69,11 @@ class Here:
 
     @classmethod
     def with_clock(cls, measured: Measured, index: int) -> Measured:
-        """Add clock, temperature and driver, asked for after a trial, while the GPU runs fast."""
+        """Add the clock, asked for after a trial, while the GPU runs fast."""
         if time.monotonic() >= cls.asked + CLOCK_SECONDS:
-            cls.clock = environment.clock_and_temperature(index)
+            cls.clock, _ = environment.clock_and_temperature(index)
             cls.asked = time.monotonic()
-        clock, heat = cls.clock
-        driver = environment.versions()["driver"]
-        return replace(measured, clock_mhz=clock, temperature=heat, driver=driver)
+        return replace(measured, clock_mhz=cls.clock)
 
 
 def measure_here(job: Job, index: int) -> tuple[Measured, int]:
@@ -99,7 +86,7 @@ def measure_here(job: Job, index: int) -> tuple[Measured, int]:
         measured = measure(library, arguments, problem, job.timing, job.best)
         end = time.perf_counter()
         phases = {"session": round(ready - start, 6), "run": round(end - ready, 6)}
-        measured = replace(measured, device=device_name(arguments.device), phases=phases)
+        measured = replace(measured, phases=phases)
         if job.kind == "cuda":
             measured = Here.with_clock(measured, index)
         return measured, memory_in_use(arguments.device)

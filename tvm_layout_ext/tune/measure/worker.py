@@ -30,8 +30,7 @@ class TrialCrashError(ChildProcessError):
 class Worker:
     """Runs functions in a process, which is started when first needed, and anew after it ended.
 
-    A process takes seconds to import TVM. Once one had to be replaced, the next is kept ready.
-    Standard errors go to files of the name ``log`` with a number.
+    Once one had to be replaced, the next is kept ready: to import TVM takes seconds.
     """
 
     def __init__(self, log: Path) -> None:

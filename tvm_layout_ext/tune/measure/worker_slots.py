@@ -74,7 +74,6 @@ class PooledRunner:
         self._inputs = Inputs(task)
 
     def _use(self, slots: Sequence[WorkerSlot]) -> None:
-        """Say on which slots trials run."""
         self._slots = slots
         self._queue = TrialQueue(slots, self._measured, self._ready)
 

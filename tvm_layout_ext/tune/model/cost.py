@@ -33,44 +33,25 @@ class Counters:
 
     Of several kernels, as a split sum has, counts are those of all, each scaled up by its own grid;
     what is no count is of the kernel that moves the most.
-
-    Attributes
-    ----------
-    blocks, sampled : int
-        Blocks of the grid, and those of all kernels that were run.
-    requests, sectors, ideal_sectors : int
-        Of global memory: warp-wide accesses, 32-byte sectors moved, and the least possible.
-    wavefronts, bank_conflicts : int
-        Of shared memory; their difference is the least possible.
-    barriers : int
-        Summed over blocks.
-    torn : int
-        Loaded sectors in 128-byte lines of which a request takes only a part. This and what follows
-        are worked out in closed form, and 0 in older records.
-    memory : int
-        Sectors that leave the device's memory at least; 0 if unknown.
-    resident, steps, chain : int
-        Blocks that a multiprocessor holds, iterations along which one streams, and its cycles
-        alone.
-    products, halves : int
-        Operations of tensor cores, and those in half precision that would take as long.
     """
 
-    blocks: int
-    sampled: int
-    requests: int
-    sectors: int
-    ideal_sectors: int
-    wavefronts: int
-    bank_conflicts: int
-    barriers: int
+    blocks: int  #: Of the grid
+    sampled: int  #: Those of all kernels that were run
+    requests: int  #: Warp-wide accesses of global memory
+    sectors: int  #: 32-byte sectors moved
+    ideal_sectors: int  #: The least possible
+    wavefronts: int  #: Of shared memory
+    bank_conflicts: int  #: Those over the least possible
+    barriers: int  #: Summed over blocks
+    #: Loaded sectors in 128-byte lines of which a request takes only a part. This and what follows
+    #: are worked out in closed form, and 0 in older records.
     torn: int = 0
-    memory: int = 0
-    resident: int = 0
-    steps: int = 0
-    products: int = 0
-    chain: int = 0
-    halves: int = 0
+    memory: int = 0  #: Sectors that leave the device's memory at least; 0 if unknown
+    resident: int = 0  #: Blocks that a multiprocessor holds
+    steps: int = 0  #: Iterations along which one streams
+    products: int = 0  #: Operations of tensor cores
+    chain: int = 0  #: Cycles of a block alone
+    halves: int = 0  #: Products in half precision that would take as long
 
     @property
     def sectors_per_request(self) -> float:
@@ -95,33 +76,15 @@ _OLD = {f.name for f in fields(Counters) if f.default is MISSING}
 
 @dataclass(frozen=True)
 class CostTerms:
-    """What limits a multiprocessor, in modelled cycles.
+    """What limits a multiprocessor, in modelled cycles."""
 
-    Attributes
-    ----------
-    memory : float
-        Global sectors through the bandwidth of a multiprocessor, of the L2 cache, of the memory.
-    pipe : float
-        Shared wavefronts and global requests, of which the load-store unit takes one a cycle.
-    arithmetic : float
-        Single-precision multiply-adds, and products of tensor cores.
-    latency : float
-        Of blocks whose every step waits for what it needs.
-    barriers : float
-        Waiting at ``__syncthreads``.
-    issue : float
-        Instructions through the schedulers, where they are told apart from arithmetic.
-    exposed : float
-        Share of the smaller terms that does not hide behind the largest.
-    """
-
-    memory: float
-    pipe: float
-    arithmetic: float
-    latency: float
+    memory: float  #: Global sectors through its bandwidth, the L2 cache's, the memory's
+    pipe: float  #: Shared wavefronts and global requests through the load-store unit
+    arithmetic: float  #: Single-precision multiply-adds, and products of tensor cores
+    latency: float  #: Of blocks whose every step waits for what it needs
     barriers: float = 0.0
-    issue: float = 0.0
-    exposed: float = EXPOSED
+    issue: float = 0.0  #: Instructions, where they are told apart from arithmetic
+    exposed: float = EXPOSED  #: Share of the smaller terms that does not hide behind the largest
 
     @property
     def cycles(self) -> float:

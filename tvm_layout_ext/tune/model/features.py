@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from math import ceil, log2
 from typing import Any
 
@@ -19,18 +20,10 @@ from ..space.task import Task
 #: Knobs whose raw values are features; no schedule has more.
 KNOBS = 12
 
-#: The last module that was asked about, with its kernels: features and latency ask in turn.
-_last: list[tuple[tvm.IRModule, list[KernelFacts]]] = []
 
-
+@lru_cache(maxsize=1)
 def kernels_of(module: tvm.IRModule) -> list[KernelFacts]:
-    """Facts of each kernel of a scheduled module."""
-    if not (_last and _last[0][0].same_as(module)):
-        _last[:] = [(module, _read(module))]
-    return _last[0][1]
-
-
-def _read(module: tvm.IRModule) -> list[KernelFacts]:
+    """Facts of each kernel of a scheduled module; features and latency ask for them in turn."""
     with decisions.collect():
         # Blocks that are only marked have no threads yet.
         module = AutoCoalesce()(module)
@@ -84,7 +77,6 @@ class _Seen:
 
 
 def _mean(uses: Sequence[Use], kind: str, what: Any = lambda use: use.cost) -> float:
-    """Mean over requests of one kind."""
     chosen = [use for use in uses if use.site.kind == kind]
     requests = sum(use.requests for use in chosen)
     return sum(use.requests * what(use) for use in chosen) / requests if requests else 0.0

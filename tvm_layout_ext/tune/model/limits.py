@@ -1,21 +1,16 @@
-"""What no GPU of the task can launch, found once a candidate is scheduled and before it is built.
-
-Ready schedules know from the knobs alone which combinations are legal. A user's own schedule does
-not say; what it makes of them does.
-"""
+"""What no GPU of the task can launch, of what a user's own schedule makes of its knobs."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from ... import decisions
 from ...build import check_fits, lower
 from ...errors import LayoutExtError, TargetError
 from ...gpu.hardware import STATIC_SHARED_BYTES, Architecture, launch_problem
+from ...ir.pointers import constant
+from ...ir.queries import is_number, nodes_in
 from ...ir.vector_types import lacking, lanes_of_type
 from ...target import cuda_target
 from ..space.knobs import Refusal
@@ -50,30 +45,16 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
 
 def _has_odd_vectors(module: tvm.IRModule, architecture: Architecture) -> bool:
     """Whether a vectorized loop has a length that some type in it has no vectors of."""
-    odd: list[bool] = []
-
-    def look(loop: tirx.For) -> None:
-        if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, int | tirx.IntImm):
-            return
-        extent = int(loop.extent)
-
-        def judge(node: Any) -> None:
-            lanes = lanes_of_type(str(node), architecture.capability)
-            odd.append(lanes is not None and extent > 1 and extent not in lanes)
-
-        tvm_ffi.structural_walk(
-            loop.body,
-            [
-                (tvm.ir.TensorLoad, lambda one: judge(one.ty)),
-                (tirx.BufferStore, lambda one: judge(one.value.ty)),
-                (tirx.Cast, lambda one: judge(one.ty)),
-            ],
-        )
-
-    for _, function in module.functions_items():
-        if isinstance(function, tirx.PrimFunc):
-            tvm_ffi.structural_walk(function.body, [(tirx.For, look)])
-    return any(odd)
+    functions = [func for _, func in module.functions_items() if isinstance(func, tirx.PrimFunc)]
+    for loop in (loop for func in functions for loop in nodes_in(func.body, tirx.For)):
+        if loop.kind != tirx.ForKind.VECTORIZED or is_number(loop.extent, 1):
+            continue
+        for one in nodes_in(loop.body, tvm.ir.TensorLoad, tirx.BufferStore, tirx.Cast):
+            kind = one.value.ty if isinstance(one, tirx.BufferStore) else one.ty
+            lanes = lanes_of_type(str(kind), architecture.capability)
+            if lanes is not None and constant(loop.extent) not in (None, *lanes):
+                return True
+    return False
 
 
 def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | None:
@@ -84,7 +65,6 @@ def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | Non
 
 
 def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:
-    """The rule that a module may break."""
     for kernel in kernels_of(module):
         if launch_problem(kernel.extents, architecture.threads_per_block):
             return LAUNCH

@@ -71,9 +71,8 @@ class Database:
     ) -> bool:
         """Add a trial; False if the same trace for the same target and provenance is there already.
 
-        ``workload`` is the computation before any schedule; ``run_secs`` has the seconds of each
-        repeat, or one modelled figure. RecordError if it cannot be written; the files are then as
-        they were.
+        ``workload`` is the computation before any schedule; ``run_secs`` are of each repeat, or one
+        modelled figure. RecordError if it cannot be written; the files are then as before.
         """
         record = entry_of(
             ms.database.TuningRecord(
@@ -149,11 +148,9 @@ class _Table:
         self._offset = self._count = 0
 
     def size(self) -> int:
-        """Bytes; 0 if there is no file."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def lines(self) -> list[bytes]:
-        """All lines; no file is no line."""
         return _split(self.path.read_bytes()) if self.path.exists() else []
 
     def fresh(self) -> Iterator[tuple[int, bytes]]:
@@ -174,7 +171,6 @@ class _Table:
         return self._count
 
     def truncate(self, size: int) -> None:
-        """Cut what was appended off again."""
         if self.path.exists():
             os.truncate(self.path, size)
 

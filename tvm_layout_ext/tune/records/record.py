@@ -28,7 +28,7 @@ L2_STATES = ("warm", "flushed", "rotated")
 _KINDS = ("trial", "finalist")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
     """One trial; ``docs/tuning.md`` has a table of the fields.
 
@@ -75,6 +75,13 @@ class Record:
             if (value := getattr(self, name)) not in legal:
                 raise ValueError(f"{name} {value!r} is none of {', '.join(map(str, legal))}")
         object.__setattr__(self, "id", self._make_id())
+
+    def __repr__(self) -> str:
+        score = "failed" if self.score is None else f"modelled cost {self.score:,.0f}"
+        if self.score is not None and self.measured:
+            score = f"{1e6 * self.score:,.2f} us on {self.device}"
+        knobs = " ".join(f"{name}={value}" for name, value in self.config.items())
+        return f"Record({self.id}: {self.workload}, trial {self.trial}, {score}; {knobs})"
 
     def _make_id(self) -> str:
         key = [*self.group, sorted(self.config.items())]
@@ -195,8 +202,7 @@ def best_first(records: Iterable[Record]) -> list[Record]:
     """Order records: the leaders, the other trials that worked by score, then those that failed.
 
     Leaders are the measured trials within :data:`NOISE` of the fastest; among them the modelled
-    cost decides, so that a kernel with bank conflicts does not win by a fluke. Modelled trials
-    have no noise.
+    cost decides, so that a kernel with bank conflicts does not win by a fluke.
     """
     by_score = sorted(records, key=_by_score)
     if not by_score or by_score[0].score is None:

@@ -41,8 +41,7 @@ _Entry = list[Any]
 class Provenance:
     """What made a record: versions of TVM and of this package, the runner and the GPU's name.
 
-    TVM's format has no place for them. It writes a target's ``tag`` down, reads it back and asks
-    nothing of it, so that is where they are.
+    TVM writes a target's ``tag`` down and asks nothing of it, so that is where they are.
     """
 
     tvm: str
@@ -143,10 +142,9 @@ class TvmRecord:
 
 
 def usable(records: Sequence[TvmRecord], arch: str) -> tuple[list[TvmRecord], int]:
-    """Records that hold on an architecture for the installed versions, best first.
+    """Records that hold on an architecture for the installed versions, measured and best first.
 
-    Measured ones go before modelled ones. Also how many were left out as another GPU's or other
-    versions'; TVM's own query asks for none of this.
+    Also how many were left out; TVM's own query asks for none of this.
     """
     versions = code_versions()
     own = [
@@ -245,7 +243,6 @@ def _module(entry: _Workload) -> tvm.IRModule | None:
 
 
 def _record(text: bytes, workloads: Sequence[_Workload | None]) -> tuple[int, _Entry] | None:
-    """A line of the record file, as far as Python can tell; None if it is none."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError):
@@ -280,7 +277,6 @@ def _tag(entry: _Entry) -> str:
 
 
 def _all_of(value: Any, kinds: Sequence[Any]) -> bool:
-    """Whether a list has exactly elements of these types."""
     return (
         isinstance(value, list)
         and len(value) == len(kinds)

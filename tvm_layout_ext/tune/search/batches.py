@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,18 +20,6 @@ AHEAD = 1
 #: Seconds that TVM's database has for a candidate that failed.
 FAILED = 1e10
 _TWICE = ms.runner.RunnerResult(None, "This candidate is being tried already.")
-
-
-@dataclass
-class _Batch:
-    """Candidates under way; those that are tried already have no future."""
-
-    candidates: list[Any]
-    futures: list[Any]
-
-    def results(self) -> list[Any]:
-        """Wait for all, in their order."""
-        return [_TWICE if future is None else future.result() for future in self.futures]
 
 
 class Batches:
@@ -56,7 +43,8 @@ class Batches:
         self._start = begin
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(context.mod)
-        self._flight: deque[_Batch] = deque()
+        #: Candidates under way, and their futures; those that are tried already have none.
+        self._flight: deque[tuple[list[Any], list[Any]]] = deque()
 
     def run(self, trials: int, size: int) -> None:
         """Try ``trials`` candidates, ``size`` at a time; fewer if the strategy has no more."""
@@ -69,7 +57,7 @@ class Batches:
             # The strategy counts only those of which it has results.
             chosen = list(islice(proposed, left))
             left -= len(chosen)
-            self._flight.append(self._begin(chosen))
+            self._flight.append((chosen, self._start([one.sch.mod for one in chosen])))
             while len(self._flight) > self._ahead:
                 self._land()
         while self._flight:
@@ -80,18 +68,19 @@ class Batches:
         with self._interrupt.held():
             return self._context.generate_measure_candidates()
 
-    def _begin(self, candidates: list[Any]) -> _Batch:
-        return _Batch(candidates, self._start([one.sch.mod for one in candidates]))
-
     def _land(self) -> None:
         """Wait for the oldest batch, and show it to the strategy and to the cost model."""
-        batch = self._flight.popleft()
-        results = batch.results()
+        candidates, futures = self._flight.popleft()
+        results = [_TWICE if future is None else future.result() for future in futures]
+        ran = [index for index, future in enumerate(futures) if future is not None]
         with self._interrupt.held():
-            self._context.notify_runner_results(batch.candidates, results)
-            for candidate, result in zip(batch.candidates, results, strict=True):
+            self._context.notify_runner_results(candidates, results)
+            for candidate, result in zip(candidates, results, strict=True):
                 self._commit(candidate, result)
-            self._learn(batch, results)
+            self._learn([candidates[i] for i in ran], [results[i] for i in ran])
+
+    def _learn(self, candidates: list[Any], results: list[Any]) -> None:
+        self._model.update(self._context, candidates, results)
 
     def _commit(self, candidate: Any, result: Any) -> None:
         seconds = [FAILED] if result.run_secs is None else result.run_secs
@@ -99,15 +88,3 @@ class Batches:
         self._database.commit_tuning_record(
             ms.database.TuningRecord(trace, self._workload, seconds, target, candidate.args_info)
         )
-
-    def _learn(self, batch: _Batch, results: Sequence[Any]) -> None:
-        """Hand on what was run."""
-        ran = [
-            (candidate, result)
-            for candidate, future, result in zip(
-                batch.candidates, batch.futures, results, strict=True
-            )
-            if future is not None
-        ]
-        candidates, learnt = [one for one, _ in ran], [result for _, result in ran]
-        self._model.update(self._context, candidates, learnt)

@@ -109,8 +109,7 @@ class History:
     def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
         """Begin to build and run the candidates of which nothing is known yet.
 
-        Futures for all; None for one that is being tried already, as TVM's replay may draw it
-        twice.
+        Futures for all; None for one that is tried already, as TVM's replay may draw it twice.
         """
         self.interrupt.check()
         configs = [config_of(module, self.task.operator.knobs) for module in modules]

@@ -142,7 +142,6 @@ class Run:
         self._tune(start, strategy, GuidedModel(self._facts, self.task.seed))
 
     def _drawn(self) -> None:
-        """Let TVM's replay draw candidates at random."""
         self._settle()
         sample = list(self.task.space.sample(self.task.seed))[: self.history.total]
         start = [sch for config in sample if (sch := self.candidates.schedule(config))]

@@ -34,7 +34,7 @@ _log = logging.getLogger("tvm_layout_ext")
 Progress = Callable[[Record, int, int], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a run of the tuner found.
 
@@ -50,6 +50,15 @@ class Result:
     resumed: int = 0
     interrupted: bool = False
     warning: str | None = None
+
+    def __repr__(self) -> str:
+        best, trials = self.best, f"{len(self.trials)} trials of {self.task.workload}"
+        if best is None:
+            return f"Result: no winner in {trials}"
+        gain = ""
+        if best.score and self.default.score:
+            gain = f", {self.default.score / best.score:.2f} times as fast as the default"
+        return f"Result: trial {best.trial} wins {trials}{gain}\n  {best!r}"
 
     @property
     def default(self) -> Record:

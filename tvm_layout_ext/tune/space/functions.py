@@ -9,6 +9,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from ...ir.queries import blocks_in, nodes_in
+
 
 def bare(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Strip a function of all that does not change what it computes.
@@ -28,13 +30,8 @@ def bare(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _buffers(func: tirx.PrimFunc) -> list[Any]:
-    found = [param for param in func.params if hasattr(param, "shape")]
-
-    def look(block: Any) -> None:
-        found.extend(block.alloc_buffers)
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlock, look)])
-    return found
+    own = [buffer for block in blocks_in(func.body) for buffer in block.alloc_buffers]
+    return [param for param in func.params if hasattr(param, "shape")] + own
 
 
 def same_function(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
@@ -49,11 +46,5 @@ def digest_of(func: tirx.PrimFunc) -> str:
 
 def blocks_of(func: tirx.PrimFunc) -> list[tuple[Any, Any]]:
     """Blocks below the root, in order, with what realises them."""
-    found: list[tuple[Any, Any]] = []
-
-    def look(node: Any) -> None:
-        if node.block.name_hint != "root":
-            found.append((node, node.block))
-
-    tvm_ffi.structural_walk(func.body, [(s_tir.SBlockRealize, look)])
-    return found
+    nodes = nodes_in(func.body, s_tir.SBlockRealize)
+    return [(node, node.block) for node in nodes if node.block.name_hint != "root"]

@@ -16,6 +16,7 @@ from ... import te
 from ...checks import whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture
+from ...text import suggestion
 from .knobs import Config, Knob, Refusal
 
 
@@ -71,70 +72,38 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Operator:
-    """A computation with a schedule whose knobs the tuner turns.
+    """A computation with a schedule whose knobs the tuner turns."""
 
-    Attributes
-    ----------
-    name : str
-        As the command line spells it.
-    dims : tuple of str
-        Names of the shape's numbers, e.g. ``("M", "N", "K")``.
-    parallel : tuple of str
-        The dimensions that only add thread blocks, so that counting may shorten them.
-    dtypes : tuple of str
-        Element types the operator accepts.
-    knobs : tuple of Knob
-        What the schedule leaves open.
-    compute : callable
-        ``compute(shape, dtype)`` gives the tensors in the kernel's argument order, output last.
-    schedule : callable
-        ``schedule(tensors, config)`` gives a TE-style schedule, or a ``tvm.s_tir.Schedule``.
-    check : callable
-        ``check(shape, dtype, config, architecture)`` gives the rule that a candidate breaks,
-        or None if it is legal.
-    inputs : callable
-        ``inputs(shape, dtype, rng)`` draws the input arrays.
-    reference : callable
-        ``reference(*inputs)`` is what NumPy makes of them.
-    flops, traffic : callable
-        ``flops(shape)``: arithmetic operations; ``traffic(shape, dtype)``: bytes that must at
-        least move between device memory and chip.
-    tolerance : callable
-        ``tolerance(shape, dtype)``: how far from the reference is still right.
-    prune : callable, optional
-        ``prune(shape, dtype, config, architecture)`` gives the rule by which another candidate is
-        surely no worse, or None if this one is worth trying; illegal ones may be asked about.
-    fit : callable, optional
-        ``fit(shape, dtype, config, architecture)`` gives the knobs whose default depends on the
-        shape, for a configuration that gives all of them the value ``before``.
-    function : callable, optional
-        ``function(shape, dtype)`` gives the computation as a PrimFunc, where it does not come from
-        tensors; ``compute`` then gives its buffers, and ``schedule`` starts from it.
-    judged_late : bool
-        Whether a candidate is held against the GPU's limits once it is scheduled, as where
-        ``check`` does not know them from the configuration; one that its schedule refuses by a
-        ``LayoutExtError`` is then not legal, either.
-    off_tensor_cores : mapping of str to str
-        Products that are not put on tensor cores, by block, with the reason in one sentence.
-    """
-
-    name: str
-    dims: tuple[str, ...]
+    name: str  #: As the command line spells it
+    dims: tuple[str, ...]  #: Names of the shape's numbers, e.g. ``("M", "N", "K")``
+    #: The dimensions that only add thread blocks, so that counting may shorten them.
     parallel: tuple[str, ...]
-    dtypes: tuple[str, ...]
+    dtypes: tuple[str, ...]  #: Element types that it accepts
     knobs: tuple[Knob, ...]
+    #: The tensors in the kernel's argument order, output last.
     compute: Callable[[Shape, str], list[Any]]
+    #: Tensors and a configuration to a TE-style schedule, or a ``tvm.s_tir.Schedule``.
     schedule: Callable[[Sequence[Any], Config], Any]
+    #: The rule that a candidate breaks, or None if it is legal.
     check: Callable[[Shape, str, Config, Architecture], Refusal | None]
-    inputs: Callable[[Shape, str, np.random.Generator], list[np.ndarray]]
-    reference: Callable[..., np.ndarray]
+    inputs: Callable[[Shape, str, np.random.Generator], list[np.ndarray]]  #: Drawn at random
+    reference: Callable[..., np.ndarray]  #: What NumPy makes of them
     flops: Callable[[Shape], int]
+    #: Bytes that must at least move between device memory and chip.
     traffic: Callable[[Shape, str], int]
     tolerance: Callable[[Shape, str], Tolerance]
+    #: The rule by which another candidate is surely no worse, or None; also of illegal ones.
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
+    #: The computation as a PrimFunc, where it does not come from tensors; ``compute`` then gives
+    #: its buffers, and ``schedule`` starts from it.
     function: Callable[[Shape, str], Any] | None = None
+    #: The knobs whose default depends on the shape, for a configuration that gives all of them the
+    #: value ``before``.
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
+    #: Whether the GPU's limits are asked once a candidate is scheduled, as ``check`` does not know
+    #: them; one that its schedule refuses by a ``LayoutExtError`` is then not legal, either.
     judged_late: bool = False
+    #: Products that are not put on tensor cores, by block, with the reason in one sentence.
     off_tensor_cores: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -187,6 +156,7 @@ class Operator:
         if dtype not in self.dtypes:
             raise ScheduleError(
                 f"{self.name} has no dtype {dtype}; it has {', '.join(self.dtypes)}."
+                f"{suggestion(dtype, self.dtypes)}"
             )
         return dtype
 
@@ -227,7 +197,10 @@ def known_operators() -> list[str]:
 def find_operator(name: str) -> Operator:
     """Load an operator by name; ScheduleError, with a list of names, if there is none."""
     if name not in _LOADERS:
-        raise ScheduleError(f"Unknown operator {name!r}; known are {', '.join(known_operators())}.")
+        known = known_operators()
+        raise ScheduleError(
+            f"Unknown operator {name!r}; known are {', '.join(known)}.{suggestion(name, known)}"
+        )
     return _LOADERS[name]()
 
 

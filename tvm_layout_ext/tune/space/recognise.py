@@ -44,7 +44,8 @@ def recognise(func: tirx.PrimFunc, name: str) -> tuple[Operator, Shape, str] | N
 def _probe(name: str, dtype: str) -> tuple[tuple[tuple[int, int], ...], tuple[str, ...]]:
     """Where each dimension appears among the arguments, and the arguments' types."""
     operator = find_operator(name)
-    primes = _PROBES[: len(operator.dims)]
+    # Descending: of attention, heads of queries are no fewer than those of keys.
+    primes = _PROBES[: len(operator.dims)][::-1]
     try:
         tensors = operator.compute(primes, dtype)
     except (LayoutExtError, RuntimeError, ValueError):

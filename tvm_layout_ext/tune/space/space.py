@@ -17,7 +17,6 @@ from .operator import Operator
 
 
 def _products(knobs: Sequence[Knob]) -> Iterator[dict[str, Any]]:
-    """All combinations of the knobs' values."""
     names = [knob.name for knob in knobs]
     for values in itertools.product(*(knob.values for knob in knobs)):
         yield dict(zip(names, values, strict=True))

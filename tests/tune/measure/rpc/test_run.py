@@ -276,6 +276,9 @@ def test_problem_is_sent_once_a_server(
 def test_winner_is_verified_and_finalists_take_turns_on_one_server(
     farm: Farm, runner: RpcRunner, shelf: Shelf
 ) -> None:
+    for slot in runner._slots:
+        # Of two clients either may hold the session with the one server that is left.
+        slot.renew()
     wrong = runner.verify(shelf.artifact("one wrong"), "cpu")
     assert (wrong.error or "").startswith("WrongResultError")
     artifacts = [shelf.artifact("right"), shelf.artifact("slow")]

@@ -145,12 +145,10 @@ class _Compiler:
 
     @classmethod
     def start(cls, arch: str) -> None:
-        """Forget the last candidate."""
         cls.arch, cls.code, cls.error = arch, None, None
 
     @classmethod
     def compile(cls, source: str) -> bytes:
-        """TVM's callback."""
         try:
             cls.code = machine_code(source, cls.arch)
         except LayoutExtError as error:

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ....errors import ScheduleError
-from ....ir.queries import loads_in, uses
+from ....ir.queries import loads_in, nodes_in, uses
 from ...space.functions import blocks_of
 from ...space.operator import Tolerance
 from .rows import MOST, Rows, choose_rows, guarded, stores_in
@@ -82,30 +82,17 @@ def _draw_one(
 def _index_limits(func: tirx.PrimFunc) -> dict[str, int]:
     """Of each buffer whose elements are indices, the smallest extent that they index."""
     limits: dict[str, int] = {}
-
-    def look(indices: Sequence[Any], shape: Sequence[Any]) -> None:
-        for index, extent in zip(indices, shape, strict=True):
+    for one in nodes_in(func.body, tvm.ir.TensorLoad, tirx.BufferStore):
+        buffer = one.buffer if isinstance(one, tirx.BufferStore) else one.source
+        for index, extent in zip(one.indices, buffer.shape, strict=True):
             for load in loads_in(index):
                 name, most = load.source.name, int(extent)
                 limits[name] = min(limits.get(name, most), most)
-
-    tvm_ffi.structural_walk(
-        func.body,
-        [
-            (tvm.ir.TensorLoad, lambda one: look(one.indices, one.source.shape)),
-            (tirx.BufferStore, lambda one: look(one.indices, one.buffer.shape)),
-        ],
-    )
     return limits
 
 
 def _calls(node: Any) -> set[str]:
-    """Names of the operators that are called."""
-    found: set[str] = set()
-    tvm_ffi.structural_walk(
-        node, [(tvm.ir.Call, lambda call: found.add(getattr(call.op, "name", "")))]
-    )
-    return found
+    return {getattr(call.op, "name", "") for call in nodes_in(node, tvm.ir.Call)}
 
 
 @dataclass(frozen=True)
@@ -322,7 +309,6 @@ def count_flops(func: tirx.PrimFunc) -> int:
     for _, block in blocks_of(func):
         iterations = math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)
         for store in stores_in(block):
-            found: list[Any] = []
-            tvm_ffi.structural_walk(store.value, [(kind, found.append) for kind in _ARITHMETIC])
+            found = nodes_in(store.value, *_ARITHMETIC)
             total += iterations * sum("float" in str(node.ty.dtype) for node in found)
     return total

@@ -15,7 +15,8 @@ import numpy as np
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.queries import loads_in, uses
+from ....ir.queries import loads_in, nodes_in, uses
+from ....ir.rebuild import loop_with
 
 #: Iterations of blocks that a CPU makes in half a second.
 MOST = 1 << 28
@@ -96,9 +97,7 @@ def _axis_of(access: Any, var: Any) -> int | None:
 
 def stores_in(block: Any) -> list[Any]:
     """Stores of a block, without that of its initial value."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(block.body, [(tirx.BufferStore, found.append)])
-    return found
+    return nodes_in(block.body, tirx.BufferStore)
 
 
 def guarded(func: tirx.PrimFunc, loops: Sequence[Any], extent: int) -> tirx.PrimFunc:
@@ -110,11 +109,7 @@ def guarded(func: tirx.PrimFunc, loops: Sequence[Any], extent: int) -> tirx.Prim
         if loop.loop_var.__chandle__() not in inside:
             return loop
         wanted = mask[loop.loop_var] != tirx.IntImm("int8", 0)
-        body = tirx.IfThenElse(wanted, loop.body, None)
-        return tirx.For(
-            loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding,
-            loop.annotations,
-        )  # fmt: skip
+        return loop_with(loop, body=tirx.IfThenElse(wanted, loop.body, None))
 
     body = tvm_ffi.structural_map(func.body, [(tirx.For, guard)], order="post")
     made = tirx.PrimFunc([mask, *func.params], body, func.ret_type)

@@ -1,7 +1,6 @@
 """What a client process does for the RPC runner: it holds one session with one server.
 
-A session that breaks may end the process that uses it; so these functions run in a
-:class:`.worker.Worker`, which is replaced then.
+It runs in a :class:`.worker.Worker`: a session that breaks may end the process that uses it.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ class Gpu(NamedTuple):
 
 
 class _There:
-    """The process's session."""
-
     session: ClassVar[rpc.RPCSession | None] = None
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
     gpu: ClassVar[Gpu | None] = None
@@ -63,7 +60,6 @@ class _There:
 
     @classmethod
     def alive(cls) -> bool:
-        """Whether the session answers."""
         try:
             cls.functions["holds"]("0" * 32)
         except Exception:
@@ -78,7 +74,6 @@ class _There:
 
     @classmethod
     def open(cls, host: str, port: int, match: str) -> Gpu:
-        """Open a session with a server that the tracker gave."""
         try:
             session = rpc.connect(host, port, behind(match))
         except (OSError, RuntimeError) as error:

@@ -53,8 +53,6 @@ def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
 
 @dataclass
 class _Fleet:
-    """What the slots of a run share."""
-
     tracker: Tracker
     architecture: Architecture
     #: Name of the first server's GPU.
@@ -76,8 +74,6 @@ class _Fleet:
 
 
 class _Client(WorkerSlot):
-    """A client process with a session at one server."""
-
     def __init__(self, log: Path, fleet: _Fleet) -> None:
         super().__init__(log)
         self.fleet = fleet

@@ -56,14 +56,11 @@ class _Standby:
 
 
 class _Sessions:
-    """Serves one session after another."""
-
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.next = _Standby(folder)
 
     def serve(self, connection: socket.socket, address: Any) -> None:
-        """Serve a session to its end, however it ends."""
         standby = self.next
         # The client must see the end of the session's process, not of this copy.
         with connection:

@@ -97,7 +97,6 @@ class _Connection(rpc.TrackerSession):
     """TVM's connection, with a request that can be waited for in steps."""
 
     def ask(self, key: str) -> None:
-        """Queue for a server."""
         base.sendjson(self._sock, [base.TrackerCode.REQUEST, key, "", 1])
 
     def answer(self, seconds: float) -> Free | None:

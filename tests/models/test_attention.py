@@ -1,0 +1,79 @@
+"""Attention in models of Relax: gathered into one function, scheduled as one kernel, and right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.frontend import nn
+
+from tests.models.running import check, fused, scheduled
+
+
+class _Heads(nn.Module):  # type: ignore[misc]
+    """Attention of ``heads`` by matmul and softmax; ``form`` says how keys are hidden."""
+
+    def __init__(self, heads: int, kept: int, form: str) -> None:
+        self.heads, self.kept, self.form = heads, kept, form
+
+    def forward(self, q: nn.Tensor, k: nn.Tensor, v: nn.Tensor, more: nn.Tensor) -> nn.Tensor:
+        op = nn.op
+        rows, size = q.shape[1], q.shape[3]
+        q, k, v = (op.permute_dims(one, (0, 2, 1, 3)) for one in (q, k, v))
+        k, v = (op.repeat(one, self.heads // self.kept, axis=1) for one in (k, v))
+        scores = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2))) * size**-0.5
+        if self.form == "causal":
+            hidden = op.full((rows, rows), -60000.0, "float16")
+            scores = scores + op.triu(hidden, diagonal=1)
+        elif self.form == "bias":
+            scores = scores + more
+        mixed = op.matmul(op.softmax(scores, axis=-1), v)
+        return op.permute_dims(mixed, (0, 2, 1, 3))
+
+
+def model(heads: int, kept: int, rows: int, size: int, form: str, dtype: str) -> tvm.IRModule:
+    def spec(*shape: int) -> Any:
+        return nn.spec.Tensor(shape, dtype)
+
+    inputs = {
+        "q": spec(1, rows, heads, size),
+        "k": spec(1, rows, kept, size),
+        "v": spec(1, rows, kept, size),
+        "more": spec(1, 1, rows, rows),
+    }
+    mod, _ = _Heads(heads, kept, form).export_tvm({"forward": inputs})
+    return mod
+
+
+@pytest.mark.parametrize(
+    ("form", "kept", "dtype"),
+    [("plain", 2, "float16"), ("causal", 1, "float16"), ("bias", 2, "bfloat16")],
+)
+def test_products_and_softmax_become_one_kernel(form: str, kept: int, dtype: str) -> None:
+    functions = scheduled(model(2, kept, 72, 64, form, dtype))
+    (one,) = functions
+    assert one.choice.rule == "attention"
+    check(one)
+
+
+def test_the_operator_of_relax_is_attention_too() -> None:
+    builder = relax.BlockBuilder()
+    kind = relax.TensorType((1, 70, 2, 64), "float16")
+    q, k, v = (relax.Var(name, kind) for name in "qkv")
+    with builder.function("main", [q, k, v]):
+        with builder.dataflow():
+            call = relax.op.nn.attention(q, k, v, causal_mask="TopLeft")
+            out = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(out)
+    (one,) = scheduled(builder.get())
+    assert one.choice.rule == "attention"
+    check(one)
+
+
+def test_heads_without_a_kernel_stay_products(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tvm_layout_ext"):
+        names = {gv.name_hint for gv in fused(model(2, 2, 72, 32, "plain", "float16")).functions}
+    assert not any(name.startswith("attention") for name in names)
+    assert "Attention stays products and a softmax: Heads of 32" in caplog.text

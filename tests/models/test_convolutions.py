@@ -1,0 +1,88 @@
+"""Convolutions of every kind through the pipeline, beside TVM's CPU code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax
+
+from tests.models.running import check, fused, scheduled
+
+Shape = tuple[int, ...]
+HALF = "float16"
+
+
+def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) -> tvm.IRModule:
+    """A convolution, a bias and a ReLU."""
+    channels = weight[-1 if attrs.get("kernel_layout") == "HWIO" else 0]
+    bias = (1, channels, 1, 1) if "data_layout" not in attrs else (channels,)
+    params = [
+        relax.Var(name, relax.TensorType(shape, dtype))
+        for name, shape in (("x", image), ("w", weight), ("b", bias))
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit(relax.op.nn.conv2d(*params[:2], **attrs))
+            out = builder.emit(relax.op.add(out, params[2]))
+            out = builder.emit_output(relax.op.nn.relu(out))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize(
+    ("rule", "image", "weight", "attrs"),
+    [
+        ("tensor cores", (1, 16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
+        ("tensor cores", (2, 8, 9, 6), (8, 8, 3, 3), {"padding": [1, 0, 2, 1], "strides": 2}),
+        ("tensor cores", (1, 16, 9, 9), (8, 16, 3, 3), {"padding": 2, "dilation": 2}),
+        ("tensor cores", (1, 3, 9, 9), (16, 3, 7, 7), {"padding": 3, "strides": 2}),
+        ("tensor cores", (1, 12, 5, 5), (20, 12, 3, 3), {}),
+        ("warpgroups", (2, 64, 7, 9), (72, 64, 1, 1), {}),
+        ("tensor cores", (2, 64, 7, 9), (72, 64, 1, 1), {"strides": 2}),
+        (
+            "tensor cores",
+            (1, 6, 7, 16),
+            (3, 3, 16, 8),
+            {"padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO"},
+        ),
+        ("sums", (1, 16, 9, 9), (16, 1, 3, 3), {"padding": 1, "groups": 16}),
+        ("sums", (1, 16, 9, 9), (16, 4, 3, 3), {"padding": 1, "groups": 4}),
+    ],
+)
+def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
+    *rest, one = sorted(scheduled(convolution(image, weight, **attrs)), key=lambda f: len(f.name))
+    assert one.choice.rule in ({"rows", "blocks"} if rule == "sums" else {rule}), one.choice.text
+    check(one)
+    assert {other.choice.rule for other in rest} <= {"blocks"}
+
+
+def test_bfloat16_is_taken_and_float32_keeps_its_bits() -> None:
+    sizes = (1, 16, 5, 5), (16, 16, 3, 3)
+    *_, narrow = scheduled(convolution(*sizes, "bfloat16", padding=1))
+    check(narrow)
+    names = {one.name for one in scheduled(convolution(*sizes, "float32", padding=1))}
+    assert not any("transpose" in name for name in names)
+
+
+def test_a_chain_is_permuted_at_its_ends_only() -> None:
+    first = convolution((1, 16, 6, 6), (16, 16, 3, 3), padding=1)
+    chain = relax.BlockBuilder()
+    params = [
+        relax.Var(name, relax.TensorType(shape, HALF))
+        for name, shape in (("x", (1, 16, 6, 6)), ("w", (16, 16, 3, 3)))
+    ]
+    with chain.function("main", params):
+        with chain.dataflow():
+            out = params[0]
+            for _ in range(3):
+                out = chain.emit(relax.op.nn.conv2d(out, params[1], padding=1))
+                out = chain.emit(relax.op.nn.relu(out))
+            out = chain.emit_output(relax.op.add(out, params[0]))
+        chain.emit_func_output(out)
+    calls = str(fused(chain.get())["main"]).count("R.call_tir(")
+    # Image and weight in, three convolutions, the result out.
+    assert calls == 6
+    assert "reshape" not in {gv.name_hint for gv in fused(first).functions}

@@ -1,0 +1,69 @@
+"""Products of float32 keep all bits, by threads, of any layout, batch and size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax
+
+from tests.models.running import check, scheduled
+from tvm_layout_ext.models import on_threads
+from tvm_layout_ext.models.on_threads import TILES, fitting
+
+Shape = tuple[int, ...]
+
+
+def product(a: Shape, b: Shape, turned: bool = False, turned_a: bool = False) -> tvm.IRModule:
+    """A product, a bias and a ReLU; operands may be stored the other way round."""
+    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("a", a), ("b", b))]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            left, right = params
+            if turned_a:
+                left = builder.emit(relax.op.permute_dims(left, [*range(len(a) - 2), -1, -2]))
+            if turned:
+                right = builder.emit(relax.op.permute_dims(right, [*range(len(b) - 2), -1, -2]))
+            out = builder.emit(relax.op.matmul(left, right))
+            out = builder.emit_output(relax.op.nn.relu(out))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "turns"),
+    [
+        ((40, 36), (36, 28), {}),
+        ((40, 33), (25, 33), {"turned": True}),
+        ((3, 17, 20), (3, 20, 9), {}),
+        ((2, 19, 24), (24, 30), {}),
+        ((2, 3, 8, 20), (2, 1, 20, 12), {}),
+        ((36, 40), (36, 64), {"turned_a": True}),
+    ],
+)
+def test_a_product_is_right(a: Shape, b: Shape, turns: dict[str, Any]) -> None:
+    found = [one for one in scheduled(product(a, b, **turns)) if "matmul" in one.name]
+    for one in found:
+        assert one.choice.rule == "threads", one.choice.text
+        check(one)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("slices", [1, 2])
+def test_every_tile_is_right(tile: Any, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_threads, "fitting", lambda _: (tile, slices))
+    (one,) = scheduled(product((70, 50), (50, 44)))
+    assert f"tiles of {tile.rows}x{tile.columns}, {slices} slices" in one.choice.text
+    check(one)
+
+
+def test_k_is_cut_where_tiles_are_few() -> None:
+    class Narrow:
+        sizes, extents, batch = (512, 784, 4096), (512, 784, 4096), ()
+
+    tile, slices = fitting(Narrow())  # type: ignore[arg-type]
+    # 28 tiles of 128x128 would leave a hundred multiprocessors idle.
+    blocks = -(-512 // tile.rows) * -(-784 // tile.columns) * slices
+    assert blocks >= 100

@@ -1,0 +1,87 @@
+"""What results print in a prompt, at most ten lines, and show in a notebook."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.report.test_explain import make_transpose
+from tvm_layout_ext.report.explain import explain
+from tvm_layout_ext.simulation import simulate
+from tvm_layout_ext.tune.apply.module import ModuleResult
+from tvm_layout_ext.tune.search.tune import Result, tune
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    log = tmp_path_factory.mktemp("log")
+    return tune(
+        "transpose", shape=(256, 256), dtype="float32", trials=3, runner="simulate", log=log,
+        progress=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shown(result: Result) -> dict[str, Any]:
+    s, args = make_transpose(0)
+    a = np.zeros((64, 64), "float32")
+    return {
+        "explanation": explain(s, args),
+        "report": simulate(s, a, None, args=args),
+        "record": result.best,
+        "result": result,
+        "module": ModuleResult("log", {f"f{n}": result for n in range(50)}, {"g": "why<not>"}),
+        "schedule": s,
+        "layout": tlx.layout.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]),
+        "shared": tlx.layout.SwizzledSharedLayout(1, 1, 4, [1, 0]),
+    }
+
+
+NAMES = ["explanation", "report", "record", "result", "module", "schedule", "layout", "shared"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_shows_ten_lines_at_most(shown: dict[str, Any], name: str) -> None:
+    text = repr(shown[name])
+    assert len(text.split("\n")) <= 10
+    assert max(map(len, text.split("\n"))) < 400
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "record"])
+def test_a_notebook_shows_html_that_is_closed(shown: dict[str, Any], name: str) -> None:
+    html = shown[name]._repr_html_()
+    open_tags: list[str] = []
+
+    class Check(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            open_tags.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert open_tags.pop() == tag
+
+    Check().feed(html)
+    assert open_tags == []
+    assert len(html) > 100
+
+
+def test_what_is_shown_says_what_matters(shown: dict[str, Any], result: Result) -> None:
+    assert "3,968 bank conflicts" in repr(shown["explanation"])
+    assert "outputs B (64, 64)" in repr(shown["report"])
+    assert repr(shown["module"]).endswith("and 44 more")
+    assert "why&lt;not&gt;" in shown["module"]._repr_html_()
+    assert result.best is not None
+    assert result.best.id in repr(result)
+    assert "Limit: " in shown["explanation"]._repr_html_()
+
+
+def test_accesses_that_differ_in_their_line_are_one_row() -> None:
+    s, args = make_transpose(1)
+    report = simulate(s, np.zeros((64, 64), "float32"), None, args=args)
+    twice = [report.accesses[0], report.accesses[0], *report.accesses[1:]]
+    report.accesses = twice
+    assert len(report.table()[1]) == 4
+    assert int(report.table()[1][0][4]) == 2 * twice[0].requests

@@ -1,0 +1,30 @@
+"""Ctrl-C while the command line is still loading ends it without a traceback.
+
+Loading takes a second, most of it TVM's. Imported first of all; as a library, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+#: Exit code of an interrupted command.
+INTERRUPTED = 130
+
+
+def is_command_line(argv: list[str]) -> bool:
+    """Whether Python was started as ``tvm-layout`` or ``python -m tvm_layout_ext``."""
+    words = argv[1:]
+    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
+    return module == ["tvm_layout_ext"] or Path(next(iter(words), "")).name == "tvm-layout"
+
+
+def _leave(*_: Any) -> None:
+    os._exit(INTERRUPTED)
+
+
+if is_command_line(sys.orig_argv):
+    signal.signal(signal.SIGINT, _leave)

@@ -1,0 +1,234 @@
+"""Products, the softmax between them, and what only moves their operands become one function."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+
+from ..analysis.attention import read_attention
+from ..errors import ScheduleError
+from ..gpu.hardware import architecture
+from ..transform.attention.plan import fit_attention
+
+_log = logging.getLogger("tvm_layout_ext")
+#: What moves elements, or scales them, so that the kernel reads them in place.
+_MOVES = ("permute_dims", "reshape", "strided_slice", "repeat", "expand_dims", "squeeze")
+#: What makes tensors of nothing, and is folded into conditions.
+_MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to")
+#: What may stand between scores and weights.
+_BETWEEN = (
+    *("astype", "multiply", "divide", "add", "subtract", "where", "triu", "tril", "reshape"),
+    *("nn.softmax", "exp", "max", "sum"),
+)
+#: What may follow the second product, if nobody else reads it.
+_BEHIND = ("astype", "permute_dims")
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.GatherAttention")
+class GatherAttention:
+    """Call one function for each attention of which there is a kernel on the target.
+
+    It has both products, what is between them, permutations, slices and repetitions of Q, K and V,
+    and casts and permutations of the result. Where there is no kernel the operators stay, and a
+    sentence is logged.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        target = Target.current(allow_none=True)
+        arch = str(target.attrs["arch"]) if target is not None and "arch" in target.attrs else ""
+        if arch != "sm_90a":
+            return mod
+        found = {}
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                found[gv] = [made for one in _groups(func) if (made := _made(one)) is not None]
+        if not any(found.values()):
+            return mod
+        one = _Call(mod)
+        for gv, groups in found.items():
+            one.groups = groups
+            one.builder_.update_func(gv, one.visit_expr(mod[gv]))
+        return relax.transform.DeadCodeElimination()(one.builder_.get())
+
+
+@dataclass
+class _Group:
+    """Bindings that are an attention, in order, and the variable of its result."""
+
+    bindings: list[tuple[Any, Any]]
+    result: Any
+    inputs: list[Any] = field(default_factory=list)
+
+    def function(self) -> tirx.PrimFunc:
+        """The bindings as one function of TIR."""
+        builder = relax.BlockBuilder()
+        params = [relax.Var(f"in_{i}", one.ty) for i, one in enumerate(self.inputs)]
+        values = list(zip(self.inputs, params, strict=True))
+        with builder.function("attention", params, {"Primitive": 1}, private=True):
+            with builder.dataflow():
+                for var, call in self.bindings:
+                    given = [_replaced(one, values) for one in call.args]
+                    again = relax.Call(call.op, given, call.attrs, call.ty_args)
+                    values.append((var, builder.emit(again)))
+                out = builder.emit_output(values[-1][1])
+            builder.emit_func_output(out)
+        mod = builder.get()
+        (gv,) = mod.get_global_vars()
+        outer = [relax.Var(f"in_{i}", one.ty) for i, one in enumerate(self.inputs)]
+        with builder.function("main", outer):
+            builder.emit_func_output(builder.emit(relax.Call(gv, outer)))
+        mod = relax.transform.FuseTIR()(relax.transform.LegalizeOps()(builder.get()))
+        (func,) = (one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc))
+        return func
+
+
+def _replaced(value: Any, values: list[tuple[Any, Any]]) -> Any:
+    return next((new for old, new in reversed(values) if old.same_as(value)), value)
+
+
+def _name(value: Any) -> str:
+    """Name of an operator that is called, without its family."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+        return ""
+    return str(value.op.name).removeprefix("relax.")
+
+
+@dataclass
+class _Reader:
+    """The bindings of a function, and who uses each."""
+
+    bound: dict[Any, Any]
+    order: list[Any]
+    users: dict[Any, list[Any]]
+
+    @classmethod
+    def of(cls, func: relax.Function) -> _Reader:
+        bound: dict[Any, Any] = {}
+        users: dict[Any, list[Any]] = {}
+        order = []
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                bound[binding.var] = binding.value
+                order.append(binding.var)
+                for used in relax.analysis.free_vars(binding.value):
+                    users.setdefault(used, []).append(binding.var)
+        for used in relax.analysis.free_vars(func.body.body):
+            users.setdefault(used, []).append(None)
+        return cls(bound, order, users)
+
+    def call(self, var: Any) -> Any:
+        return self.bound.get(var) if isinstance(var, relax.Var) else None
+
+    def scores(self, var: Any, path: set[Any]) -> set[Any]:
+        """Products that a value is computed from; adds what is between to ``path``."""
+        call = self.call(var)
+        if _name(call) == "matmul":
+            return {var}
+        if _name(call) not in _BETWEEN:
+            return set()
+        found = set().union(*(self.scores(one, path) for one in call.args))
+        if found:
+            path.add(var)
+        return found
+
+    def before(self, var: Any, names: tuple[str, ...]) -> Iterator[Any]:
+        """A value and what it is made from by some operators alone."""
+        call = self.call(var)
+        if _name(call) in names:
+            yield var
+            for one in call.args:
+                yield from self.before(one, names)
+
+    def is_made(self, var: Any) -> bool:
+        """Whether a value depends on no input."""
+        call = self.call(var)
+        if call is None:
+            return not isinstance(var, relax.Var)
+        return _name(call) in _MADE and all(self.is_made(one) for one in call.args)
+
+
+def _groups(func: relax.Function) -> Iterator[_Group]:
+    if not isinstance(func.body, relax.SeqExpr):
+        return
+    reader = _Reader.of(func)
+    for var in reader.order:
+        if _name(reader.bound[var]) == "matmul" and (found := _group(reader, var)) is not None:
+            yield found
+
+
+def _group(reader: _Reader, mean: Any) -> _Group | None:
+    """The attention whose second product this is."""
+    weights, values = reader.bound[mean].args
+    path: set[Any] = set()
+    scores = reader.scores(weights, path)
+    names = {_name(reader.bound[one]) for one in path}
+    if len(scores) != 1 or not names & {"nn.softmax", "exp"}:
+        return None
+    (product,) = scores
+    inside = {*path, product, mean}
+    if any(user not in inside for one in (*path, product) for user in reader.users[one]):
+        return None
+    for one in path:
+        for side in reader.bound[one].args:
+            if side not in inside and reader.is_made(side):
+                inside.update(reader.before(side, _MADE))
+    for side in (*reader.bound[product].args, values):
+        inside.update(reader.before(side, _MOVES))
+    last = mean
+    while len(after := reader.users.get(last, [])) == 1 and _name(reader.call(after[0])) in _BEHIND:
+        last = after[0]
+        inside.add(last)
+    bindings = [(var, reader.bound[var]) for var in reader.order if var in inside]
+    inputs: list[Any] = []
+    for _, call in bindings:
+        for one in call.args:
+            given = one not in inside if isinstance(one, relax.Var) else _is_tensor(one)
+            if given and not any(one.same_as(other) for other in inputs):
+                inputs.append(one)
+    if not all(_is_known(one.ty) for one in (*inputs, *inside)):
+        return None
+    return _Group(bindings, last, inputs)
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether a tensor has a known size."""
+    values = getattr(getattr(kind, "shape", None), "values", None)
+    return values is not None and all(isinstance(one, tirx.IntImm) for one in values)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, tvm.ir.Constant) and getattr(value.ty, "ndim", 0) > 0
+
+
+def _made(group: _Group) -> tuple[_Group, tirx.PrimFunc] | None:
+    """The group and its function, if there is a kernel of it."""
+    try:
+        func = group.function()
+        fit_attention(read_attention(func), architecture("sm_90a"))
+    except ScheduleError as refused:
+        _log.info("Attention stays products and a softmax: %s", refused)
+        return None
+    return group, func
+
+
+@mutator
+class _Call(PyExprMutator):
+    """Puts calls into the places of results."""
+
+    groups: Sequence[tuple[_Group, tirx.PrimFunc]] = ()
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        for group, func in self.groups:
+            if call.same_as(group.bindings[-1][1]):
+                given = [self.visit_expr(one) for one in group.inputs]
+                gv = self.builder_.add_func(func, "attention")
+                return relax.call_tir(gv, relax.Tuple(given), group.result.ty)
+        return super().visit_call_(call)

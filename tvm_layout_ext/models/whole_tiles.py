@@ -1,0 +1,174 @@
+"""Products with symbolic sizes: scheduled as if these were whole tiles, and guarded at the ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir import SBlockRealize
+
+from ..errors import ScheduleError
+from ..ir import ops
+from ..ir.conditions import conjuncts
+from ..ir.queries import is_among, loads_in, substitute, uses, variables
+from ..ir.rebuild import block_with, realize_with, sequence
+from ..tune.space.functions import blocks_of
+from ..tune.space.off_tensor_cores import is_product
+
+#: Rows, columns and terms of a tile.
+TILE = 64
+#: The largest index, less the rows that fill a tile up.
+_MOST = (1 << 31) - (1 << 24)
+
+
+@dataclass(frozen=True)
+class WholeTiles:
+    """A function all of whose symbolic sizes are tiles, and the way back.
+
+    Attributes
+    ----------
+    original : PrimFunc
+    func : PrimFunc
+        The same with ``TILE * tiles`` in the place of each variable of ``counts``.
+    counts : tuple of pairs of Var
+        Symbolic sizes, each with the variable that counts its tiles.
+    """
+
+    original: tirx.PrimFunc
+    func: tirx.PrimFunc
+    counts: tuple[tuple[Any, Any], ...]
+
+    def schedule(self, scheduled: s_tir.Schedule) -> s_tir.Schedule:
+        """The schedule of a function with its own sizes again."""
+        mod = tvm.IRModule({"main": self._restored(scheduled.mod["main"])})
+        return s_tir.Schedule(mod, debug_mask="none")
+
+    def _restored(self, scheduled: tirx.PrimFunc) -> tirx.PrimFunc:
+        """The scheduled function with its own sizes again.
+
+        What lies beyond a parameter's end is read as zero and not stored. Indices have 32 bits, so
+        that a call with more elements is refused on the host.
+        """
+        ends = {count: (n + TILE - 1) // TILE for n, count in self.counts}
+        body = tvm_ffi.structural_map(
+            scheduled.body, [(SBlockRealize, self._without_ends)], order="post"
+        )
+        whole = substitute(scheduled.with_body(body), ends)
+        params = self.original.params
+        rules = _Guards(dict(zip((p.__chandle__() for p in whole.params), params, strict=True)))
+        body = tvm_ffi.structural_map(whole.body, rules.table(), order="post")
+        few = (tirx.call_intrin("bool", ops.ASSUME, one) for one in _few(params))
+        root = block_with(body.block, body=sequence([*map(tirx.Evaluate, few), body.block.body]))
+        return tirx.PrimFunc(
+            params, realize_with(body, root), scheduled.ret_type, attrs=self.original.attrs
+        )
+
+    def _without_ends(self, node: Any) -> Any:
+        """A block without conditions on how many tiles there are, which loops have already."""
+        counts = [count for _, count in self.counts]
+        kept = [
+            one
+            for one in conjuncts(node.predicate)
+            if not any(is_among(count, variables(one)) for count in counts)
+        ]
+        condition = tirx.all(*kept) if kept else tirx.const(True, "bool")
+        return SBlockRealize(node.iter_values, condition, node.block)
+
+
+@dataclass(frozen=True)
+class _Guards:
+    """Accesses of parameters with their own sizes, by the handles of those of whole tiles."""
+
+    own: dict[int, Any]
+
+    def table(self) -> list[tuple[type, Any]]:
+        return [
+            (tvm.ir.TensorLoad, self.load),
+            (tirx.BufferStore, self.store),
+            (tvm.ir.TensorRegion, self.region),
+        ]
+
+    def load(self, node: Any) -> Any:
+        param = self.own.get(node.source.__chandle__())
+        if param is None:
+            return node
+        found = tirx.BufferLoad(param, list(node.indices))
+        inside = _inside(param, node.indices)
+        if inside is None:
+            return found
+        return tirx.if_then_else(inside, found, tirx.const(0, str(param.dtype)))
+
+    def store(self, node: Any) -> Any:
+        param = self.own.get(node.buffer.__chandle__())
+        if param is None:
+            return node
+        found = tirx.BufferStore(param, node.value, list(node.indices))
+        inside = _inside(param, node.indices)
+        return found if inside is None else tirx.IfThenElse(inside, found, None)
+
+    def region(self, node: Any) -> Any:
+        param = self.own.get(node.source.__chandle__())
+        return node if param is None else tirx.BufferRegion(param, list(node.region))
+
+
+def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
+    """Let symbolic rows, columns and terms be whole tiles; None where nothing is symbolic.
+
+    A batch may have any size, for it is never cut.
+
+    Raises
+    ------
+    ScheduleError
+        If one of them is more than a variable.
+    """
+    extents = [extent for param in func.params for extent in getattr(param, "shape", ())]
+    if all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return None
+    sizes: list[Any] = []
+    for extent in (extent for _, block in blocks_of(func) for extent in _cut(block)):
+        if not isinstance(extent, tirx.Var):
+            raise ScheduleError(
+                f"A product has {extent} iterations; a number or a variable can be cut into tiles."
+            )
+        if not is_among(extent, sizes):
+            sizes.append(extent)
+    counts = tuple((n, tirx.Var(f"{n.name}_tiles", str(n.ty.dtype))) for n in sizes)
+    return WholeTiles(func, substitute(func, {n: count * TILE for n, count in counts}), counts)
+
+
+def _cut(block: Any) -> list[Any]:
+    """Symbolic extents of a product that are none of its batch's."""
+    if not is_product(block):
+        return []
+    accesses = [one.indices for one in loads_in(block.body.value)]
+
+    def is_batch(var: Any) -> bool:
+        return all(any(uses(index, var) for index in indices) for indices in accesses)
+
+    axes = [one for one in block.iter_vars if not isinstance(one.dom.extent, tirx.IntImm)]
+    return [one.dom.extent for one in axes if not is_batch(one.var)]
+
+
+def _inside(param: Any, indices: Any) -> Any:
+    """Whether indices lie inside of a parameter, as far as its extents are symbolic."""
+    pairs = zip(indices, param.shape, strict=True)
+    found = [index < extent for index, extent in pairs if not isinstance(extent, tirx.IntImm)]
+    return tirx.all(*found) if found else None
+
+
+def _few(params: Any) -> list[Any]:
+    """Conditions by which no index of a parameter needs more than 32 bits."""
+    found = []
+    for param in params:
+        shape = getattr(param, "shape", ())
+        sizes = [extent for extent in shape if not isinstance(extent, tirx.IntImm)]
+        if sizes:
+            most: Any = _MOST // prod(int(n) for n in shape if isinstance(n, tirx.IntImm))
+            for other in sizes[1:]:
+                most = most // tirx.max(other, 1)
+            found.append(sizes[0] <= most)
+    return found

@@ -1,0 +1,59 @@
+"""The device functions as printed, with what each line asks of memory beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..simulate.report import AccessCounts, Report
+
+#: Lines of a listing that is printed whole.
+_WHOLE = 60
+_HEADS = ("line", "sectors (least)", "wavefronts (least)")
+_WIDTHS = (4, 17, 18)
+
+
+def listing(report: Report, *, is_whole: bool = True) -> str:
+    """Number the lines, and count sectors and wavefronts of the blocks that were run.
+
+    A long listing that is not to be whole has the lines that access memory, and dots for others.
+    """
+    by_line: dict[int, list[AccessCounts]] = {}
+    for access in report.accesses:
+        if access.scope in ("global", "shared", "shared.dyn"):
+            by_line.setdefault(access.site.line, []).append(access)
+    script = report.script.split("\n")
+    is_whole = is_whole or len(script) <= _WHOLE
+    return "\n".join(_lines(script, by_line, is_whole=is_whole))
+
+
+def _lines(
+    script: list[str], by_line: dict[int, list[AccessCounts]], *, is_whole: bool
+) -> Iterator[str]:
+    yield _row(*_HEADS, "")
+    is_cut = False
+    for number, text in enumerate(script, 1):
+        found = by_line.get(number, [])
+        if not is_whole and not found:
+            if not is_cut:
+                yield _row("...", "", "", "")
+            is_cut = True
+            continue
+        is_cut = False
+        yield _row(str(number), _sectors(found), _wavefronts(found), text)
+
+
+def _row(*cells: str) -> str:
+    *counts, text = cells
+    heads = "  ".join(cell.rjust(width) for cell, width in zip(counts, _WIDTHS, strict=True))
+    return f"{heads}  {text}".rstrip()
+
+
+def _sectors(found: list[AccessCounts]) -> str:
+    least = sum(a.ideal_sectors for a in found)
+    return f"{sum(a.sectors for a in found):,} ({least:,})" if least else ""
+
+
+def _wavefronts(found: list[AccessCounts]) -> str:
+    total = sum(a.wavefronts for a in found)
+    least = total - sum(a.bank_conflicts for a in found)
+    return f"{total:,} ({least:,})" if total else ""
