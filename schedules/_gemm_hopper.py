@@ -20,6 +20,7 @@ from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTE
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
+from tvm_layout_ext.schedule.composed.by_warpgroups import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
@@ -77,18 +78,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         for copy in cut.copies:
             sch.compute_inline(copy)
         _split_k.add_up(sch, cut.sum)
-    warpgroups = _consumers(rows)
-    m, warpgroup, piece = sch.split(tc.m, [None, warpgroups, rows // WARPGROUP_ROWS // warpgroups])
-    sch.reorder(*tc.batch, m, tc.n, warpgroup, tc.k, piece)
-    if tc.batch:
-        sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
-    sch.rasterize(m, tc.n, int(config["group"]))
-    sch.persistent(m)
-    for operand in (tc.a, tc.b):
-        sch.compute_at(operand, tc.k)
-    sch.pipeline(tc.k, _stages(tile, tc.b_k_major), async_copy="tma")
-    sch.specialize_warps(warpgroup)
-    sch.reverse_compute_at(tc.result, tc.n)
+    by_warpgroups(sch, tc, rows, _stages(tile, tc.b_k_major), int(config["group"]))
 
 
 def _is_swapped(tile: tuple[int, int]) -> bool:
