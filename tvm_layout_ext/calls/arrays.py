@@ -50,6 +50,8 @@ def read(what: str, array: Any) -> Argument:
     An array that is not row-major is copied. ScheduleError or TargetError, which begin with
     ``what``, if it is none, or none that a kernel can read.
     """
+    if isinstance(array, np.ma.MaskedArray):
+        raise ScheduleError(f"{what} is a masked array, whose mask a kernel does not see; fill it.")
     if isinstance(array, np.ndarray):
         return Argument(array, np.ascontiguousarray(array))
     if not hasattr(array, "__dlpack__"):

@@ -105,6 +105,10 @@ def op(name: str, *, log: str | os.PathLike[str] | None = None) -> Operation:
     >>> op("transpose")(np.zeros((64, 32), "float32")).shape
     (32, 64)
     """
+    if not isinstance(name, str):
+        raise ScheduleError(f"op takes the name of an operator, not {name!r}.")
+    if log is not None and not isinstance(log, str | os.PathLike):
+        raise ScheduleError(f"log is a log's folder, not {log!r}.")
     return Operation(find_operator(name), log)
 
 
@@ -116,7 +120,14 @@ def operators() -> dict[str, Operation]:
     >>> operators()["gemm_nt"]
     <gemm_nt(A[M, K], B[N, K]); float16, bfloat16, float32, int8, uint8, float8_e4m3fn, ...>
     """
-    return {name: op(name) for name in known_operators()}
+    return _Listed({name: op(name) for name in known_operators()})
+
+
+class _Listed(dict[str, Operation]):
+    """Operations by name, printed one a line."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.values()))
 
 
 def _made(
