@@ -84,8 +84,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         for copy in cut.copies:
             sch.compute_inline(copy)
         _split_k.add_up(sch, cut.sum)
-    stages = _stages(tile, tc.b_k_major)
-    by_warpgroups(sch, tc, rows, stages, int(config["group"]))
+    by_warpgroups(sch, tc, rows, _stages(tile, tc.b_k_major), int(config["group"]))
 
 
 def _is_swapped(tile: tuple[int, int]) -> bool:

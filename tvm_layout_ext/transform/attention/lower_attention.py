@@ -74,9 +74,7 @@ def _kernel(plan: AttentionPlan) -> Any:
     maps, host = {}, []
     for side, (boxed, count) in rows.items():
         box = boxed.box((count, PANEL))
-        maps[side], statements = asynchronous.tensor_map(
-            boxed.buffer, boxed.shape, boxed.extents, box
-        )
+        maps[side], statements = asynchronous.tensor_map(boxed.buffer, boxed.extents, box)
         host += statements
     kernel = AttentionKernel(plan, maps)
     sizes = plan.heads * plan.tiles, plan.threads
