@@ -138,11 +138,9 @@ def choose(
         if rule in MODELLED and (took := _too_long(func, found, target)):
             slow.append((took, rule, found))
             continue
-        if slow and rule == LAST:
-            slow.append((seconds(found.function, target) * _DOUBT, rule, found))
-            continue
-        if not slow:
+        if not slow or rule != LAST:
             return _chosen(name, rule, found, refused), found
+        slow.append((seconds(found.function, target) * _DOUBT, rule, found))
     if slow:
         most = min(took for took, *_ in slow) + _NOISE
         rule, found = next((rule, found) for took, rule, found in slow if took <= most)

@@ -40,6 +40,8 @@ _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
     "group": 1,
     "split_k": 1,
 }
+#: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
+_OPERANDS, _EVEN = 3, 1.1
 #: Share of the cycles of an earlier choice that a later one may take at most.
 _BETTER = 0.95
 
@@ -80,10 +82,13 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
     told = []
     arch = architecture(str(target.attrs["arch"]))
     for name, product in products.items():
-        config = configuration(product, arch) if whole is None else _OF_ANY_SIZE
+        windows = bool(copies) and sum(product.extents[i] > 1 for i in product.depth) > 1
+        config = configuration(product, arch, windows) if whole is None else _OF_ANY_SIZE
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
         if warpgroups:
-            config |= _wgmma(product, arch, bool(copies))
+            if windows:
+                return None  # TMA copies boxes, and windows of several pixels are none.
+            config |= _wgmma(product, arch, len(func.params) > _OPERANDS)
             tile = config.get("wgmma", gemm.NONE)
             if tile == gemm.NONE:
                 return None
@@ -98,8 +103,14 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
     return Scheduled(sch, "; ".join(told))
 
 
-def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
-    """The legal configuration of the fewest modelled cycles; ScheduleError if none is legal."""
+def configuration(
+    product: Contraction, arch: Architecture, windows: bool = False
+) -> dict[str, Any]:
+    """The legal configuration of the fewest modelled cycles; ScheduleError if none is legal.
+
+    Places in windows take registers, which the sums of large tiles leave none: a convolution of 128
+    filters took 181 us by tiles of 128x128, as many products of 64 filters 52 by tiles of 128x64.
+    """
     batch = prod(product.extents[i] for i in product.batch)
     if batch > (most := LAUNCH_LIMITS["blockIdx.z"]):
         raise ScheduleError(
@@ -107,6 +118,8 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
         )
     best, least, why = None, float("inf"), ""
     for config in _configurations():
+        if windows and config["tile_n"] > 64:
+            continue
         refusal = _refusal(product, config, arch)
         if refusal:
             why = why or refusal
@@ -122,19 +135,31 @@ def configuration(product: Contraction, arch: Architecture) -> dict[str, Any]:
     return best
 
 
-def _wgmma(product: Contraction, arch: Architecture, windows: bool) -> dict[str, Any]:
-    """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal."""
-    if windows and sum(product.extents[i] > 1 for i in product.depth) > 1:
-        return {}  # TMA copies boxes, and windows of several pixels are none.
+def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[str, Any]:
+    """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal.
+
+    What follows the product and reads other matrices does so in pairs of columns, if these end with
+    a tile; else one by one.
+    """
     sides = ((product.a, product.rows), (product.b, product.columns))
-    if product.sums not in ("float32", "int32") or not all(
-        _is_matrix(product, *side) for side in sides
-    ):
+    if product.sums != "float32" or not all(_is_matrix(product, *side) for side in sides):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     a_transposed, b_transposed = not product.a.k_major, product.b.k_major
-    return _gemm_hopper.fit(shape, product.operand, arch, b_transposed, a_transposed)
+    found = _gemm_hopper.fit(shape, product.operand, arch, b_transposed, a_transposed)
+    if not found or not reads_more or n % _columns(found["wgmma"]) == 0:
+        return found
+    even = [tile for tile in _gemm_hopper.TILES if n % _columns(tile) == 0]
+    least = _gemm_hopper.cycles(shape, found["wgmma"], b_transposed, found["split_k"])
+    cost, tile = min(
+        ((_gemm_hopper.cycles(shape, one, b_transposed), one) for one in even), default=(0.0, "")
+    )
+    return {"wgmma": tile, "split_k": 1} if tile and cost <= _EVEN * least else found
+
+
+def _columns(tile: str) -> int:
+    return int(tile.partition("x")[2])
 
 
 def _is_matrix(product: Contraction, side: Operand, own: tuple[int, ...]) -> bool:

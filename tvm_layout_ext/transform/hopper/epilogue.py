@@ -51,9 +51,9 @@ def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
 
 
 def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any) -> Any:
-    """The result that belongs to a sum; zero beyond the edge, where others cannot be read."""
+    """The result that belongs to a sum; beyond the edge others are read at it, in no branch."""
     result = parts.plan.kernel.result
-    values = _named(parts, tile, place)
+    values = _named(parts, tile, _at_most(parts.plan, place) if result.reads_more else place)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
@@ -61,10 +61,16 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any)
             return node
         return asynchronous.sum_at(parts.plan.kernel.instruction, sums, at)
 
-    found = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
-    if not result.reads_more or not _is_ragged(parts.plan):
-        return found
-    return T.if_then_else(_inside(parts.plan, place), found, tirx.const(0, found.ty.dtype))
+    return tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+
+
+def _at_most(plan: Plan, place: tuple[Any, Any]) -> tuple[Any, Any]:
+    """A place, or the last row and column where tiles reach beyond them."""
+    row, column = (
+        tirx.min(at, size - 1) if size % tile else at
+        for at, size, tile in zip(place, plan.kernel.sizes, plan.tile, strict=False)
+    )
+    return row, column
 
 
 def _is_ragged(plan: Plan) -> bool:
@@ -132,7 +138,7 @@ def _rows(
     whole = _VECTOR_BYTES // result_bytes(kernel)
     piece, start = which
     each, columns = kernel.instruction.shape[1] // 2, plan.chunk_columns
-    pairs = not (kernel.result.reads_more and _is_ragged(plan))
+    pairs = not (kernel.result.reads_more and kernel.sizes[1] % plan.tile[1])
     pairs = pairs and kernel.instruction.sums == "float32"
     kind = tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED
     made = []
