@@ -144,8 +144,9 @@ MUTATIONS: dict[str, tuple[str, Any, int, str]] = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_found(name: str) -> None:
     call, change, which, text = MUTATIONS[name]
-    case = Heads(1, 1, 64, 64 * 6)
-    broken = w.changed(w.program(case.schedule(keys=64)), call, change, which)
+    case = Heads(1, 1, 128, 64 * 6)
+    whole = case.schedule(keys=64, stages=2, consumers=2)
+    broken = w.changed(w.program(whole), call, change, which)
     try:
         _, hazards = error(case, broken)
         told = " ".join(one.message for one in hazards)
