@@ -11,7 +11,7 @@ DIST := --dist loadfile --no-loadscope-reorder
 test test-all golden: export OMP_NUM_THREADS := 1
 test test-all golden: export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all golden lint types contracts check clean
+.PHONY: demo test test-all golden lint types contracts check docs clean
 
 $(STAMP): setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("tvm_layout_ext needs Python 3.10 or newer, this is %d.%d; run: make PYTHON=python3.11 ..." % sys.version_info[:2] if sys.version_info < (3, 10) else 0)'
@@ -21,10 +21,7 @@ $(STAMP): setup.cfg pyproject.toml
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python -m tvm_layout_ext tune transpose --shape 1024 1024 --dtype float32 --trials 16 --runner simulate --log demo_logs
-	$(BIN)/python -m tvm_layout_ext tune matmul --shape 256 256 256 --dtype float32 --trials 12 --runner simulate --log demo_logs
-	$(BIN)/python -m tvm_layout_ext best demo_logs --explain
-	$(BIN)/python -m tvm_layout_ext report demo_logs -o demo_logs/report.html
+	$(BIN)/python -m tvm_layout_ext demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(JOBS) $(DIST)
@@ -47,6 +44,12 @@ contracts: $(STAMP)
 	$(BIN)/lint-imports
 
 check: lint types contracts test
+
+# The site in build/site, from docs/, the README, the tutorials and the docstrings.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python docs/_site.py
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) demo_logs build *.egg-info

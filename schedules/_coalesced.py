@@ -15,7 +15,7 @@ from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 __all__ = ["DTYPES", "KNOBS", "coalesced", "draw", "memory_bound"]
 
-DTYPES = ("float16", "float32", "float64", "int8", "int32")
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
 KNOBS = (
     knob("threads", (0, 64, 128, 256, 512, 1024), default=0),
     knob("vector_bytes", (4, 8, 16), default=16),
@@ -32,7 +32,8 @@ def coalesced(tensors: Sequence[Any], config: Config) -> te.Schedule:
 
 def draw(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> np.ndarray:
     """Random bits, so that a lost or doubled element shows; floats stay finite."""
-    if np.dtype(dtype).kind == "f":
+    # NumPy takes bfloat16 for neither floats nor integers.
+    if np.dtype(dtype).kind in "fV":
         return rng.standard_normal(shape, np.float32).astype(dtype)
     return rng.integers(-128, 128, shape, dtype)
 

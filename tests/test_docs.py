@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -64,22 +63,60 @@ def test_the_readme_is_short() -> None:
     assert max(map(len, lines)) <= 100
 
 
-def test_the_readmes_first_kernel_runs(tmp_path: Path) -> None:
-    """But for its last line, which needs a CUDA compiler."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    program, build = code.split("kernel = tlx.build(")
-    assert build.startswith("s, [A, B])")
-    (tmp_path / "kernel.py").write_text(program)
+#: Documents whose snippets are programs, each from the first to the last of its blocks.
+PROGRAMS = {"README.md": False, "calls.md": True}
+#: What cannot be run without a network, or without a GPU.
+ELSEWHERE = re.compile(r"^pip install|^print\(tlx.benchmark\(", re.MULTILINE)
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """The texts between fences of a language."""
+    _, *parts = re.split(r"^```", document.read_text(), flags=re.MULTILINE)
+    inside = [part.partition("\n") for part in parts[::2]]
+    return [text for name, _, text in inside if name == language]
+
+
+def snippets(document: Path) -> list[str]:
+    """The programs of a document: its blocks, or all of them as one."""
+    found = [one for one in blocks(document, "python") if not ELSEWHERE.match(one)]
+    return ["\n".join(found)] if PROGRAMS[document.name] else found
+
+
+def run(folder: Path, *command: object) -> str:
     done = subprocess.run(
-        [sys.executable, tmp_path / "kernel.py"],
-        cwd=ROOT,
-        env={"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "PATH": ""},
+        [sys.executable, *map(str, command)],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "TVM_LAYOUT_EXT_CACHE": str(folder / "cache"), "PATH": ""},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "Bank conflicts in the blocks run: 0." in done.stdout
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("document", "at"),
+    [(d, at) for d in DOCUMENTS if d.name in PROGRAMS for at in range(len(snippets(d)))],
+    ids=lambda one: getattr(one, "name", str(one)),
+)
+def test_snippets_run_as_written(document: Path, at: int, tmp_path: Path) -> None:
+    (tmp_path / "snippet.py").write_text(snippets(document)[at])
+    told = run(tmp_path, "snippet.py")
+    if "tlx.explain(s" in snippets(document)[at]:
+        assert "Bank conflicts in the blocks run: 0." in told
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    lines = "".join(blocks(ROOT / "README.md", "")).splitlines()
+    commands = [line.partition("  #")[0] for line in lines if not ELSEWHERE.match(line)]
+    assert len(commands) >= 4
+    for command in commands:
+        name, *words = command.split()
+        assert name == "tvm-layout"
+        assert run(tmp_path, "-m", "tvm_layout_ext", *words)
+    assert (tmp_path / "report.html").exists()
 
 
 def test_every_operator_and_command_is_documented() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -89,3 +91,13 @@ def test_an_explicit_target_is_kept() -> None:
 def test_resolve_keeps_other_kinds() -> None:
     assert target.resolve("llvm").kind.name == "llvm"
     assert np.int64(target.resolve(None).attrs["max_threads_per_block"]) == 1024
+
+
+def test_lowering_for_our_target_says_nothing_of_cuda_versions() -> None:
+    code = """
+import numpy as np
+import tvm_layout_ext as tlx
+tlx.op("transpose")(np.zeros((8, 8), "float32"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Unable to detect" not in done.stderr

@@ -6,7 +6,9 @@ A new TVM release means reading this file, and `ir/ops.py` for the names of oper
 from __future__ import annotations
 
 import errno
+import os
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -52,6 +54,18 @@ def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
                 f"tvm_layout_ext needs {name}>={_dotted(low)},<{_dotted(high)} ({why}) "
                 f"but found {version}; run: {mend}"
             )
+
+
+def ctrl_c_ends() -> None:
+    """Let Ctrl-C end a command that is still being imported, without a traceback."""
+    commands = sys.argv[:1] == ["-m"] and "tvm_layout_ext" in sys.orig_argv
+    if commands or os.path.basename(sys.argv[0] if sys.argv else "") == "tvm-layout":
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(*_: Any) -> None:
+    os.write(2, b"Interrupted before anything was done.\n")
+    os._exit(130)
 
 
 def tvm_version() -> str:
@@ -198,16 +212,27 @@ def load_cuda_runtime(driver: str) -> bool:
     return there()
 
 
-def serve_rpc(serving: Callable[[Any, Any], None], **options: Any) -> None:
+def serve_rpc(
+    serving: Callable[[Any, Any], None], allowed: Callable[[Sequence[str]], bool], **options: Any
+) -> None:
     """Run the listening half of TVM's RPC server in this process, for good.
 
-    TVM forks a process for each session, in which CUDA cannot be used, and its server ends when a
-    session does not end well. ``serving(socket, address)`` serves one session whose keys have been
-    exchanged; the options are those of ``tvm.rpc.Server``.
+    TVM forks a process for each session. CUDA cannot be used in it where the server has initialised
+    CUDA, as importing TVM 0.27 does where there is a GPU; and its server ends when a session does
+    not end well. ``serving(socket, address)`` serves one session whose keys have been exchanged, to
+    its end, if ``allowed`` lets in the words that came behind the key; the options are those of
+    ``tvm.rpc.Server``.
     """
     from tvm.rpc import server
 
-    server._serving = lambda sock, address, *_: serving(sock, address)
+    def checked(sock: Any, address: Any, words: Sequence[str], *_: Any) -> None:
+        if allowed(words):
+            serving(sock, address)
+        else:
+            sock.close()
+
+    server._parse_server_opt = list
+    server._serving = checked
     for attempt in range(_LISTENERS):
         try:
             state = server.PopenRPCServerState(**options)

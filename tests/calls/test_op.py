@@ -51,7 +51,8 @@ class Foreign:
 def test_every_operator_computes_its_reference(name: str) -> None:
     operator = find_operator(name)
     dtype = operator.dtypes[0]
-    task = make_task(operator, (32,) * len(operator.dims), dtype)
+    shape = (1, 2, 1, 64, 64, 64) if "attention" in name else (32,) * len(operator.dims)
+    task = make_task(operator, shape, dtype)
     inputs = task.draw(0)
     found, wanted = tlx.op(name)(*inputs), operator.reference(*inputs)
     allowed = operator.tolerance(task.shape, dtype)
@@ -102,6 +103,13 @@ def test_types_that_numpy_does_not_have() -> None:
     found = tlx.op("gemm")(a, b)
     assert found.dtype == ml_dtypes.bfloat16
     assert np.allclose(found.astype("f"), a.astype("f") @ b.astype("f"), rtol=0.02)
+
+
+@pytest.mark.parametrize("name", ["transpose", "permute", "pad", "slice", "nchw_to_nhwc"])
+def test_movements_take_bfloat16(name: str) -> None:
+    task = make_task(name, (16, 24, 8, 12)[: len(find_operator(name).dims)], "bfloat16")
+    (a,) = task.draw(0)
+    assert (tlx.op(name)(a) == task.operator.reference(a)).all()
 
 
 def test_a_shape_is_lowered_once_and_stays_on_disk(

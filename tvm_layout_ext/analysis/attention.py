@@ -154,6 +154,16 @@ def _number(value: Any) -> float | None:
     return None
 
 
+def _with_row(load: Any, row: Any) -> Any:
+    """A load of the only row of a buffer, by the row's iterator."""
+    indices = list(load.indices)
+    for i, extent in reversed(list(enumerate(load.source.shape))):
+        if int(extent) == 1:
+            indices[i] = row
+            break
+    return tirx.BufferLoad(load.source, indices)
+
+
 def _scaled(value: Any) -> tuple[Any, float]:
     """A value without constant factors and casts around it, and their product."""
     value = _plain(value)
@@ -194,7 +204,7 @@ class _AttentionReader:
         values = dict(zip(mean.body.indices, at, strict=True))
         key = self._only(_summed(mean), mean, "summed")
         self.analyzer.bind(key.var, key.dom)
-        weights, v, row, column = self._sides(mean, values)
+        weights, v, row, column = self._sides(mean, values, last)
         scores, load = self._softmax(weights, key)
         product = self._made_by(load, "a score")
         q, k, depth, factor = self._operands(product, load, (row, key.var))
@@ -328,7 +338,7 @@ class _AttentionReader:
             )
         return long[0]
 
-    def _sides(self, mean: Any, values: dict[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    def _sides(self, mean: Any, values: dict[Any, Any], last: Any) -> tuple[Any, Any, Any, Any]:
         """Weights and V of the second product, and its row and column."""
         raw = _factors(mean)
         assert raw is not None
@@ -349,6 +359,9 @@ class _AttentionReader:
                 and not uses(raw[other], one.var)
             ]  # fmt: skip
             var = values[self._only(axes, mean, what).var]
+            # A single row has no iterator left; any of one iteration stands for it.
+            alone = [i.var for i in last.iter_vars if int(i.dom.extent) == 1]
+            var = alone[-1] if alone and isinstance(var, tirx.IntImm) else var
             if not isinstance(var, tirx.Var):
                 raise ScheduleError(f"The {what} of the result is {var}, no iterator of its own.")
             found.append(var)
@@ -462,6 +475,7 @@ class _AttentionReader:
             factor *= more
         found.sort(key=lambda one: uses(one, moving[1]))
         q, k = found
+        q = q if uses(q, moving[0]) else _with_row(q, moving[0])
         if [uses(q, one) for one in moving] + [uses(k, one) for one in moving] != [1, 0, 0, 1]:
             raise ScheduleError(
                 f"Block {product.name_hint} multiplies {q} by {k}; one has the rows of the result, "

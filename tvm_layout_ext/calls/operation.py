@@ -20,8 +20,9 @@ from .arrays import Argument, Parameter, read
 from .chosen import chosen
 from .fixed import FixedKernel
 
-#: Extents by which an argument tells which dimension it has where.
-_PROBES = (1009, 2003, 3001, 4001, 5003, 6007)
+#: Extents by which an argument tells which dimension it has where; the later ones are counts of
+#: what the former share.
+_PROBES = (6007, 5003, 4001, 3001, 2003, 1009)
 #: An argument may be so much larger than a dimension, as where its border is cut off.
 _BORDER = 16
 

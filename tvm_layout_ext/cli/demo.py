@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _SIZE, _TILE, _WIDTH, _BAR = 1024, 32, 80, 24
 #: Blocks that are run; every block does the same.
 _SAMPLE = 4
-#: Wavefronts that a warp's 32 floats take at least: one.
 _FOLDER = Path("demo_logs")
 
 
@@ -39,15 +38,15 @@ def demo(
         f"Transposing {_SIZE} x {_SIZE} floats through a {_TILE} x {_TILE} tile in shared memory, "
         "on the simulated GPU: no GPU needed, every access counted.\n"
     )
-    console.print(_kernels(console))
+    console.print(_kernels())
     result = _tuned(log)
     _print_tuning(console, result)
     page = _page(log, result)
-    console.print(
+    # Not by rich, which would break an address in two.
+    typer.echo(
         f"\n{time.perf_counter() - start:.0f} seconds. Open the page: file://{page}\n"
-        "Next:  tvm-layout tune softmax --shape 4096 1024 --trials 8 --log logs\n"
-        "       python tutorials/01_storage_align_row_sum.py\n"
-        "       README.md, A first kernel: the program that was run here"
+        "Next: README.md has this kernel as a program; for an operator of your size run\n"
+        "tvm-layout tune softmax --shape 4096 1024 --trials 8 --log logs"
     )
 
 
@@ -97,11 +96,12 @@ def without_barrier(sch: s_tir.Schedule) -> Any:
     return DeviceProgram(made.host, kernels, made.target, made.source)
 
 
-def _kernels(console: Console) -> Table:
+def _kernels() -> Table:
     """Run the four kernels; a table with a bar for each, and what the race detector says."""
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, caption_style="", caption_justify="left")
     table.add_column("kernel")
     table.add_column("conflicts", justify="right")
     table.add_column("passes of a warp's read through the banks")
@@ -121,10 +121,17 @@ def _kernels(console: Console) -> Table:
         colour = "red" if degree > 1 else "green"
         mark = f"[red]{sum(one.count for one in races)}[/]" if races else "0"
         table.add_row(name, f"{degree - 1:.0f}", f"[{colour}]{bar}[/] {degree:.0f}", mark)
-        race = race or (races[0].message if races else "")
-    table.caption = f"The race: {race}"
-    table.caption_style, table.caption_justify = "", "left"
+        if races:
+            where = [f"{one.line:>4}  {_line(report, one.line)}" for one in races[0].sites]
+            race = "\n".join([races[0].message, *where])
+    table.caption = escape(f"\nThe race: {race}")
     return table
+
+
+def _line(report: Report, number: int) -> str:
+    """A line of the device function, short enough to be one."""
+    text = report.script.splitlines()[number - 1].strip()
+    return text if len(text) < _WIDTH - 8 else f"{text[: _WIDTH - 11]}..."
 
 
 def _run(source: Any) -> tuple[Report, float]:
@@ -162,12 +169,10 @@ def _print_tuning(console: Console, result: Result) -> None:
     from ..report.comparison import comparison_table, why
     from ..tune.space.knobs import describe
 
-    default, best = result.default, result.best
-    assert best is not None
+    assert result.best is not None
     console.print(
-        f"\nThe tuner tried {len(result.trials)} of its paddings and threads. The default, "
-        f"{describe(default.config)}, has a modelled cost of {default.score:,.0f} cycles; the best,"
-        f" [green]{describe(best.config)}[/], {best.score:,.0f}.\n{why(result)}\n"
+        f"\nThe tuner tried {len(result.trials)} paddings and heights of blocks, the plain tile "
+        f"first. The best is [green]{describe(result.best.config)}[/].\n{why(result)}\n"
     )
     if (table := comparison_table(result)) is not None:
         console.print(table)
@@ -175,9 +180,10 @@ def _print_tuning(console: Console, result: Result) -> None:
 
 def _page(log: Path, result: Result) -> Path:
     from ..report.page import render_page, workloads
-    from .shared import write_text
+    from ..tune.apply.programs import Programs
+    from ..tune.records.files import replace_file
 
     page = (log / "report.html").resolve()
-    shown = workloads(result.trials, kernels=False, told=lambda _: None)
-    write_text(page, render_page(str(log), shown, ""))
+    shown = workloads(result.trials, programs=Programs(log))
+    replace_file(page, render_page(str(log), shown, "").encode())
     return page

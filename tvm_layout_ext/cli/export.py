@@ -26,7 +26,7 @@ def export(
         str, typer.Option("--id", help="Start of a record's id; by default the log's one winner.")
     ] = "",
 ) -> None:
-    """Write a winner as OUT.so with a C header, a DLPack loader for Python and its CUDA source.
+    """Write a winner as libOUT.so with a C header, a DLPack loader for Python and its CUDA source.
 
     Needs nvcc, and no GPU.
     """

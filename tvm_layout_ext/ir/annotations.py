@@ -49,6 +49,8 @@ MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
 CLUSTER = "layout_ext.cluster."
 #: Annotation of a block that is one tile of a warpgroup: the name of its ``wgmma``.
 WARPGROUP = "layout_ext.warpgroup"
+#: Block annotation of a product by ``mma.sync`` on a GPU that has ``wgmma``: why it is not that.
+NOT_WARPGROUPS = "layout_ext.not_warpgroups"
 #: Annotation of the loop over consumer warpgroups: how many warpgroups copy for them.
 PRODUCERS = "layout_ext.producers"
 #: Annotation of a grid loop: blocks stay and take tile after tile.

@@ -14,8 +14,8 @@ from tvm.tirx import IndexMap
 from ..analysis.contraction import Contraction, Operand, read_contraction
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, MULTIPROCESSORS
-from ..schedule.composed.cooperative_copy import row_of
 from ..schedule.merge_iterators import merge_iterators, merge_result, read_groups
+from ..schedule.shared_tiles import row_of
 from ..schedules._generic import inline, unbound
 from ..schedules._split_k import SLICES, add_up, second_kernel
 from ..tune.space.functions import blocks_of

@@ -68,18 +68,28 @@ def bank_picture(conflicts: Sequence[Conflict]) -> str:
     """Draw the worst request of each access as SVG: a row for each wavefront, a column a bank.
 
     A cell names the lane whose word the bank gives in that wavefront; lanes that share a word
-    are one cell.
+    are one cell. What a wavefront over the least gives is red.
     """
-    return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "columns")
+    return as_svg("Lanes by bank", [_grid(one) for one in conflicts], "wavefront")
+
+
+def worst(conflicts: Sequence[Conflict]) -> list[Conflict]:
+    """Of each buffer and kind of request the one that takes the most wavefronts over the least."""
+    found: dict[tuple[str, str], Conflict] = {}
+    for one in conflicts:
+        known = found.get((one.buffer, one.kind))
+        if known is None or one.degree > known.degree:
+            found[one.buffer, one.kind] = one
+    return list(found.values())
 
 
 def _grid(conflict: Conflict) -> Grid:
     rows: list[list[Cell | None]] = []
     names: list[str] = []
-    for phase, lanes in enumerate(_phases(conflict)):
+    for lanes in _phases(conflict):
         for number, row in enumerate(_wavefronts(conflict, lanes)):
             names.append(f"{lanes[0]}-{lanes[-1]}.{number}")
-            rows.append([_cell(row.get(bank), bank, phase) for bank in range(NUM_BANKS)])
+            rows.append([_cell(row.get(bank), bank, number) for bank in range(NUM_BANKS)])
     heads = [str(bank) for bank in range(NUM_BANKS)]
     return Grid(str(conflict), names or ["-"], heads, rows or [[None] * NUM_BANKS])
 
@@ -103,8 +113,9 @@ def _wavefronts(conflict: Conflict, lanes: range) -> list[dict[int, list[int]]]:
     return rows
 
 
-def _cell(lanes: list[int] | None, bank: int, phase: int) -> Cell | None:
+def _cell(lanes: list[int] | None, bank: int, number: int) -> Cell | None:
     if lanes is None:
         return None
     names = ", ".join(map(str, lanes))
-    return Cell(str(lanes[0]), phase, lanes[0], lanes[0], lanes[0], f"bank {bank}: lane {names}")
+    first = lanes[0]
+    return Cell(str(first), min(number, 1), first, first, first, f"bank {bank}: lane {names}")

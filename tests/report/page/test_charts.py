@@ -23,8 +23,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.mark.parametrize(
     ("records", "line", "marks"),
     [
-        (transposes(), [[1, 9.0], [5, 8.0], [6.5, 8.0]], (5, 1)),
-        ([measured(0, None), measured(1, 5.0)], [[2, 5.0], [2.5, 5.0]], (1, 1)),
+        (transposes(), [[0, 9.0], [4, 8.0], [5.5, 8.0]], (5, 1)),
+        ([measured(0, None), measured(1, 5.0)], [[1, 5.0], [1.5, 5.0]], (1, 1)),
         ([measured(0, None)], [], (0, 1)),
     ],
     ids=["steps", "first failed", "all failed"],
@@ -44,12 +44,20 @@ def test_the_line_steps_down_where_a_trial_was_best(
 
 
 def test_marks_tell_their_own_details() -> None:
-    """The best trials are drawn apart from the others, each in the order of the log."""
+    """The best trials are drawn apart from the others, each at its number."""
     drawn = ET.fromstring(convergence_chart(transposes()).svg())
     marks = [mark for mark in drawn.iter(f"{SVG}g") if mark.get("class") == "trial"]
     told = {mark.findtext(f"{SVG}title", "").split(":")[0]: mark for mark in marks}
     places = {name: float(mark.find(f"{SVG}use").get("x")) for name, mark in told.items()}  # type: ignore
     assert sorted(places, key=places.__getitem__) == [f"trial {n}" for n in (0, 1, 3, 4, 5)]
+
+
+def test_a_trial_is_drawn_at_its_number_in_whatever_order_the_log_has_them() -> None:
+    records = transposes()
+    chart = convergence_chart([*records[3:], *records[:3]])
+    drawn = {x for line in chart.axes.lines[1:] for x in line.get_xdata()}
+    assert drawn == {0, 1, 2, 3, 4, 5}
+    assert chart.axes.lines[0].get_xydata().tolist()[0] == [0, 9.0]
 
 
 def test_drawings_of_one_page_share_no_name() -> None:
@@ -91,6 +99,12 @@ def test_a_modelled_record_is_put_under_the_models_own_roofs() -> None:
     assert 'class="point"' in roofline_chart(found).svg()
 
 
+def test_products_without_tensor_cores_are_held_against_the_units_that_they_use() -> None:
+    roofs = roofs_of(replace(transposes()[4], workload=Workload("matmul", (64, 64, 64), "float16")))
+    assert roofs is not None
+    assert [name for name, _ in roofs.peaks] == ["float32 units"]
+
+
 def test_no_roof_is_invented() -> None:
     other = measured(0, 5.0, device="NVIDIA A100")
     assert roofs_of(other) is None
@@ -127,6 +141,8 @@ def test_the_roof_of_tensor_cores_is_the_types(
     model = roofs_of(replace(modelled(0, 1.0), workload=work))
     assert roofs is not None
     assert model is not None
+    names = [name for name, _ in roofs.peaks]
+    assert ("wgmma" in names) == (dtype == "float16")
     assert roofs.work == unit
     # 2,800 operations a cycle of 132 multiprocessors at 1.7 GHz.
     assert roofs.peaks[0][1] == pytest.approx(rate * 628.32)

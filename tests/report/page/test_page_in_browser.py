@@ -16,7 +16,7 @@ from tvm_layout_ext.report.page import render_page, workloads
 
 pytestmark = pytest.mark.browser
 
-WIDTHS = pytest.mark.parametrize("width", [1280, 400])
+WIDTHS = pytest.mark.parametrize("width", [1600, 400])
 Show = Callable[[int], Any]
 
 
@@ -67,7 +67,7 @@ def test_page_opens_and_nothing_sticks_out(show: Show, width: int) -> None:
     )
     assert outside == []
     # Wide tables scroll inside their own box.
-    inside = page.locator(".trials").nth(1)
+    inside = page.get_by_label("trials of transpose 256x256 float32")
     assert inside.evaluate("box => getComputedStyle(box).overflowX") == "auto"
     if width == 400:
         assert inside.evaluate("box => box.scrollWidth > box.clientWidth")
@@ -122,3 +122,28 @@ def test_pointing_at_marks_and_cells_tells_details(show: Show, width: int) -> No
     assert tip.inner_text().startswith("number in its run; 0 is the default schedule; trial 4, ")
     page.locator("h1").hover()
     assert tip.is_hidden()
+
+
+def test_the_table_of_all_sorts_filters_and_opens_a_workload(show: Show) -> None:
+    page = show(1280)
+    rows = page.locator("#overview tbody tr")
+    assert rows.count() == 3
+    page.locator("#filter").fill("gemm 128")
+    assert [row.is_visible() for row in rows.all()] == [False, False, True]
+    page.locator("#filter").fill("")
+    page.locator("#overview th", has_text="score").locator("button").click()
+    assert rows.first.locator("td").first.inner_text() == "transpose 256x256 float32"
+    page.evaluate("document.querySelectorAll('section > details').forEach(d => d.open = false)")
+    page.locator("#overview a", has_text="gemm").click()
+    opened = page.locator("section > details[open]")
+    assert opened.count() == 1
+    assert opened.locator("h2").inner_text() == "gemm 128x128x128 float16"
+
+
+def test_the_page_is_dark_where_its_reader_is(show: Show) -> None:
+    page = show(1280)
+    grounds = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert grounds == ["rgb(255, 255, 255)", "rgb(22, 25, 29)"]

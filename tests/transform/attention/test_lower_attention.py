@@ -31,12 +31,13 @@ def recent(i: Any, j: Any) -> Any:
 
 CASES = {
     "one tile": (Heads(), {}),
-    "ragged rows and keys of two warpgroups": (Heads(2, 2, 100, 200), {"keys": 64}),
-    "three warpgroups": (Heads(1, 1, 150, 130), {}),
-    "shared heads, causal": (Heads(4, 2, 130, 130, seen=(causal,)), {"keys": 64}),
+    "ragged rows and keys of two warpgroups": (Heads(2, 2, 100, 200), {"keys": 64, "consumers": 2}),
+    "three warpgroups": (Heads(1, 1, 150, 130), {"consumers": 3}),
+    "shared heads, causal": (Heads(4, 2, 130, 130, seen=(causal,)), {"keys": 64, "consumers": 2}),
     "more keys than rows, causal": (
         Heads(1, 1, 70, 200, seen=(lambda i, j: j <= i + 130,)), {"keys": 64},
     ),
+    "one row, shared heads": (Heads(4, 2, 1, 200, order="bsh"), {"keys": 64}),
     "a window": (Heads(1, 1, 200, 200, seen=(causal, recent)), {"keys": 64}),
     "what follows a row": (Heads(1, 1, 64, 200, seen=(lambda i, j: i < j,)), {"keys": 64}),
     "rows, heads, columns": (Heads(3, 1, 100, 72, order="bsh", dtype="bfloat16"), {"keys": 64}),
@@ -79,7 +80,7 @@ def test_tiles_behind_a_bound_are_not_visited() -> None:
 def test_the_kernel_is_made_of_what_the_decision_says() -> None:
     case = Heads(2, 1, 256, 256, 128, 128)
     with decisions.collect() as made:
-        kernels = w.program(case.schedule()).kernels
+        kernels = w.program(case.schedule(consumers=2)).kernels
     told = next(str(one) for one in made if one.maker == "LowerAttention")
     assert "128 rows by tiles of 128 keys, 2 stages of K and V by TMA, 2 warpgroups" in told
     assert "4 blocks, results stored by TMA" in told
@@ -159,17 +160,21 @@ def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 @pytest.mark.parametrize(
-    "case",
+    ("case", "consumers"),
     [
-        Heads(16, 16, 1024, 1024, seen=(causal,)),
-        Heads(8, 8, 1024, 1024, 128, 128, seen=(causal,)),
-        Heads(8, 8, 1024, 1024, 256, 256, dtype="bfloat16"),
+        (Heads(16, 16, 1024, 1024, seen=(causal,)), 3),
+        (Heads(8, 8, 1024, 1024, 128, 128, seen=(causal,)), 2),
+        (Heads(8, 8, 1024, 1024, 256, 256, dtype="bfloat16"), 2),
     ],
-    ids=lambda case: f"{case.depth}",
+    ids=("64", "128", "256"),
 )
-def test_ptxas_keeps_everything_in_registers(case: Heads, tmp_path: Path) -> None:
+def test_ptxas_keeps_everything_in_registers(case: Heads, consumers: int, tmp_path: Path) -> None:
     """No spill, and no warning that wgmma is serialised."""
-    source = tvm.compile(case.schedule().mod, target=w.SM90A).mod.imports[0].inspect_source()
+    source = (
+        tvm.compile(case.schedule(consumers=consumers).mod, target=w.SM90A)
+        .mod.imports[0]
+        .inspect_source()
+    )
     path = tmp_path / "kernel.cu"
     path.write_text(source)
     options = ["-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]

@@ -117,7 +117,7 @@ def test_a_library_of_two_kernels_and_clusters_compiles(tmp_path: Path) -> None:
 def test_record_becomes_a_library_without_tvm(tmp_path: Path) -> None:
     made = export(record(), tmp_path / "out" / "turn")
     assert sorted(one.name for one in made.library.parent.iterdir()) == [
-        "turn.cu", "turn.h", "turn.py", "turn.so",
+        "libturn.so", "turn.cu", "turn.h", "turn.py",
     ]  # fmt: skip
     header = made.header.read_text()
     assert "transpose 96x64 float32: record" in header
@@ -182,7 +182,7 @@ def test_what_cannot_be_exported_is_refused(
         export(record(config={"tile": 3}), tmp_path / "turn")
     with pytest.raises(TargetError, match="nvcc refuses the kernel"):
         export(record(), tmp_path / "turn")
-    assert not (tmp_path / "turn.so").exists()
+    assert not (tmp_path / "libturn.so").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"Cannot write .*File exists; no file was replaced"):
         export(record(), tmp_path / "file" / "turn")

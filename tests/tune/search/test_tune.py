@@ -276,3 +276,16 @@ def test_finalists_take_turns_and_the_winner_is_named_by_those_times(
     runner.ran = []
     later = run(runner, log=tmp_path)
     assert (runner.ran, backends[1].verified, later.best) == ([], [], result.best)
+
+
+def test_a_second_run_into_a_log_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def search() -> Result:
+        return tune("transpose", shape=(32, 32), trials=1, runner="simulate", log=tmp_path)
+
+    assert search().warning is None
+    with Log(tmp_path).in_use() as others, caplog.at_level("WARNING", "tvm_layout_ext"):
+        assert not others
+        found = search()
+    assert "Another run writes to" in (found.warning or "")
+    assert len([r for r in caplog.records if "Another run writes to" in r.message]) == 1
+    assert search().warning is None

@@ -126,6 +126,7 @@ PALETTES: dict[str, Callable[[int, int], str]] = {
     "warp": lambda warp, lane: _colour(warp * _APART % 1, 0.68 + 0.18 * (lane * _APART % 1)),
     "bank": lambda bank, _: _colour(bank / NUM_BANKS, 0.78),
     "columns": lambda columns, _: _colour(columns / 8 % 1, 0.78),
+    "wavefront": lambda extra, _: "#f2a29b" if extra else "#cfd9e4",
     "version": lambda version, _: _colour((0.58 + version * _APART) % 1, 0.8),
 }
 
@@ -139,6 +140,8 @@ def legend_of(grids: Sequence[Grid], word: str) -> list[tuple[str, str]]:
     """Name and colour of each hue; columns have as many as there are, which tells nothing."""
     if word == "columns":
         return []
+    if word == "wavefront":
+        return [("needed", PALETTES[word](0, 0)), ("over the least", PALETTES[word](1, 0))]
     hues = {cell.hue for grid in grids for row in grid.rows for cell in row if cell}
     shown = [hue for hue in sorted(hues)[:MOST_HUES] if hue >= 0]
     return [(f"{word} {hue}", PALETTES[word](hue, 0)) for hue in shown]

@@ -17,16 +17,20 @@ _BEST, _TRIAL, _FAILED = "#0b6bcb", "#9aa4b1", "#c62828"
 
 
 def convergence_chart(records: Sequence[Record]) -> Chart:
-    """Draw trials of one workload in the log's order.
+    """Draw trials of one workload by their numbers, or in the log's order if it has two of one.
 
     A dot is a trial, the line is the best so far, a cross is a trial that failed.
     """
     chart = Chart("best score so far by trial")
-    axes, end = chart.axes, len(records) + 0.5
+    trials = [record.trial for record in records]
+    if len(set(trials)) < len(trials):
+        trials = list(range(len(records)))
+    by_number = dict(sorted(zip(trials, records, strict=True), key=lambda one: one[0]))
+    axes, end = chart.axes, max(trials) + 0.5
     measured = records[0].measured
     unit = 1e6 if measured else 1.0
-    told = dict(enumerate(map(_detail, records), 1))
-    scores = {n: r.score * unit for n, r in enumerate(records, 1) if r.score is not None}
+    told = {n: _detail(record) for n, record in by_number.items()}
+    scores = {n: r.score * unit for n, r in by_number.items() if r.score is not None}
     least = dict(zip(scores, accumulate(scores.values(), min), strict=True))
     best = [n for n in scores if scores[n] == least[n]]
     others = [n for n in scores if scores[n] != least[n]]
@@ -42,7 +46,7 @@ def convergence_chart(records: Sequence[Record]) -> Chart:
         bottom = {"ms": 8, "mew": 2, "color": _FAILED, "transform": axes.get_xaxis_transform()}
         (crosses,) = axes.plot(failed, [0.03] * len(failed), "x", label="failed", **bottom)
         chart.tell(crosses, [told[n] for n in failed], "failed")
-    axes.set_xlim(0.5, end)
+    axes.set_xlim(min(trials) - 0.5, end)
     axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.grid(visible=False, axis="x")
     if not scores:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from ...errors import LayoutExtError
@@ -11,7 +11,7 @@ from ...layout import SwizzledSharedLayout
 from ...target import cuda_target
 from ...tune.apply.programs import Programs
 from ...tune.records.log import Record
-from ..banks import bank_picture
+from ..banks import bank_picture, worst
 from ..drawing import as_svg
 from ..explain import Explanation, explain
 from ..layout_grids import strided_grid
@@ -21,6 +21,8 @@ from ..winner import schedule_record
 
 #: Rows of a shared buffer that are drawn; all others follow the same rule.
 _ROWS = 16
+#: Blocks that are run: a block of each kind of a tuned kernel does the same.
+_BLOCKS = 1
 _XOR = re.compile(r"xor\((\d+), (\d+), (\d+)\)")
 
 
@@ -39,7 +41,7 @@ class KernelView:
     pipeline: str = ""
 
 
-def kernel_of(record: Record, programs: Programs | None = None, *, pictures: bool) -> KernelView:
+def kernel_of(record: Record, programs: Programs | None = None) -> KernelView:
     """Build a record's kernel again and tell of it; what cannot be told has its reason.
 
     Without ``programs``, those of its log, records of ready schedules alone have a kernel.
@@ -48,15 +50,12 @@ def kernel_of(record: Record, programs: Programs | None = None, *, pictures: boo
         operator = programs.operator(record) if programs is not None else None
         module, arrays = schedule_record(record, operator)
         target = cuda_target(record.arch)
-        found = explain(module, arrays=arrays, target=target)
-        told = KernelView(found=found)
-        if not pictures:
-            return told
+        found = explain(module, arrays=arrays, target=target, grid_sample=_BLOCKS)
         charts = explain_pipeline(module, target=target)
-        return replace(
-            told,
+        return KernelView(
+            found=found,
             layouts=_layouts(found),
-            banks=bank_picture(found.banks) if found.banks else "",
+            banks=bank_picture(worst(found.banks)) if found.banks else "",
             pipeline=charts.svg() if charts.charts else "",
         )
     except LayoutExtError as error:
@@ -70,10 +69,14 @@ def kernel_of(record: Record, programs: Programs | None = None, *, pictures: boo
 
 
 def _layouts(found: Explanation) -> dict[str, str]:
-    """The first rows of each shared buffer by bank; a buffer without rows has no picture."""
+    """The first rows of shared buffers by bank, alike ones once; one without rows has none."""
     chosen = {d.subject: d.text for d in found.decisions if d.maker == "SwizzleSharedMemory"}
-    drawn = (_layout(b, chosen.get(b.name, "")) for b in found.shared if b.stride is not None)
-    return dict(drawn)
+    named: dict[tuple[str, str], list[str]] = {}
+    for buffer in found.shared:
+        if buffer.stride is not None:
+            drawn = _layout(buffer, chosen.get(buffer.name, ""))
+            named.setdefault(drawn, []).append(buffer.name)
+    return {f"{', '.join(names)}: {title}": svg for (title, svg), names in named.items()}
 
 
 def _layout(buffer: SharedBuffer, chosen: str) -> tuple[str, str]:
@@ -88,6 +91,6 @@ def _layout(buffer: SharedBuffer, chosen: str) -> tuple[str, str]:
     else:
         name = f"rows {stride} elements apart" if buffer.padding else "plain rows"
         grid = strided_grid(shape, stride, bits)
-        svg = as_svg(f"{buffer.name}, {name}", [grid], "columns", merge=True)
-    title = f"{buffer.name}: {name}, first {shape[0]} of {rows} rows of {columns} elements"
+        svg = as_svg(name, [grid], "columns", merge=True)
+    title = f"{name}, first {shape[0]} of {rows} rows of {columns} elements"
     return title, svg

@@ -14,6 +14,15 @@ from .convergence import convergence_chart
 from .roofline import roofline_chart
 from .view import WorkloadView
 
+#: Columns of the table of all workloads, and what they are.
+_OVERVIEW = (
+    ("score", "median time, or modelled cost"),
+    ("rate", "of arithmetic or of least traffic, by the roof that binds"),
+    ("of the roof", "share of the roof that binds"),
+    ("of default", "times as fast as the default schedule"),
+    ("trials", ""),
+)
+
 
 def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> str:
     """Write a page with its styles, its script and its drawings in it.
@@ -28,6 +37,7 @@ def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> 
             skipped=skipped,
             time=now(),
             version=__version__,
+            overview_heads=_OVERVIEW,
             convergence_chart=convergence_chart,
             roofline_chart=roofline_chart,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, TENSOR_TFLOPS, mma_sync_rate
 from ...gpu.measured import H200
+from ...gpu.warpgroups import WARPGROUP_RATE
 from ...text import number
 from ...tune.records.log import Record
 from ..drawing.figures import Chart
@@ -16,6 +17,10 @@ _NAMES = {"float32": "tf32", "int8": "int8", "uint8": "uint8"} | dict.fromkeys(
     ("float8_e4m3fn", "float8_e5m2"), "fp8 as half precision"
 )
 _HALF = "half precision"
+#: The operator that multiplies on the units of float32.
+_WITHOUT_TENSOR_CORES = "matmul"
+#: What warpgroups multiply here.
+_OF_WARPGROUPS = ("float16", "bfloat16")
 _COLOURS = {"winner": "#0b6bcb", "default": "#b26a00"}
 _INK = "#1b1f24"
 
@@ -49,10 +54,12 @@ def _h200(dtype: str) -> Roofs:
         if rate != 1
         else ""
     )
-    peaks = (
+    peaks: tuple[tuple[str, float], ...] = (
         ("mma.sync", rate * H200.tensor * H200.clock * MULTIPROCESSORS / 1e12),
         ("float32 units", H200.fma * H200.clock * MULTIPROCESSORS / 1e12),
     )
+    if dtype in _OF_WARPGROUPS:
+        peaks += (("wgmma", WARPGROUP_RATE * H200.clock * MULTIPROCESSORS / 1e12),)
     source = (
         "Roofs of an H200 as this package's benchmarks reach them: copies the memory's, and at "
         f"{H200.clock / 1e9:g} GHz mma.sync in {_HALF if by else name}{by} that of arithmetic."
@@ -103,10 +110,21 @@ class Roofline:
         """The share of the nearest roof that a kernel reaches."""
         return max(point.traffic / self.roofs.bandwidth, point.work / self.roofs.highest)
 
+    def binding(self, point: Point) -> str:
+        """That share and the roof's name in words."""
+        of_memory = self.rate(point)[1] == self.roofs.traffic
+        name = "memory" if of_memory else max(self.roofs.peaks, key=lambda peak: peak[1])[0]
+        return f"{self.bound(point):.0%} of the {name} roof"
+
+    def rate(self, point: Point) -> tuple[float, str]:
+        """What the binding roof is of, and its unit."""
+        of_work = point.work / self.roofs.highest > point.traffic / self.roofs.bandwidth
+        return (point.work, self.roofs.work) if of_work else (point.traffic, self.roofs.traffic)
+
     def moves(self, point: Point) -> str:
-        """A kernel's traffic in words."""
-        share = f"{point.traffic / self.roofs.bandwidth:.0%} of the memory roof"
-        return f"{number(point.traffic)} {self.roofs.traffic} of least traffic, {share}"
+        """A kernel's traffic in words, and the roof that binds it."""
+        moved = f"{number(point.traffic)} {self.roofs.traffic} of least traffic"
+        return f"{moved}, {self.binding(point)}"
 
     def sentences(self) -> list[str]:
         """Each kernel's figures in words, and where the roofs come from."""
@@ -117,12 +135,21 @@ class Roofline:
         return [f"{'; '.join(told)}.", self.roofs.source]
 
 
+def winner_of(found: Roofline | None) -> Point | None:
+    """The winner under the roofs."""
+    return next((p for p in found.points if p.name == "winner"), None) if found else None
+
+
 def roofs_of(record: Record) -> Roofs | None:
     """The roofs for a record: the model's if it is modelled, an H200's, or none that is known."""
     dtype = record.workload.dtype
     if not record.measured:
         return _model(dtype)
-    return _h200(dtype) if record.device == "NVIDIA H200" else None
+    if record.device != "NVIDIA H200":
+        return None
+    found = _h200(dtype)
+    is_plain = record.workload.operator == _WITHOUT_TENSOR_CORES
+    return replace(found, peaks=found.peaks[1:2]) if is_plain else found
 
 
 def roofline(
@@ -164,7 +191,7 @@ def roofline_chart(found: Roofline) -> Chart:
         (dot,) = axes.plot(*([value] for value in at), "o", ms=9, color=colour)
         detail = (
             f"{point.name}: {number(point.work)} {roofs.work} at {number(point.intensity)} flops "
-            f"a byte, {found.bound(point):.0%} of the nearest roof"
+            f"a byte, {found.binding(point)}"
         )
         chart.tell(dot, [detail], "point")
         # Above the winner and below the default, which may be near.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
-from ...target import cuda_target
 from ...text import number
 from ...tune.apply.programs import Programs
 from ...tune.measure.builder.cubin import CompileError, PtxasError
@@ -18,11 +17,10 @@ from ...tune.records.log import Record
 from ...tune.records.record import best_first
 from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
-from ...tune.space.task import make_task
 from ..comparison import counter_rows
 from ..tuning import score_text
 from .kernel import KernelView, kernel_of
-from .roofline import Roofline, roofline, work_unit
+from .roofline import Roofline, roofline, winner_of, work_unit
 from .table import Table, trial_table
 
 #: Errors of scheduling, lowering and compiling, by the names that records have.
@@ -44,18 +42,18 @@ class WorkloadView:
     facts, conditions : list of (str, str)
         Score, gain and trials in a few words; device, clock, protocol, versions.
     counters : list of list of str
-        Counter, default, winner, ratio.
+        Counter or knob, default, winner, ratio.
     refused : list of list of str
-        Rule, how many combinations it refused, when, and the first sentence; those left out before
-        building come first, the most first.
-    space : str
-        One sentence on the legal space, or why it is not known.
+        Rule, how many combinations it refused while building, and the first sentence, the most
+        first.
     failures : list of (str, int)
         Each reason why what was built failed, with how many trials did.
-    before, after : KernelView or None
-        The default's and the winner's kernels.
+    after : KernelView or None
+        The winner's kernel.
     formula : str
         Of the modelled cost, for modelled scores.
+    verdict : str
+        How good the winner is, and what limits it.
     """
 
     slug: str
@@ -71,11 +69,27 @@ class WorkloadView:
     conditions: list[tuple[str, str]]
     counters: list[list[str]]
     refused: list[list[str]]
-    space: str
     failures: list[tuple[str, int]]
-    before: KernelView | None
     after: KernelView | None
     formula: str
+    verdict: str
+
+    def overview(self) -> list[tuple[str, float]]:
+        """Text and key of each cell that the workload has in the table of all."""
+        best, point = self.winner, winner_of(self.roof)
+        score = (best.score if best else None) or 0.0
+        gain = self.default.score / score if score and self.default and self.default.score else 0.0
+        share = self.roof.bound(point) if self.roof and point else 0.0
+        rate, unit = 0.0, ""
+        if self.roof and point and self.measured:
+            rate, unit = self.roof.rate(point)
+        return [
+            (score_text(best) if best else "none", score or float("inf")),
+            (f"{number(rate)} {unit}" if rate else "", rate),
+            (f"{share:.0%}" if share else "", share),
+            (f"{gain:.2f}" if gain else "", gain),
+            (str(len(self.records)), len(self.records)),
+        ]
 
 
 def workloads(
@@ -87,9 +101,8 @@ def workloads(
 ) -> list[WorkloadView]:
     """Gather what the page shows, in the order in which workloads appear in the log.
 
-    With ``kernels``, the default's and the winner's kernels are built again and explained, by the
-    log's ``programs`` or as ready schedules. ``told`` is called with each title before, since that
-    takes seconds.
+    With ``kernels``, the winners' kernels are built again and explained, by the log's ``programs``
+    or as ready schedules. ``told`` is called with each title before, since that takes seconds.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -118,7 +131,8 @@ def _workload(
     first = group[0]
     # Of a trial that failed no program was kept. It is looked up where it is needed.
     operator = partial(_operator, winner or first, programs)
-    space, left_out = _space(winner or first, operator)
+    roof = roofline(points, *_work(group, operator))
+    after = kernel_of(winner, programs) if winner and kernels else None
     title = " ".join(str(first.workload).split())
     return WorkloadView(
         slug="_".join([str(index), *title.split()[:-1]]),
@@ -127,19 +141,46 @@ def _workload(
         measured=first.measured,
         table=trial_table(ranked, winner),
         records=group,
-        roof=roofline(points, *_work(group, operator)),
+        roof=roof,
+        verdict=_verdict(winner, default, roof, after),
         winner=winner,
         default=default,
         facts=_facts(group, winner, default),
         conditions=_conditions(group, winner or first),
-        counters=counter_rows(default, winner),
-        refused=left_out + unbuilt,
-        space=space,
+        counters=_beside(default, winner),
+        refused=unbuilt,
         failures=built,
-        before=kernel_of(default, programs, pictures=False) if default and kernels else None,
-        after=kernel_of(winner, programs, pictures=True) if winner and kernels else None,
+        after=after,
         formula="" if first.measured else FORMULA,
     )
+
+
+def _verdict(
+    winner: Record | None, default: Record | None, roof: Roofline | None, after: KernelView | None
+) -> str:
+    if winner is None or not winner.score:
+        return "No candidate worked."
+    parts = [score_text(winner) if winner.measured else f"modelled cost {score_text(winner)}"]
+    if roof is not None and (point := winner_of(roof)) is not None:
+        parts.append(roof.binding(point))
+    if default is not None and default.score:
+        gain = default.score / winner.score
+        is_default = default.id == winner.id
+        parts.append("the default" if is_default else f"{gain:.2f} times as fast as the default")
+    limit = after.found.limit if after is not None and after.found is not None else None
+    return f"{', '.join(parts)}. {limit or ''}".strip()
+
+
+def _beside(default: Record | None, winner: Record | None) -> list[list[str]]:
+    """Knobs that differ, and counters."""
+    if default is None or winner is None or default.id == winner.id:
+        return []
+    knobs = [
+        [f"knob {name}", str(default.config.get(name, "")), str(value), ""]
+        for name, value in winner.config.items()
+        if value != default.config.get(name)
+    ]
+    return knobs + counter_rows(default, winner)
 
 
 def _operator(record: Record, programs: Programs | None) -> Operator:
@@ -162,27 +203,6 @@ def _work(group: Sequence[Record], find: Callable[[], Operator]) -> tuple[float,
     return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
 
 
-def _space(record: Record, find: Callable[[], Operator]) -> tuple[str, list[list[str]]]:
-    """A sentence on the legal space, and what each rule left out of it."""
-    workload = record.workload
-    if record.program is not None:
-        return "Not known: a log has the programs of a user's trials, not the other candidates.", []
-    try:
-        target = cuda_target(record.arch)
-        task = make_task(find(), workload.shape, workload.dtype, record.seed, target)
-    except LayoutExtError as error:
-        return f"Not known: {error}", []
-    space = task.space
-    text = (
-        f"{len(space.legal):,} configurations are legal and worth trying; "
-        f"{space.refused.total():,} combinations of the knobs were left out before building."
-    )
-    return text, [
-        [rule, f"{count:,}", "before building", space.reasons.get(rule, "")]
-        for rule, count in space.refused.most_common()
-    ]
-
-
 def _failures(group: Sequence[Record]) -> tuple[list[tuple[str, int]], list[list[str]]]:
     """Why trials failed that were built, and rows of what was refused while building."""
     built: Counter[str] = Counter()
@@ -196,7 +216,7 @@ def _failures(group: Sequence[Record]) -> tuple[list[tuple[str, int]], list[list
         else:
             built[f"{kind}: {text}"] += 1
     rows = [
-        [kind, f"{len(texts):,}", "refused while building", _first_sentence(texts[0])]
+        [kind, f"{len(texts):,}", _first_sentence(texts[0])]
         for kind, texts in sorted(refused.items(), key=lambda item: -len(item[1]))
     ]
     return built.most_common(), rows

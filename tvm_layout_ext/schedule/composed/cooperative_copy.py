@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tvm_ffi
 from tvm import tirx
 
 from ...checks import whole
 from ...errors import ScheduleError
-from ...gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
-from ...gpu.tile_copies import copy_of
-from ...ir.evaluate import placeholder_extent
 from ...ir.queries import thread_tag
 from ..handles import find_block, find_loop, legal
-from ..primitives.swizzle import swizzle as set_swizzle
+from ..shared_tiles import fetch
 
 #: Tags of the warps of a block, beside the lanes.
 _WARPS = ("threadIdx.y", "threadIdx.z")
@@ -78,51 +74,9 @@ def cooperative_copy(
     block = find_block(sch, block, "cooperative_copy")
     find_loop(sch, loop, "cooperative_copy")
     shared_out = _warps(sch, warps)
-    node = sch.get(block)
-    source = node.reads[0].source
-    copy = copy_of(bits_of(source), k_major, row_of(node, source, "reads"), swizzle)
-    with legal(f"cooperative_copy of block {node.name_hint}"):
+    with legal(f"cooperative_copy of block {sch.get(block).name_hint}"):
         sch.compute_at(block, loop, preserve_unit_loops=True)
-    set_swizzle(sch, block, 0, swizzle)
-    i, j = sch.get_loops(block)[-2:]
-    columns = int(sch.get(j).extent)
-    if columns * bits_of(source) % (8 * NUM_BANKS * BANK_BYTES) == 0:
-        copy = replace(copy, rows=1, neighbours=1)
-    vectors = columns // copy.vector
-    near = max(1, min(vectors, WARP_SIZE // copy.rows) // copy.neighbours)
-    down, rows = sch.split(i, [None, copy.rows])
-    right, *across, lanes = sch.split(j, [None, near, copy.neighbours, copy.vector])
-    sch.reorder(down, right, across[0], rows, across[1], lanes)
-    found = spread(sch, sch.fuse(down, right, across[0], rows, across[1]), shared_out)
-    sch.unroll(found[0])
-    if copy.vector > 1:
-        sch.vectorize(lanes)
-    return CopyLoops(*found, lanes)
-
-
-def spread(sch: Any, loop: Any, warps: Sequence[int]) -> tuple[Any, Any, Any, Any]:
-    """Share a loop out to all threads, neighbours to neighbouring lanes; the rest goes first."""
-    rest, y, z, x = sch.split(loop, [None, *warps, WARP_SIZE])
-    sch.bind(y, "threadIdx.y")
-    sch.bind(z, "threadIdx.z")
-    sch.bind(x, "threadIdx.x")
-    return rest, y, z, x
-
-
-def bits_of(buffer: Any) -> int:
-    """Bits of an element."""
-    return np.dtype(str(buffer.dtype)).itemsize * 8
-
-
-def row_of(block: Any, buffer: Any, kind: str) -> int:
-    """Elements of a buffer that are neighbours along the innermost iterator of a copy."""
-    (region,) = (one for one in getattr(block, kind) if one.source.same_as(buffer))
-    inner = block.iter_vars[-1]
-    for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
-        if placeholder_extent(extent) > 1 or placeholder_extent(inner.dom.extent) == 1:
-            along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
-            return placeholder_extent(extent) if inner.var.same_as(along) else 1
-    return 1
+    return CopyLoops(*fetch(sch, block, k_major, shared_out, swizzle))
 
 
 def _warps(sch: Any, warps: Sequence[int] | None) -> list[int]:

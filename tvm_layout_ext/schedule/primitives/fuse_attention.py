@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ... import decisions
@@ -10,7 +9,7 @@ from ...analysis.attention import read_attention
 from ...gpu.hardware import architecture
 from ...ir.annotations import ATTENTION
 from ...ir.block_bindings import holder_of
-from ...transform.attention.plan import AttentionPlan, checked, fit_attention
+from ...transform.attention.plan import AttentionPlan, fit_attention
 from ..handles import find_block, own_arch
 
 NAME = "fuse_attention"
@@ -53,14 +52,8 @@ def fuse_attention(
     holder = holder_of(sch.mod, sch.get(found))
     assert holder is not None
     gpu = architecture(own_arch(sch))
-    plan = fit_attention(read_attention(holder[1], name), gpu)
-    plan = replace(
-        plan,
-        keys=keys or plan.keys,
-        stages=stages or plan.stages,
-        consumers=consumers or plan.consumers,
-    )
-    checked(plan, gpu)
+    attention = read_attention(holder[1], name)
+    plan = fit_attention(attention, gpu, keys=keys, stages=stages, consumers=consumers)
     if ATTENTION in sch.get(found).annotations:
         sch.unannotate(found, ATTENTION)
     sch.annotate(found, ATTENTION, [plan.keys, plan.stages, plan.consumers])

@@ -8,6 +8,7 @@ from ...checks import whole
 from ...errors import ScheduleError
 from ...gpu.warpgroups import REGISTERS
 from ...ir.annotations import PRODUCERS
+from ..block_tiles import is_by_warps, share_out
 from ..handles import find_loop, legal
 
 
@@ -25,13 +26,19 @@ def specialize_warps(sch: Any, loop: Any) -> None:
                 A_shared = A[tile k]         # warpgroup 2: wait empty; TMA, which arrives at full
                 C += A_shared * B_shared
 
+    Where ``use_tensor_core(block, tile=...)`` took ``mma.sync``, no warps copy for others: all of
+    them share copies and results out among themselves, and four multiply 64 rows.
+
     Parameters
     ----------
     loop : LoopRV
-        A serial loop over 64 rows of a product each, made by ``use_tensor_core(block, "wgmma")``;
-        it becomes ``threadIdx.y``.
+        A serial loop over 64 rows of a product each, made by ``use_tensor_core(block, "wgmma")`` or
+        with ``tile``; it becomes ``threadIdx.y``.
     """
     nest = find_loop(sch, loop, "specialize_warps")
+    if is_by_warps(nest):
+        share_out(sch, loop)
+        return
     count = whole(nest.extent)
     if count not in REGISTERS:
         raise ScheduleError(

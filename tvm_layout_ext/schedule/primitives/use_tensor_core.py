@@ -11,11 +11,12 @@ from tvm.tirx import IndexMap
 from ...analysis.contraction import Contraction, Operand, read_contraction
 from ...checks import whole
 from ...errors import ScheduleError
-from ...gpu.hardware import architecture
+from ...gpu.hardware import Architecture, architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
 from ...intrin.instructions import TILE
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup, is_warpgroup
-from ...ir.annotations import TENSOR_CORE, WARPGROUP
+from ...ir.annotations import NOT_WARPGROUPS, TENSOR_CORE, WARPGROUP
+from ..block_tiles import by_warpgroups, by_warps, check_tile, why_no_warpgroups
 from ..handles import blockize_tiles, find_block, own_arch
 from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
 
@@ -45,6 +46,8 @@ class TensorCore:
     a_k_major: bool
     b_k_major: bool
     instruction: str  #: The instruction that was chosen
+    #: With ``tile``: a loop over 64 rows each of a block's tile, for ``specialize_warps``
+    warpgroup: Any = None
 
 
 def use_tensor_core(
@@ -53,6 +56,7 @@ def use_tensor_core(
     instruction: str = "auto",
     *,
     multiples: Sequence[int] | None = None,
+    tile: Sequence[int] | None = None,
     swap: bool = False,
     scope: str = "shared.dyn",
     arch: str | None = None,
@@ -76,6 +80,10 @@ def use_tensor_core(
     multiples : sequence of int, optional
         Fill m, n and k up to multiples of these by zeros; each is a multiple of the instruction's
         tile, which is the default. A dimension of a single tile is filled up to two.
+    tile : sequence of int, optional
+        Rows, columns and depth of the tile of a block, in the place of ``multiples``. ``m``, ``n``
+        and ``k`` then count such tiles, and ``warpgroup`` 64 of their rows each; ``auto`` takes
+        ``wgmma`` where target and operands have it, and ``mma.sync`` elsewhere.
     swap : bool
         Multiply the transpose: m and a are then what else were n and b. It gives the many columns
         of a product of few rows to the instruction's 64 rows.
@@ -86,7 +94,13 @@ def use_tensor_core(
     """
     block = find_block(sch, block, "use_tensor_core")
     what = _read(sch, block, swap)
-    one = _instruction(instruction, what, multiples, arch or own_arch(sch))
+    gpu = architecture(arch or own_arch(sch))
+    refused = None if is_warpgroup(instruction) else why_no_warpgroups(what, tile, gpu)
+    if tile is not None:
+        multiples = check_tile(tile)
+        if instruction == "auto" and refused is None and what.operand != "float32":
+            instruction = "wgmma"
+    one = _instruction(instruction, what, multiples, gpu)
     check_loops(sch, block, what, "use_tensor_core")
     paddings = _paddings(what, one, multiples)
     if scope not in ("shared", "shared.dyn"):
@@ -94,7 +108,16 @@ def use_tensor_core(
     merged = merge_iterators(sch, block, what)
     if merged:
         what = _read(sch, block, swap)
-    return _Builder(sch, block, what, one, scope).build(paddings, merged)
+    found = _Builder(sch, block, what, one, scope).build(paddings, merged)
+    if refused and gpu.name == "sm_90a":
+        sch.annotate(found.product, NOT_WARPGROUPS, refused)
+    if multiples is None or tile is None:
+        return found
+    if isinstance(one, WarpgroupInstruction):
+        found = by_warpgroups(sch, found, multiples)
+    else:
+        found = by_warps(sch, found, multiples, one.shape)
+    return found
 
 
 def _read(sch: Any, block: Any, swap: bool) -> Contraction:
@@ -102,9 +125,8 @@ def _read(sch: Any, block: Any, swap: bool) -> Contraction:
     return what.transposed if swap else what
 
 
-def _instruction(name: str, what: Contraction, multiples: Any, arch: str) -> Unit:
+def _instruction(name: str, what: Contraction, multiples: Any, gpu: Architecture) -> Unit:
     """Look the instruction up; ``wgmma`` has as many columns as the tile of a block."""
-    gpu = architecture(arch)
     if not is_warpgroup(name):
         return choose(name, what.operand, what.sums, gpu)
     columns = whole(multiples[1]) if isinstance(multiples, Sequence) else None

@@ -241,9 +241,8 @@ class Stage(StageRecord):
     ) -> None:
         """Map this stage's loops to threads, in place of splitting and binding them.
 
-        See :func:`.auto_coalesce.auto_coalesce` for what the arguments mean. Unlike there nothing
-        is returned, for the mapping is chosen when the whole schedule is applied;
-        :func:`tvm_layout_ext.explain` prints it.
+        See :func:`.auto_coalesce.auto_coalesce` for what the arguments mean. Nothing is returned,
+        for the mapping is chosen when the schedule is applied; ``tlx.explain`` prints it.
         """
         if not isinstance(self.op, te.ComputeOp):
             self.refuse_output("auto_coalesce")

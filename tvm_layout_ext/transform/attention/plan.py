@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
@@ -158,26 +158,32 @@ def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
     return BoxedBuffer(buffer, tuple(indices), moving, shape)
 
 
-def fit_attention(attention: Attention, gpu: Architecture) -> AttentionPlan:
-    """Take the tiles that registers and shared memory have room for.
+def fit_attention(
+    attention: Attention, gpu: Architecture, *, keys: int = 0, stages: int = 0, consumers: int = 0
+) -> AttentionPlan:
+    """Take the tiles that registers and shared memory have room for; 0 leaves a number open.
 
     Raises
     ------
     ScheduleError
-        If none are legal.
+        If the kernel is not legal.
     """
     _, _, depth, width = attention.sizes
-    keys = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
-    counts = [n for n in _PER_ROW if n < 3 or max(depth, width) <= PANEL]
-    plans = [AttentionPlan(attention, keys, 2, consumers) for consumers in counts]
-    return checked(min(plans, key=_waves), gpu)
+    keys = keys or (128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64)
+    usual = [n for n in _PER_ROW if n < 3 or max(depth, width) <= PANEL]
+    plans = [AttentionPlan(attention, keys, 2, n) for n in ([consumers] if consumers else usual)]
+    best = min(plans, key=_waves)
+    if best.consumers == 1:  # Nothing hides the way of the tiles but more of them.
+        room = (gpu.shared_per_block - 2 * _ALIGNED - best.q_bytes) // sum(best.stage_bytes)
+        best = replace(best, stages=min(3, room))
+    return checked(replace(best, stages=stages or best.stages), gpu)
 
 
 def _waves(plan: AttentionPlan) -> float:
     """How long the tiles take: waves of blocks, of which only the first few end together."""
     waves = plan.heads * plan.tiles / MULTIPROCESSORS
     whole = ceil(waves) if waves <= 2 else waves + 0.5
-    return whole * plan.rows * _PER_ROW[plan.consumers]
+    return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 
 
 def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:

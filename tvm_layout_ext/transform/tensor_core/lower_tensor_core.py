@@ -15,7 +15,7 @@ from ... import decisions
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
-from ...ir.annotations import ANNOTATION_PREFIX, SWIZZLE, TENSOR_CORE
+from ...ir.annotations import ANNOTATION_PREFIX, NOT_WARPGROUPS, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
 from ...ir.evaluate import placeholder_extent
 from ...ir.queries import blocks_in, thread_tag, uses
@@ -84,6 +84,9 @@ def _lower(sch: Any, block: Any, gpu: Architecture) -> None:
     _check_threads(sch, block, name)
     _check_gpu(node.annotations[TENSOR_CORE][0], name, gpu)
     sch.unannotate(block, TENSOR_CORE)
+    if NOT_WARPGROUPS in node.annotations:
+        decisions.note(_NAME, name, f"wgmma: {node.annotations[NOT_WARPGROUPS]}", refused=True)
+        sch.unannotate(block, NOT_WARPGROUPS)
     _lift(sch, block)
     _lay_out(sch, block, intrinsic)
     if clears and node.init is not None:

@@ -156,9 +156,8 @@ def tune_module(
     off = {name: reason for name, reason in off.items() if reason}
     _warn("is not tuned", skipped)
     _warn("is not put on tensor cores", off)
-    if not tasks:
-        reasons = " ".join(skipped.values()) or "It holds none."
-        raise ScheduleError(f"No function of the module can be tuned. {reasons}")
+    if not tasks and not skipped:
+        raise ScheduleError("No function of the module can be tuned. It holds none.")
     records = Records(log)
     records.prepare()
     result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=off)

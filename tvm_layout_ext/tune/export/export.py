@@ -49,9 +49,10 @@ def export(
 ) -> Exported:
     """Write a kernel as a shared library that needs neither TVM nor this package.
 
-    Beside ``path.so`` there are ``path.h``, which says what its one function takes, ``path.py``,
-    which calls it on tensors of any library that speaks DLPack, and ``path.cu``, from which it was
-    compiled. The function's name is the last part of ``path``. Shapes and architecture are fixed.
+    For ``path`` ``turn`` these are ``libturn.so`` (``turn.so`` is what ``import turn`` would take),
+    ``turn.h``, which says what its one function takes, ``turn.py``, which calls it on tensors of
+    any library that speaks DLPack, and ``turn.cu``, from which it was compiled. Shapes and
+    architecture are fixed.
     ScheduleError if the host side does more than launch.
 
     Parameters
@@ -103,16 +104,17 @@ def _written(prefix: Path, texts: dict[str, str], nvcc: str, arch: str, plan: Ho
                 made.with_suffix(suffix).write_text(text)
             # As TVM compiles its kernels, so that the exported one is the tuned one.
             options = [f"-arch={arch}", *NVCC_OPTIONS, *_LIBRARY]
-            command = [nvcc, *options, "-o", f"{made}.so", f"{made}.cu"]
+            library = made.with_name(f"lib{made.name}.so")
+            command = [nvcc, *options, "-o", str(library), f"{made}.cu"]
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
             if ran.returncode:
                 lines: list[Any] = [line for line in ran.stderr.splitlines() if "error" in line]
                 raise TargetError(f"nvcc refuses the kernel: {(lines or [ran.stderr])[0]}")
-            for suffix in (".so", *texts):
-                made.with_suffix(suffix).replace(prefix.with_suffix(suffix))
+            for one in (library, *map(made.with_suffix, texts)):
+                one.replace(prefix.with_name(one.name))
     except OSError as error:
         raise RecordError(
             f"Cannot write {prefix}: {os.strerror(error.errno or 0)}; no file was replaced."
         ) from None
-    library, header, loader, cuda = (prefix.with_suffix(s) for s in (".so", ".h", ".py", ".cu"))
-    return Exported(library, header, loader, cuda, plan)
+    header, loader, cuda = (prefix.with_suffix(s) for s in (".h", ".py", ".cu"))
+    return Exported(prefix.with_name(library.name), header, loader, cuda, plan)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +29,7 @@ from ..space.task import Task, make_task
 from .history import History
 from .run import STRATEGIES, Run
 
+_log = logging.getLogger("tvm_layout_ext")
 #: Called after each trial with its record, how many are done, and how many there will be.
 Progress = Callable[[Record, int, int], None]
 
@@ -163,17 +166,28 @@ def tune(
     try:
         records = None if log is None else Records(log)
         reading = Reading([]) if records is None else records.prepare()
-        run = Run(task, backend, records, reading, trials, tell)
-        best, interrupted = run.search(strategy)
+        with nullcontext(False) if records is None else records.log.in_use() as shared:
+            shared_text = _of_another_run(log) if shared else None
+            run = Run(task, backend, records, reading, trials, tell)
+            best, interrupted = run.search(strategy)
     finally:
         if pool is not runner:
             pool.close()
-    history, warning = run.history, _warning(reading, run.history)
+    history, warning = run.history, _warning(reading, run.history, shared_text)
     return Result(task, best, history.trials, history.resumed, interrupted, warning)
 
 
-def _warning(reading: Reading[Record], history: History) -> str | None:
-    told = reading.warning, _of_other_versions(reading, history), _of_other_schedules(history)
+def _of_another_run(log: Any) -> str:
+    """Say at once, and in the result, that trials may be done twice."""
+    text = f"Another run writes to {log}; what both try is run twice, so give each its own log."
+    _log.warning("%s", text)
+    return text
+
+
+def _warning(reading: Reading[Record], history: History, *told: str | None) -> str | None:
+    told = (
+        *told, reading.warning, _of_other_versions(reading, history), _of_other_schedules(history)
+    )  # fmt: skip
     return " ".join(filter(None, told)) or None
 
 

@@ -58,6 +58,8 @@ class Workload:
 
 
 Shape = tuple[int, ...]
+#: Of an array, whose index has 32 bits.
+MOST_ELEMENTS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,17 @@ class Operator:
             raise ScheduleError(f"{wanted}, not {shape!r}.")
         if len(shape) != len(self.dims):
             raise ScheduleError(f"{wanted}, not {len(shape)}.")
-        return tuple(
+        found = tuple(
             whole_number(f"{dim} of {self.name}", extent, 1, ScheduleError)
             for dim, extent in zip(self.dims, shape, strict=True)
         )
+        for dim, extent in zip(self.dims, found, strict=True):
+            if extent > MOST_ELEMENTS:
+                raise ScheduleError(
+                    f"{dim} of {self.name} is {extent:,}, and the ready schedules index with 32 "
+                    f"bits: at most {MOST_ELEMENTS:,} is legal."
+                )
+        return found
 
     def check_dtype(self, dtype: str) -> str:
         """Return an element type, or raise ScheduleError listing those the operator has."""

@@ -19,10 +19,8 @@ from ...gpu.hardware import Architecture
 from ...schedule.te.lowerable import check_lowerable
 from ...target import default_arch, resolve
 from .knobs import Config
-from .operator import Operator, Shape, Workload, find_operator
+from .operator import MOST_ELEMENTS, Operator, Shape, Workload, find_operator
 from .space import Space
-
-_MOST_ELEMENTS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,10 @@ def make_task(
     element = found.check_dtype(dtype or _usual_dtype(found))
     task = Task(found, found.check_shape(shape), element, architecture, seed)
     largest = max(math.prod(extents) for extents in task.argument_shapes())
-    if largest > _MOST_ELEMENTS:
+    if largest > MOST_ELEMENTS:
         raise ScheduleError(
             f"{task.workload} has an array of {largest:,} elements, and the ready schedules index "
-            f"with 32 bits: at most {_MOST_ELEMENTS:,} are legal."
+            f"with 32 bits: at most {MOST_ELEMENTS:,} are legal."
         )
     return task
 

@@ -191,6 +191,24 @@ def test_report_is_read(report: str, registers: int | None, spills: int | None) 
     assert (code.registers, code.spill_bytes) == (registers, spills)
 
 
+def test_products_of_warpgroups_that_ptxas_makes_slow_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to"
+    for number, refused in (("C7510", True), ("C7514", True), ("C7602", True), ("C7517", False)):
+        report = f"ptxas info    : ({number}) {loss} it in function 'k'.\nUsed 168 registers"
+        if not refused:
+            assert MachineCode.reported(b"", report, "nvcc").registers == 168
+            continue
+        with pytest.raises(PtxasError, match=rf"slow, {number}: {loss} it in function 'k'\."):
+            MachineCode.reported(b"", report, "nvcc")
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    monkeypatch.setattr(cubin, "_by_nvcc", lambda *_: MachineCode(b"", 168, 64, "nvcc"))
+    assert machine_code("others may spill", ARCH).spill_bytes == 64
+    with pytest.raises(PtxasError, match="spills 64 bytes of a kernel of wgmma"):
+        machine_code("wgmma.mma_async.sync.aligned", ARCH)
+
+
 @pytest.mark.nvcc
 def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="the package cuda-bindings is not installed")

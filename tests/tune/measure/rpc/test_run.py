@@ -27,7 +27,9 @@ from tvm_layout_ext.tune.measure.rpc import client, run, server
 from tvm_layout_ext.tune.measure.rpc.client import Gpu
 from tvm_layout_ext.tune.measure.rpc.run import RpcRunner, misfit
 from tvm_layout_ext.tune.measure.rpc.server import main as serve
+from tvm_layout_ext.tune.measure.rpc.token import VARIABLE, allowed, shared
 from tvm_layout_ext.tune.measure.rpc.tracker import NoServerError, Tracker
+from tvm_layout_ext.tune.measure.worker_slots import ServerLostError
 from tvm_layout_ext.tune.search.tune import tune
 
 #: Another run of these tests on this machine has another key.
@@ -351,3 +353,43 @@ def test_addresses_that_cannot_be_are_refused() -> None:
     for address in ("nowhere", "host:", ":9190", "host:port"):
         with pytest.raises(TargetError, match="A tracker's address is HOST:PORT, not "):
             serve(["--tracker", address, "--key", "h200"])
+
+
+@pytest.mark.parametrize(
+    ("words", "token", "lets_in"),
+    [
+        ([], "", True),
+        (["-timeout=3"], "", True),
+        (["-token=open"], "open", True),
+        (["-timeout=3", "-token=open"], "open", True),
+        (["-token=opens"], "open", False),
+        ([], "open", False),
+        (["-token=open"], "", False),
+    ],
+)
+def test_a_token_lets_in(words: list[str], token: str, lets_in: bool) -> None:
+    assert allowed(words, token) is lets_in
+
+
+def test_a_token_of_two_words_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "two words")
+    with pytest.raises(TargetError, match="a token is one word"):
+        shared()
+
+
+def test_a_server_with_a_token_serves_only_who_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "sesame")
+    farm = Farm(1)
+    try:
+        free = farm.tracker.next_free()
+        assert client._There.open(*free).name == "cpu"
+        client._There.close()
+        monkeypatch.setenv(VARIABLE, "simsim")
+        free = farm.tracker.next_free()
+        with pytest.raises(ServerLostError, match=f"or has another {VARIABLE}"):
+            client._There.open(*free)
+        monkeypatch.setenv(VARIABLE, "sesame")
+        assert client._There.open(*farm.tracker.next_free()).name == "cpu"
+        client._There.close()
+    finally:
+        farm.close()

@@ -24,6 +24,9 @@ MODES = ("nvrtc", "nvcc")
 #: Since this version nvrtc keeps machine code in the driver's cache, where there is a driver, and
 #: its log then lacks ptxas's report: registers and spills were unknown of what was compiled before.
 _CACHE_SINCE = (12, 9)
+#: ptxas's numbers for ``wgmma`` that it serialises, or ``setmaxnreg`` that it ignores: calls, too
+#: few registers, sums that are touched while products are under way, paths that part.
+_SLOW = re.compile(r".*\((C75(?:0[489]|1[0-6]|18|20)|C7602)\).*")
 #: As TVM gives them.
 NVCC_OPTIONS = (
     "-O3",
@@ -60,7 +63,10 @@ class MachineCode:
 
     @classmethod
     def reported(cls, image: bytes, report: str, compiler: str) -> MachineCode:
-        """Read ptxas's verbose report."""
+        """Read ptxas's verbose report; PtxasError if it makes products of warpgroups slow."""
+        if slow := _SLOW.search(report):
+            text = slow[0].partition(f"({slow[1]})")[2].strip().rstrip(".")
+            raise PtxasError(f"ptxas makes the products of warpgroups slow, {slow[1]}: {text}.")
         used = [int(number) for number in re.findall(r"Used (\d+) registers", report)]
         spills = [int(number) for number in re.findall(r"(\d+) bytes spill", report)]
         return cls(image, max(used, default=None), sum(spills) if used else None, compiler)
@@ -87,9 +93,16 @@ def machine_code(source: str, arch: str) -> MachineCode:
     """Compile CUDA source to a cubin for an architecture, e.g. ``sm_90a``.
 
     CompileError or PtxasError if it does not compile: one sentence with the compiler's first
-    complaint, then all of them. TargetError if there is no compiler.
+    complaint, then all of them; also if ``wgmma`` is serialised or spills. TargetError if there is
+    no compiler.
     """
-    return (_by_nvcc if cuda_compiler() == "nvcc" else _by_nvrtc)(source, arch)
+    code = (_by_nvcc if cuda_compiler() == "nvcc" else _by_nvrtc)(source, arch)
+    if code.spill_bytes and "wgmma.mma_async" in source:
+        raise PtxasError(
+            f"ptxas spills {code.spill_bytes} bytes of a kernel of wgmma, whose sums must stay in "
+            "registers; take a smaller tile."
+        )
+    return code
 
 
 def _by_nvcc(source: str, arch: str) -> MachineCode:

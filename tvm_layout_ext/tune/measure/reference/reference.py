@@ -42,7 +42,8 @@ def buffers_of(func: tirx.PrimFunc) -> list[Any]:
         ):
             raise ScheduleError(
                 f"Parameter {buffer.name} is no buffer whose shape is all numbers; the tuner draws "
-                "inputs, so it needs to know how large they are."
+                "inputs, so it needs to know how large they are; relax.transform.BindSymbolicVars "
+                "gives a symbolic size its value."
             )
     written = {str(region.source.name) for _, block in blocks_of(func) for region in block.writes}
     outputs = [buffer.name for buffer in buffers if buffer.name in written]

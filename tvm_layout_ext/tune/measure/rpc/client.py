@@ -23,6 +23,7 @@ from ..protocol import Job
 from ..worker import TrialTimeoutError
 from ..worker_slots import ServerLostError
 from .session import NAMES, PREFIX
+from .token import VARIABLE, behind
 from .tracker import Tracker
 
 #: Bytes of a problem that travel at once.
@@ -74,15 +75,17 @@ class _There:
     @classmethod
     def open(cls, host: str, port: int, match: str) -> Gpu:
         try:
-            session = rpc.connect(host, port, match)
+            session = rpc.connect(host, port, behind(match))
         except (OSError, RuntimeError) as error:
-            raise ServerLostError(f"the server could not be reached: {error}") from None
+            raise ServerLostError(
+                f"the server could not be reached, or has another {VARIABLE}: {error}"
+            ) from None
         try:
             found = {name: session.get_function(PREFIX + name) for name in NAMES}
         except Exception:
             raise TargetError(
                 f"The server at {host}:{port} is not one of this package, of this version; start "
-                "it by: python -m tvm_layout_ext.tune.measure.rpc.server"
+                "it by: python -m tvm_layout_ext.tune.rpc_server"
             ) from None
         cls.session, cls.functions = session, found
         cls.gpu = Gpu(f"{host}:{port}", *json.loads(str(cls.call("gpu"))))

@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from ...._compat import serve_rpc
 from ....errors import TargetError
+from .token import VARIABLE, allowed, shared
 
 _log = logging.getLogger("tvm_layout_ext")
 LOOPBACK = "127.0.0.1"
@@ -78,6 +80,13 @@ def _ending(status: int) -> str:
     return f"ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
 
 
+def _let_in(token: str, words: Sequence[str]) -> bool:
+    """Whether a session may begin; nothing of it has been read but its key."""
+    if not (fits := allowed(words, token)):
+        _log.warning("A session without this server's token was refused.")
+    return fits
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until the process is ended; TargetError if the tracker's address is none."""
     parser = argparse.ArgumentParser(prog="python -m tvm_layout_ext.tune.measure.rpc.server")
@@ -93,17 +102,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     host, _, port = given.tracker.rpartition(":")
     if not host or not port.isdigit():
         raise TargetError(f"A tracker's address is HOST:PORT, not {given.tracker!r}.")
+    token = shared()
     if given.host not in (LOOPBACK, "localhost", "::1"):
+        who = "knows the token, which is sent as it is," if token else "reaches it"
         _log.warning(
-            "Listening on %s: whoever reaches it can run code on this machine, as RPC is neither "
-            "encrypted nor authenticated.",
+            "Listening on %s: whoever %s can run code on this machine, as RPC is not encrypted%s.",
             given.host,
+            who,
+            "" if token else f" and {VARIABLE} is not set",
         )
     # An ending by SIGTERM shall remove the folder, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="tvm_layout_ext_rpc_") as folder:
         serve_rpc(
             _Sessions(folder).serve,
+            allowed=partial(_let_in, token),
             host=given.host,
             port=given.port,
             port_end=given.port_end,

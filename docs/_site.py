@@ -1,0 +1,128 @@
+"""Writes the pages of the documentation's site to ``build/site_pages``; ``make docs`` builds it.
+
+The pages of this folder are taken as they are; added are the README, the tutorials with what they
+print, and a reference of every public name from its docstring.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import re
+import runpy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext.schedule.install import PRIMITIVES
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "build" / "site_pages"
+_BREAK = "\n" + "#" * 70 + "\n"
+#: A link's text and target.
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def pages(run: Callable[[Path], str]) -> dict[str, str]:
+    """Every page of the site by its name; ``run`` gives what a tutorial prints."""
+    docs = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+    scripts = sorted((ROOT / "tutorials").glob("*.py"))
+    made = {
+        "index.md": (ROOT / "README.md").read_text(),
+        "changelog.md": (ROOT / "CHANGELOG.md").read_text(),
+        **docs,
+        **{f"{path.stem}.md": tutorial(path.read_text(), run(path)) for path in scripts},
+        "tutorials.md": _list_of_tutorials(scripts),
+        "reference.md": reference(),
+    }
+    return {name: _relinked(text, set(made)) for name, text in made.items()}
+
+
+def _relinked(text: str, names: set[str]) -> str:
+    """Let links go to the site's pages; those to files that it has not are only named."""
+
+    def change(link: re.Match[str]) -> str:
+        told, target = link[1], link[2]
+        path, _, anchor = target.partition("#")
+        name = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}.get(Path(path).name)
+        name = name or Path(path).with_suffix(".md").name
+        if "://" in target or not path:
+            return link[0]
+        is_page = Path(path).suffix in (".md", ".py") and name in names
+        return f"[{told}]({name}{'#' + anchor if anchor else ''})" if is_page else told
+
+    parts = re.split(r"(```.*?```)", text, flags=re.DOTALL)
+    return "".join(p if p.startswith("```") else _LINK.sub(change, p) for p in parts)
+
+
+def tutorial(text: str, printed: str) -> str:
+    """A script of the gallery as a page: its prose, its code, and what it prints."""
+    head, *parts = text.split(_BREAK)
+    _, docstring, code = head.split('"""', 2)
+    docstring = re.sub(r"^\.\. _.*\n", "", docstring.strip())
+    made = [_prose(docstring), _code(code)]
+    for part in parts:
+        lines = part.split("\n")
+        end = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+        told = "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[:end])
+        made += [_prose(told), _code("\n".join(lines[end:]))]
+    return "\n\n".join(
+        [*filter(None, made), f"## What it prints\n\n```text\n{printed.strip()}\n```"]
+    )
+
+
+def _prose(text: str) -> str:
+    return re.sub(r":\w+:", "", text.replace("``", "`")).strip()
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text.strip()}\n```" if text.strip() else ""
+
+
+def _list_of_tutorials(scripts: list[Path]) -> str:
+    lines = []
+    for path in scripts:
+        title = re.search(r"^(.+)\n=+$", path.read_text(), re.MULTILINE)
+        lines.append(f"* [{title[1] if title else path.stem}]({path.stem}.md)")
+    return "\n".join(["# Tutorials", "", "Each is a script, with what it prints.", "", *lines])
+
+
+def reference() -> str:
+    """Directives for every public name, and for every primitive of ``tvm.s_tir.Schedule``."""
+    names = {name: getattr(tlx, name) for name in dir(tlx) if not name.startswith("_")}
+    modules = {name: value for name, value in names.items() if inspect.ismodule(value)}
+    lines = ["# Reference", "", "Imported as `import tvm_layout_ext as tlx`.", ""]
+    for name, value in sorted(names.items()):
+        # A package that is called is documented as its function.
+        one = type(value).__call__ if name in modules and callable(value) else value
+        if inspect.ismodule(one):
+            continue
+        # A decorator may have made a class of another name.
+        path = name if "<locals>" in one.__qualname__ else one.__qualname__
+        lines += [f"## tlx.{name}", "", f"::: {one.__module__}.{path}", ""]
+    lines += ["# Primitives", "", "Methods of `tvm.s_tir.Schedule`, which is `sch`.", ""]
+    for name, value in sorted(PRIMITIVES.items()):
+        lines += [f"## sch.{name}", "", f"::: {value.__module__}.{value.__qualname__}", ""]
+    lines += ["# Modules", ""]
+    lines += [
+        f"* `tlx.{name}`: {(inspect.getdoc(value) or '').splitlines()[0]}"
+        for name, value in sorted(modules.items())
+    ]
+    return "\n".join(lines)
+
+
+def run(path: Path) -> str:
+    """What a tutorial prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path(str(path), run_name="__main__")
+    return printed.getvalue()
+
+
+if __name__ == "__main__":
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir(parents=True)
+    for page, content in pages(run).items():
+        (OUT / page).write_text(content)

@@ -1,0 +1,41 @@
+"""What goes wrong before a command begins is one sentence, and ends it with the right code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import invoke
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("command", [["-m", "tvm_layout_ext"], ["bin/tvm-layout"]])
+def test_ctrl_c_while_tvm_is_imported_is_no_traceback(command: list[str], tmp_path: Path) -> None:
+    """With a TVM that presses Ctrl-C as it is imported."""
+    (tmp_path / "tvm.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tvm-layout").write_text("from tvm_layout_ext.cli import main; main()\n")
+    done = subprocess.run(
+        [sys.executable, *command, "tune", "transpose"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "Interrupted before anything was done.\n")
+
+
+def test_importing_the_package_leaves_ctrl_c_alone() -> None:
+    code = "import signal, tvm_layout_ext; print(signal.getsignal(signal.SIGINT).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "default_int_handler"
+
+
+@pytest.mark.parametrize("shape", [["99999999999999999999", "4"], ["4", "2147483648"]])
+def test_a_shape_beyond_32_bits_is_one_sentence(shape: list[str], tmp_path: Path) -> None:
+    done = invoke("tune", "transpose", "--shape", *shape, "--log", str(tmp_path))
+    assert done.code == 2
+    assert "at most 2,147,483,647 is legal." in done.err
+    assert "Traceback" not in done.err

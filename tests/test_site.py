@@ -1,0 +1,62 @@
+"""The documentation's site: no dead link, every public name, tutorials with what they print."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.test_docs import LINK
+from tvm_layout_ext.schedule.install import PRIMITIVES
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    site: Any = runpy.run_path(str(ROOT / "docs" / "_site.py"))
+    return site["pages"](lambda path: f"{path.stem} was run")
+
+
+def heads(text: str) -> set[str]:
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in found}
+
+
+def test_no_link_of_the_site_is_dead(pages: dict[str, str]) -> None:
+    for name, text in pages.items():
+        for target, anchor in LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+            if target.startswith("http"):
+                continue
+            assert target in pages or not target, f"{name} links to {target}"
+            assert not anchor or anchor[1:] in heads(pages[target or name]), f"{name}: {anchor}"
+
+
+def test_what_the_menu_names_is_there(pages: dict[str, str]) -> None:
+    menu = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2].partition("validation:")[0]
+    named = set(re.findall(r"\S+\.md", menu))
+    subjects = {name for name in pages if not re.match(r"\d\d_", name)}
+    assert named == subjects
+
+
+def test_the_reference_has_every_public_name(pages: dict[str, str]) -> None:
+    text = pages["reference.md"]
+    for name in dir(tlx):
+        assert name.startswith("_") or f"tlx.{name}" in text, name
+    assert "## tlx.tune\n\n::: tvm_layout_ext.tune.search.tune.tune\n" in text
+    for name, primitive in PRIMITIVES.items():
+        assert f"## sch.{name}\n\n::: {primitive.__module__}.{primitive.__qualname__}\n" in text
+
+
+def test_a_tutorial_is_prose_code_and_what_it_prints(pages: dict[str, str]) -> None:
+    page = pages["01_storage_align_row_sum.md"]
+    assert page.startswith("Storage alignment: the row sum\n====")
+    assert "The computation\n---------------\nEach element of `B` is the sum" in page
+    assert page.count("```python") >= 4
+    assert page.endswith("```text\n01_storage_align_row_sum was run\n```")
+    assert "#" * 70 not in page

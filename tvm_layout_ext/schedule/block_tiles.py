@@ -1,0 +1,120 @@
+"""Products by tiles of a block, whichever instruction multiplies: ``wgmma``, or ``mma.sync``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..analysis.contraction import Contraction
+from ..checks import whole
+from ..errors import ScheduleError
+from ..gpu.hardware import Architecture
+from ..gpu.warpgroups import MAP_PITCH_BYTES, WARPGROUP_ROWS
+from ..intrin.warpgroups import choose_warpgroup
+from ..ir.annotations import TENSOR_CORE
+from ..ir.evaluate import placeholder_extent
+from ..ir.queries import blocks_in
+from .shared_tiles import fetch, staged, store
+
+#: Rows of a warp that multiplies by ``mma.sync``, and warps side by side: four share 64 rows.
+_ROWS, _ACROSS = 32, 2
+#: What the columns of a tile are multiples of: two warps of 16.
+_COLUMNS = 32
+
+
+def check_tile(tile: Any) -> tuple[int, int, int]:
+    """Check the rows, columns and depth of a block's tile."""
+    found = [whole(one) for one in tile] if isinstance(tile, Sequence) else []
+    rows, columns, depth = found if len(found) == 3 else (None, None, None)
+    if not rows or not columns or not depth or rows % WARPGROUP_ROWS or columns % _COLUMNS:
+        raise ScheduleError(
+            f"The tile of a block is {tile!r}; rows in multiples of {WARPGROUP_ROWS}, columns in "
+            f"multiples of {_COLUMNS} and a depth are legal."
+        )
+    return rows, columns, depth
+
+
+def why_no_warpgroups(what: Contraction, tile: Any, gpu: Architecture) -> str | None:
+    """Why a product cannot go to ``wgmma``, by name where it must, in a sentence, or None."""
+    columns = WARPGROUP_ROWS if tile is None else check_tile(tile)[1]
+    name = f"wgmma.m64n{columns}k8.f32.tf32" if what.operand == "float32" else "wgmma"
+    try:
+        one = choose_warpgroup(name, what.operand, what.sums, columns, gpu)
+    except ScheduleError as error:
+        return str(error)
+    for side in (what.a, what.b):
+        pitch = placeholder_extent(side.buffer.shape[-1]) * np.dtype(what.operand).itemsize
+        if not side.k_major and not one.takes_any_major:
+            return f"Rows of {side.buffer.name} do not lie along K; {one.name} reads them only so."
+        if pitch % MAP_PITCH_BYTES:
+            return (
+                f"Rows of {side.buffer.name} are {pitch:,} bytes apart; TMA needs a multiple of "
+                f"{MAP_PITCH_BYTES}."
+            )
+    return None
+
+
+def by_warpgroups(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
+    """Split the loops of ``wgmma`` into tiles of a block, warpgroups and their 64 rows."""
+    count = min(2, tile[0] // WARPGROUP_ROWS)
+    m, group, piece = sch.split(tc.m, [None, count, tile[0] // WARPGROUP_ROWS // count])
+    sch.reorder(*tc.batch, m, tc.n, group, tc.k, piece)
+    return replace(tc, m=m, warpgroup=group)
+
+
+def by_warps(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> Any:
+    """Split the loops of ``mma.sync`` so too: rows and columns of warps, and their tiles."""
+    m, group, mi = sch.split(tc.m, [None, tile[0] // _ROWS, _ROWS // shape[0]])
+    n, across, ni = sch.split(tc.n, [None, _ACROSS, tile[1] // _ACROSS // shape[1]])
+    k, ki = sch.split(tc.k, [None, tile[2] // shape[2]])
+    sch.reorder(*tc.batch, m, n, group, across, k, ki, mi, ni)
+    # Bound first: a tile in shared memory is then that of all warps.
+    sch.bind(group, "threadIdx.y")
+    sch.bind(across, "threadIdx.z")
+    for loop in (ki, mi, ni):
+        sch.unroll(loop)
+    for fragment in (tc.a_fragment, tc.b_fragment):
+        sch.compute_at(fragment, ki, preserve_unit_loops=True)
+        for loop in sch.get_loops(fragment)[-2:]:
+            sch.unroll(loop)
+        sch.prefetch(fragment)
+    out = staged(sch, tc.result, across)
+    return replace(tc, m=m, n=n, k=k, warpgroup=group, result=out)
+
+
+def is_by_warps(nest: Any) -> bool:
+    """Whether a loop holds a product that :func:`by_warps` split."""
+    return any(len(one.annotations.get(TENSOR_CORE, ())) > 1 for one in blocks_in(nest))
+
+
+def share_out(sch: Any, loop: Any) -> None:
+    """Share copies and results around a loop of :func:`by_warps` out to its warps."""
+    var = sch.get(loop).loop_var
+    inside = sch.get_child_blocks(loop)
+    around = list(sch.get_loops(inside[0]))
+    at = [sch.get(one).loop_var for one in around].index(var)
+    blocks = sch.get_child_blocks(around[at - 1]) if at else inside
+    copies = [one for one in inside if _moves(sch.get(one), "global", "shared")]
+    outs = [one for one in blocks if _moves(sch.get(one), "shared", "global")]
+    if len(copies) != 2 or len(outs) != 1:
+        raise ScheduleError(
+            f"Around loop {var.name} are {len(copies)} copies of operands and {len(outs)} of "
+            "results; place tc.a and tc.b by compute_at and tc.result by reverse_compute_at before "
+            "specialize_warps."
+        )
+    warps = int(sch.get(loop).extent), _ACROSS
+    for copy in copies:
+        fetch(sch, copy, True, warps, "auto")
+    (result,) = sch.get_producers(outs[0])
+    store(sch, result, outs[0], warps)
+
+
+def _moves(block: Any, source: str, target: str) -> bool:
+    """Whether a block moves elements from one kind of memory to another."""
+    reads = {one.source.scope() or "global" for one in block.reads}
+    (write,) = block.writes
+    to = write.source.scope() or "global"
+    return to.startswith(target) and len(reads) == 1 and reads.pop().startswith(source)
