@@ -18,6 +18,7 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from benchmarks.gemm_gpu import medians
+from benchmarks.memory_bound import provenance
 from tvm_layout_ext.errors import LayoutExtError
 from tvm_layout_ext.tune.space.operator import find_operator
 
@@ -28,15 +29,22 @@ SHAPES = (
     (1, 16, 16, 1024, 1024, 64),
     (1, 32, 8, 2048, 2048, 128),
     (2, 16, 16, 4096, 4096, 256),
+    (2, 16, 16, 4096, 4096, 96),
+    (2, 16, 16, 4096, 4096, 192),
+    (32, 12, 12, 197, 197, 64),
+    (8, 12, 12, 384, 384, 64),
+    (1, 32, 8, 1, 2048, 128),
+    (16, 32, 8, 1, 2048, 128),
+    (1, 32, 32, 4, 4, 128),
 )
 BACKENDS = ("CUDNN_ATTENTION", "FLASH_ATTENTION")
 ROUNDS = 9
 
 
-def built(shape: tuple[int, ...], causal: bool, **wished: int) -> Any:
+def built(shape: tuple[int, ...], causal: bool, dtype: str, **wished: int) -> Any:
     """The kernel of a shape."""
     operator = find_operator("attention_causal" if causal else "attention")
-    sch = s_tir.Schedule(operator.unscheduled(shape, "float16")["main"])
+    sch = s_tir.Schedule(operator.unscheduled(shape, dtype)["main"])
     target = tlx.cuda_target("sm_90a")
     with target:
         sch.fuse_attention("mean", **wished)
@@ -87,21 +95,23 @@ def peers(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
     return found
 
 
-def row(shape: tuple[int, ...], causal: bool, variants: list[dict[str, int]]) -> dict[str, Any]:
+def row(
+    shape: tuple[int, ...], causal: bool, dtype: str, variants: list[dict[str, int]]
+) -> dict[str, Any]:
     """Check and time one shape."""
     import torch
 
     b, h, g, m, n, d = shape
     torch.manual_seed(m)
     q, k, v = (
-        torch.randn(s, device="cuda", dtype=torch.float16)
+        torch.randn(s, device="cuda", dtype=getattr(torch, dtype))
         for s in ((b, h, m, d), (b, g, n, d), (b, g, n, d))
     )
     calls, errors = dict(peers(q, k, v, causal)), {}
     for wished in variants:
         name = "ours" + "".join(f" {key}={value}" for key, value in wished.items())
         try:
-            kernel = built(shape, causal, **wished)
+            kernel = built(shape, causal, dtype, **wished)
         except LayoutExtError as error:
             errors[name] = str(error)
             continue
@@ -117,7 +127,14 @@ def row(shape: tuple[int, ...], causal: bool, variants: list[dict[str, int]]) ->
     times = {name: seconds for name, (seconds, _) in medians(calls, ROUNDS).items()}
     tflops = {name: round(work / seconds / 1e12, 1) for name, seconds in times.items()}
     micro = {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
-    return {"shape": shape, "causal": causal, "us": micro, "tflops": tflops, "error": errors}
+    return {
+        "shape": shape,
+        "causal": causal,
+        "dtype": dtype,
+        "us": micro,
+        "tflops": tflops,
+        "error": errors,
+    }
 
 
 def main() -> None:
@@ -126,15 +143,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", type=int, nargs="*", default=range(len(SHAPES)))
+    parser.add_argument("--dtype", default="float16")
     parser.add_argument("--variants", default="[{}]", help="JSON: wishes of fuse_attention")
     options = parser.parse_args()
     rows = []
     for number in options.only:
         for causal in (False, True):
-            rows.append(row(SHAPES[number], causal, json.loads(options.variants)))
+            rows.append(row(SHAPES[number], causal, options.dtype, json.loads(options.variants)))
             print(json.dumps(rows[-1]), flush=True)
             if options.out:
-                options.out.write_text(json.dumps(rows, indent=1))
+                options.out.write_text(json.dumps({**provenance("attention"), "rows": rows}))
 
 
 if __name__ == "__main__":

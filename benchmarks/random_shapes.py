@@ -238,12 +238,16 @@ def main(
     count: Annotated[int, typer.Option(help="Programs to draw.")] = 60,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     part: Annotated[str, typer.Option(help="Which of how many parts to take.")] = "1/1",
+    only: Annotated[str, typer.Option(help="Only names with one of these in them: sum-,max-")] = "",
     seconds: Annotated[float, typer.Option(help="End after so many.")] = 600.0,
     dry_run: Annotated[bool, typer.Option(help="Map and model; build and time nothing.")] = False,
 ) -> None:
     """Time every program; print the table."""
     own, of = map(int, part.split("/"))
-    listed = programs(count, seed)[own - 1 :: of]
+    texts = only.split(",")
+    listed = [
+        one for one in programs(count, seed)[own - 1 :: of] if any(t in one.name for t in texts)
+    ]
     if dry_run:
         print(forecast(listed))
         return

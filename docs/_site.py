@@ -101,16 +101,20 @@ def reference() -> str:
             continue
         # A decorator may have made a class of another name.
         path = name if "<locals>" in one.__qualname__ else one.__qualname__
-        lines += [f"## tlx.{name}", "", f"::: {one.__module__}.{path}", ""]
+        lines += _directive(f"tlx.{name}", f"{one.__module__}.{path}")
     lines += ["# Primitives", "", "Methods of `tvm.s_tir.Schedule`, which is `sch`.", ""]
     for name, value in sorted(PRIMITIVES.items()):
-        lines += [f"## sch.{name}", "", f"::: {value.__module__}.{value.__qualname__}", ""]
+        lines += _directive(f"sch.{name}", f"{value.__module__}.{value.__qualname__}")
     lines += ["# Modules", ""]
     lines += [
         f"* `tlx.{name}`: {(inspect.getdoc(value) or '').splitlines()[0]}"
         for name, value in sorted(modules.items())
     ]
     return "\n".join(lines)
+
+
+def _directive(heading: str, path: str) -> list[str]:
+    return [f"::: {path}", "    options:", f"      heading: {heading}", ""]
 
 
 def run(path: Path) -> str:

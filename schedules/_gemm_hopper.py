@@ -20,6 +20,7 @@ from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTE
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
+from tvm_layout_ext.schedule.composed.by_warpgroups import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
@@ -39,15 +40,21 @@ _SIZES = dict(zip(TILES, _TILES, strict=True))
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
 #: Bytes along K that a multiprocessor multiplies in a cycle, of any type, bytes that come to it out
-#: of L2 in one, and what a byte costs even so: tiles of 128x128 did 691 TFLOPS where those of
-#: 128x256 did 750 (float16, 4096^3, H200).
+#: of L2 in one, and what a byte costs beside products: tiles of 128x128 did 691 TFLOPS where those
+#: of 128x256 did 750 (float16, 4096^3, H200).
 _PRODUCTS, _BYTES, _BYTE = 4096, 60, 0.003
 #: What 128 bytes of a row cost whose place is a multiple of so many: 4000x4104x4056 took 1.3 times
 #: as long as its products and whole lines would (547 TFLOPS, float16, H200).
 _TORN = ((LINE_BYTES, 1.0), (SECTOR_BYTES, 1.2), (1, 1.6))
 #: Bytes of partial sums that a cycle stores, beside those that the second kernel moves: eight
 #: slices of 640x640x10240 took 22 us, four 20.
-_WORKSPACE = 2600
+_WORKSPACE = 1500
+#: How much longer a step takes where one warpgroup alone multiplies 64 rows: 128x4096x4096 took
+#: 17.7 us by 64x128 in two slices, 15.1 by 128x64 (float16, cold, H200).
+_ALONE = 1.4
+#: Cycles that TMA takes for a row of zeros beyond the edge: 64x11008x4096 took 40.5 us by 128x96,
+#: 27.4 with 128 rows, and 24x8192x8192 by 64x64 48 us where its weights take 32 (H200).
+_OUTSIDE = 7
 #: How much longer a step takes whose panels of B are wider than the tile: 128x208 did 666 TFLOPS of
 #: 4096x11008x4096 with B stored K x N, 763 with B stored N x K.
 _PADDED = 1.1
@@ -56,7 +63,7 @@ _START, _STORED = 4000, 16
 #: How much longer than the best tile another may take to be worth trying.
 _WORTH = 1.3
 #: Share of the modelled cycles of one slice that more slices may take, or they are not the default.
-_SAVED = 0.96
+_SAVED = 0.99
 #: Steps that a slice of K has at least.
 _LEAST_STEPS = 4
 
@@ -77,18 +84,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         for copy in cut.copies:
             sch.compute_inline(copy)
         _split_k.add_up(sch, cut.sum)
-    warpgroups = _consumers(rows)
-    m, warpgroup, piece = sch.split(tc.m, [None, warpgroups, rows // WARPGROUP_ROWS // warpgroups])
-    sch.reorder(*tc.batch, m, tc.n, warpgroup, tc.k, piece)
-    if tc.batch:
-        sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
-    sch.rasterize(m, tc.n, int(config["group"]))
-    sch.persistent(m)
-    for operand in (tc.a, tc.b):
-        sch.compute_at(operand, tc.k)
-    sch.pipeline(tc.k, _stages(tile, tc.b_k_major), async_copy="tma")
-    sch.specialize_warps(warpgroup)
-    sch.reverse_compute_at(tc.result, tc.n)
+    by_warpgroups(sch, tc, rows, _stages(tile, tc.b_k_major), int(config["group"]))
 
 
 def _is_swapped(tile: tuple[int, int]) -> bool:
@@ -126,15 +122,17 @@ def cycles(
     Examples
     --------
     >>> [round(cycles((4096, 4096, 4096), tile, True)) for tile in ("128x256", "128x128")]
-    [312114, 342166]
+    [312114, 339021]
     """
     m, n, k = shape
     rows, columns = _SIZES[tile]
     turns = ceil(ceil(m / rows) * ceil(n / columns) * slices / MULTIPROCESSORS)
     wide = _wide(columns, b_transposed)
     loaded = rows * _row_bytes(k * size) + wide * _row_bytes((k if b_transposed else n) * size)
-    step = max(rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES) + loaded * _BYTE
-    step *= _PADDED if wide > columns else 1
+    products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
+    step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
+    step *= (_PADDED if wide > columns else 1) * (_ALONE if rows == WARPGROUP_ROWS else 1)
+    step += _OUTSIDE * (-ceil(m / 8) * 8 % rows) / ceil(m / rows)
     steps = ceil(ceil(k * size / PANEL_BYTES) / slices)
     computed = turns * (steps * step + rows * columns / _STORED)
     moved = ((m + n) * k * size + m * n * 2) / (H200.memory / H200.clock)
@@ -171,7 +169,9 @@ def fit(
 def _best(shape: tuple[int, ...], dtype: str, b_transposed: bool) -> tuple[str, int, float]:
     """The tile and the slices of the fewest modelled cycles, and these."""
     size = np.dtype(dtype).itemsize
-    tiles = [tile for tile in TILES if _has_tile(dtype, tile)]
+    # Each tile of few rows reads all columns: two of them at most.
+    near = (tile for tile in TILES if _SIZES[tile][0] >= min(WARPGROUP_ROWS, shape[0] / 2))
+    tiles = [tile for tile in near if _has_tile(dtype, tile)]
     alone = min((cycles(shape, tile, b_transposed, 1, size), 1, tile) for tile in tiles)
     apart = [
         (cycles(shape, tile, b_transposed, slices, size), slices, tile)

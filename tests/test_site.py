@@ -48,9 +48,10 @@ def test_the_reference_has_every_public_name(pages: dict[str, str]) -> None:
     text = pages["reference.md"]
     for name in dir(tlx):
         assert name.startswith("_") or f"tlx.{name}" in text, name
-    assert "## tlx.tune\n\n::: tvm_layout_ext.tune.search.tune.tune\n" in text
+    assert "::: tvm_layout_ext.tune.search.tune.tune\n    options:\n      heading: tlx.tune" in text
     for name, primitive in PRIMITIVES.items():
-        assert f"## sch.{name}\n\n::: {primitive.__module__}.{primitive.__qualname__}\n" in text
+        directive = f"::: {primitive.__module__}.{primitive.__qualname__}\n"
+        assert f"{directive}    options:\n      heading: sch.{name}\n" in text
 
 
 def test_a_tutorial_is_prose_code_and_what_it_prints(pages: dict[str, str]) -> None:

@@ -114,8 +114,10 @@ def bare(A: Any, *, threads: int = 64) -> Any:
         (lambda a: tlx.kernel(lambda A: None)(a), "returned a NoneType; a schedule is wanted"),
         (lambda a: tlx.kernel(3), "@kernel decorates a function, not 3"),
         (lambda a: tlx.autotune(knobs=[tlx.knob("x", (1,))])(doubled), "doubled has no keyword x"),
-        (lambda a: tlx.autotune(knobs=[], trials=0), "The number of trials"),
-        (lambda a: tlx.autotune(knobs=[], key=3), "key is a function of the arrays, not 3"),
+        (lambda a: tlx.autotune(knobs=[THREADS], trials=0), "The number of trials"),
+        (lambda a: tlx.autotune(knobs=[]), "knobs are a list made by tlx.knob"),
+        (lambda a: tlx.autotune(knobs=["threads"]), "knobs are a list made by tlx.knob"),
+        (lambda a: tlx.autotune(knobs=[THREADS], key=3), "key is a function of the arrays, not 3"),
         (lambda a: tlx.autotune(knobs=[THREADS])(bare)(a), "return func, sch"),
     ],
 )

@@ -182,6 +182,7 @@ def test_operators_say_what_they_take() -> None:
     assert list(told) == known_operators()
     assert repr(told["softmax"]) == "<softmax(A[M, N]); float16, float32>"
     assert repr(told["slice"]).startswith("<slice(A[M + 2, N + 2]);")
+    assert len(repr(told).splitlines()) == len(told)
 
 
 @pytest.mark.parametrize(
@@ -193,10 +194,12 @@ def test_operators_say_what_they_take() -> None:
         ("gemm", lambda a, b: (a, b.astype("float32")), "of one type .*, not of float16, float32"),
         ("gemm", lambda a, b: (a, [1]), "B of gemm is a list; give an array of NumPy"),
         ("slice", lambda a, b: (a[:2],), r"slice takes A\[M \+ 2, N \+ 2\]"),
+        ("gemm", lambda a, b: (np.ma.array(a), b), "A of gemm is a masked array"),
+        (3, lambda a, b: (a, b), "op takes the name of an operator, not 3"),
         ("gem", lambda a, b: (a, b), "Unknown operator 'gem'"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(name: str, arrays: Any, text: str) -> None:
+def test_what_does_not_fit_is_one_sentence(name: Any, arrays: Any, text: str) -> None:
     with pytest.raises(tlx.ScheduleError, match=text) as caught:
         tlx.op(name)(*arrays(*operands()))
     assert "\n" not in str(caught.value)

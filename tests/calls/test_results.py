@@ -107,6 +107,9 @@ def test_a_benchmark_is_set_beside_a_copy(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.bytes == 16384
     assert (found.median, found.share) == (4e-6, 0.5)
     assert str(found).startswith("4.0 us (quartiles 0.5 us apart, 4 runs")
+    assert "a copy of its 16,384 bytes takes 0.50 of that time" in str(found)
+    assert "TFLOPS" not in str(found)
+    assert "2.0 TFLOPS" in str(replace(found, flops=8_000_000))
 
 
 def test_what_cannot_be_timed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -279,7 +280,7 @@ def test_the_version_is_told() -> None:
 
 def test_operators_are_listed_with_their_sizes_and_types() -> None:
     lines = invoke("operators").out.splitlines()
-    assert "gather_rows     R M N    int32" in lines
+    assert ["gather_rows", "R", "M", "N", "int32"] in [line.split() for line in lines]
     assert len(lines) == 1 + len(known_operators())
     listed = json.loads(invoke("operators", "--json").out)
     (gemm,) = [one for one in listed if one["name"] == "gemm"]
@@ -332,16 +333,20 @@ def test_a_kernel_is_lowered_for_the_architecture_that_is_asked_for(tmp_path: Pa
     assert "sm_80" in said[1].err
 
 
-@pytest.mark.parametrize("delay", [0.1, 0.3, 0.5])
-def test_an_interrupt_while_the_command_loads_is_quiet(delay: float) -> None:
-    command = [sys.executable, "-m", "tvm_layout_ext", "operators"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    time.sleep(delay)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    # Python itself may be interrupted before it comes to the package.
-    assert process.returncode in (0, 130, -signal.SIGINT)
-    assert "tvm_layout_ext" not in err
+def test_an_interrupt_while_the_command_loads_is_quiet(tmp_path: Path) -> None:
+    """It comes when TVM is imported, which takes the most time."""
+    (tmp_path / "tvm").mkdir()
+    interrupt = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "tvm" / "__init__.py").write_text(interrupt)
+    root = str(Path(__file__).parents[2])
+    ran = subprocess.run(
+        [sys.executable, "-m", "tvm_layout_ext", "operators"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), root])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ class Heads:
     seen: tuple[Condition, ...] = ()
     bias: bool = False
     shown: bool = False
+    #: Rows of K and V behind those that are read.
+    spare: int = 0
 
     def _sizes(self, heads: int, rows: int, columns: int) -> tuple[int, ...]:
         return (1, heads, rows, columns) if self.order == "bhs" else (1, rows, heads, columns)
@@ -47,7 +49,8 @@ class Heads:
     def func(self) -> tirx.PrimFunc:
         """The function."""
         h, n, m = self.heads, self.queries, self.keys
-        sizes = (h, n, self.depth), (self.kept, m, self.depth), (self.kept, m, self.width)
+        held = m + self.spare
+        sizes = (h, n, self.depth), (self.kept, held, self.depth), (self.kept, held, self.width)
         inputs = [
             te.placeholder(self._sizes(*size), self.dtype, name=name)
             for name, size in zip("QKV", sizes, strict=True)
@@ -101,8 +104,8 @@ class Heads:
         rng, kind = np.random.default_rng(self.queries), TYPES[self.dtype]
         sizes = (
             (self.heads, self.queries, self.depth),
-            (self.kept, self.keys, self.depth),
-            (self.kept, self.keys, self.width),
+            (self.kept, self.keys + self.spare, self.depth),
+            (self.kept, self.keys + self.spare, self.width),
         )
         drawn = [rng.standard_normal(self._sizes(*size), np.float32) for size in sizes]
         made = [(one * scale).astype(kind) for one in drawn]
@@ -115,6 +118,7 @@ class Heads:
     def exact(self, q: Any, k: Any, v: Any, *more: Any) -> Any:
         """The result in float64."""
         q, k, v = (self._by_head(one).astype(np.float64) for one in (q, k, v))
+        k, v = (one[:, : self.keys] for one in (k, v))
         k, v = (np.repeat(one, self.heads // self.kept, axis=0) for one in (k, v))
         scores = q @ k.swapaxes(1, 2) * self.depth**-0.5
         i, j = np.arange(self.queries)[:, None], np.arange(self.keys)[None]

@@ -7,11 +7,10 @@ from typer.testing import CliRunner
 
 from tests.programs.swizzles import operand
 from tvm_layout_ext.analysis.bank_conflict import Conflict
-from tvm_layout_ext.build import to_module
+from tvm_layout_ext.build import device_program
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.report.banks import bank_picture, bank_tables, read_conflicts
 from tvm_layout_ext.report.explain import explain
-from tvm_layout_ext.target import resolve
 
 
 def test_explain_prints_the_bank_of_each_lane() -> None:
@@ -26,7 +25,7 @@ def test_explain_prints_the_bank_of_each_lane() -> None:
 
 
 def test_the_picture_has_a_row_for_each_wavefront() -> None:
-    conflicts = read_conflicts(to_module(operand("none"), None), resolve("cuda"))
+    conflicts = read_conflicts(device_program(operand("none")))
     assert bank_tables(conflicts).count("store of S") == 1
     load = [one for one in conflicts if one.kind == "load"][:1]
     drawn = bank_picture(load)

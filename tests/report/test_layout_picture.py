@@ -127,14 +127,6 @@ def test_page_and_svg_are_well_formed_and_tell_the_same(view: str, box: str | No
     assert box is None or box in titles
 
 
-def test_one_colour_a_warp() -> None:
-    layout = L.BlockedLayout([1], [32], [4], [0])
-    root = ET.fromstring(layout.render([128], kind="svg"))
-    fills = [box.find(f"{SVG}rect").get("fill") for box in root.findall(f"{SVG}g")]  # type: ignore[union-attr]
-    by_lane_0 = {fills[32 * warp] for warp in range(4)}
-    assert len(by_lane_0) == 4
-
-
 def test_large_pictures_join_what_a_thread_holds_in_a_row() -> None:
     layout = L.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     root = ET.fromstring(layout.render([256, 256], kind="svg"))

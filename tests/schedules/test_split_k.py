@@ -15,7 +15,6 @@ from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.schedules._split_k import best_slices, cycles, workspace_bytes
 from tvm_layout_ext.tune import operator_of
 from tvm_layout_ext.tune.export.launches import host_plan
-from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.model.costs import costs
 from tvm_layout_ext.tune.model.features import features, kernels_of
 from tvm_layout_ext.tune.space.task import make_task
@@ -114,15 +113,6 @@ def test_second_kernel_has_no_products_and_the_first_all() -> None:
     values = features(task, config, module)
     assert values["grid"] == np.log2(128)
     assert (values["knob_9"], values["knob_10"]) == (np.log2(5), 1.0)
-
-
-def test_split_default_counts_like_a_trial() -> None:
-    task = make_task("gemm", (64, 128, 2048), "float16")
-    config = task.space.default() | {"wgmma": "none", "split_k": 8}
-    shared, model = count(task, config)
-    # Of a tile of 128 rows 64 are there, so the partial sums fit in the place of the operands.
-    assert shared == 65_536 < gemm.shared_bytes("float16", config)
-    assert model["bank_conflicts"] == 0
 
 
 def test_a_function_that_is_tuned_has_the_knobs_and_the_default() -> None:

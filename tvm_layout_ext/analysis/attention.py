@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -91,6 +91,45 @@ def read_attention(func: tirx.PrimFunc, name: str | None = None) -> Attention:
         If it is none; the sentence says what it has in the place of what it should have.
     """
     return _AttentionReader(func, name).read()
+
+
+def _with_heads_as_rows(one: Attention) -> Attention:
+    """The same attention of single rows, of which those that share K and V are rows of one."""
+    for at, (head, count) in enumerate(one.batch):
+        for shared in range(count, 1, -1):
+            if count % shared:
+                continue
+            group, row = (tirx.Var(name, head.ty.dtype) for name in ("group", "row"))
+            analyzer = sym.Analyzer()
+            analyzer.bind(row, tvm.ir.Range(0, shared))
+            analyzer.bind(group, tvm.ir.Range(0, count // shared))
+            values = {head: group * shared + row, one.row: tirx.const(0, one.row.ty.dtype)}
+            q, k, v = (_indexed(load, values, analyzer) for load in (one.q, one.k, one.v))
+            if uses(k, row) or uses(v, row) or not uses(q, row):
+                continue
+            bias = one.scores.bias
+            return replace(
+                one,
+                batch=(*one.batch[:at], (group, count // shared), *one.batch[at + 1 :]),
+                row=row,
+                sizes=(shared, *one.sizes[1:]),
+                q=q,
+                k=k,
+                v=v,
+                scores=Scores(
+                    one.scores.scale,
+                    None if bias is None else substitute(bias, values),
+                    tuple(analyzer.simplify(substitute(c, values)) for c in one.scores.visible),
+                ),
+                store=substitute(one.store, values),
+            )
+    return one
+
+
+def _indexed(load: Any, values: dict[Any, Any], analyzer: Any) -> Any:
+    """A load at other values of variables."""
+    indices = [analyzer.simplify(substitute(at, values)) for at in load.indices]
+    return tirx.BufferLoad(load.source, indices)
 
 
 def has_attention(func: tirx.PrimFunc) -> bool:
@@ -213,7 +252,7 @@ class _AttentionReader:
         spatial = [one for one in last.iter_vars if one.iter_type != _REDUCED]
         batch = [(i.var, int(i.dom.extent)) for i in spatial]
         sizes = [n for var in (row, column) for other, n in batch if other.same_as(var)]
-        return Attention(
+        found = Attention(
             str(mean.name_hint),
             tuple((var, n) for var, n in batch if not is_among(var, (row, column))),
             row,
@@ -229,6 +268,7 @@ class _AttentionReader:
             store,
             self._places(last),
         )
+        return _with_heads_as_rows(found) if found.sizes[0] == 1 else found
 
     # The statements that are parts.
 

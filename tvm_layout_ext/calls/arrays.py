@@ -29,27 +29,19 @@ class Parameter:
         return f"{self.name} {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype}"
 
 
-@dataclass(frozen=True)
 class Argument:
-    """An array of a caller; ``data`` is a NumPy array, or a TVM tensor on a GPU without a copy."""
+    """An array of a caller; ``data`` is a NumPy array, or a TVM tensor on a GPU without a copy.
 
-    source: Any
-    data: Any
+    ``device`` is the number of the GPU that it lies on, None on the host.
+    """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its extents."""
-        return tuple(int(n) for n in self.data.shape)
+    __slots__ = ("data", "device", "dtype", "shape", "source")
 
-    @property
-    def dtype(self) -> str:
-        """Its element type, as TVM spells it."""
-        return str(self.data.dtype)
-
-    @property
-    def device(self) -> int | None:
-        """Number of the GPU that it lies on; None on the host."""
-        return None if isinstance(self.data, np.ndarray) else int(self.data.device.index)
+    def __init__(self, source: Any, data: Any) -> None:
+        # Read once: a call takes tens of microseconds.
+        self.source, self.data = source, data
+        self.shape, self.dtype = tuple(map(int, data.shape)), str(data.dtype)
+        self.device = None if isinstance(data, np.ndarray) else int(data.device.index)
 
 
 def read(what: str, array: Any) -> Argument:
@@ -58,6 +50,8 @@ def read(what: str, array: Any) -> Argument:
     An array that is not row-major is copied. ScheduleError or TargetError, which begin with
     ``what``, if it is none, or none that a kernel can read.
     """
+    if isinstance(array, np.ma.MaskedArray):
+        raise ScheduleError(f"{what} is a masked array, whose mask a kernel does not see; fill it.")
     if isinstance(array, np.ndarray):
         return Argument(array, np.ascontiguousarray(array))
     if not hasattr(array, "__dlpack__"):

@@ -214,6 +214,8 @@ def autotune(
     ... def doubled(A, *, threads): ...
     """
     whole_number("The number of trials", trials, 1, ScheduleError)
+    if not isinstance(knobs, Sequence) or not knobs or not all(isinstance(k, Knob) for k in knobs):
+        raise ScheduleError(f"knobs are a list made by tlx.knob(name, values), not {knobs!r}.")
     if key is not None and not callable(key):
         raise ScheduleError(f"key is a function of the arrays, not {key!r}.")
 

@@ -29,11 +29,14 @@ _COMPILER = "tvm_callback_cuda_compile"
 class FixedKernel:
     """A lowered function as a Python function of arrays, its results the last parameters.
 
-    ``results`` counts these. It is compiled, or made ready for the simulator, when first called.
+    ``results`` counts these; ``flops`` are arithmetic operations, 0 if unknown. It is compiled, or
+    made ready for the simulator, when first called.
     """
 
-    def __init__(self, name: str, module: tvm.IRModule, arch: str, results: int = 1) -> None:
-        self.name, self.module, self.arch = name, module, arch
+    def __init__(
+        self, name: str, module: tvm.IRModule, arch: str, results: int = 1, flops: int = 0
+    ) -> None:
+        self.name, self.module, self.arch, self.flops = name, module, arch, flops
         func = next(f for _, f in module.functions_items() if isinstance(f, tirx.PrimFunc))
         self.parameters = _parameters(func)
         self.inputs = self.parameters[: len(self.parameters) - results]
@@ -49,6 +52,14 @@ class FixedKernel:
         """The compiled module; its machine code is kept on disk."""
         with _remembering(self.arch):
             return compile_lowered(self.module, self.target)
+
+    @cached_property
+    def _main(self) -> Any:
+        return self.executable["main"]
+
+    @cached_property
+    def _has_gpu(self) -> bool:
+        return has_gpu()
 
     @cached_property
     def _program(self) -> Any:
@@ -72,7 +83,7 @@ class FixedKernel:
             if (one.shape, one.dtype) != (parameter.shape, parameter.dtype):
                 given = Parameter(parameter.name, one.shape, one.dtype)
                 raise ScheduleError(f"{self.name} takes {parameter}, not {given}.")
-        results = self._on_gpu(arguments) if has_gpu() else self._simulated(arguments)
+        results = (self._on_gpu if self._has_gpu else self._simulated)(arguments)
         back = tuple(give_back(arguments[0], one) for one in results)
         return back[0] if len(back) == 1 else back
 
@@ -81,7 +92,7 @@ class FixedKernel:
         device = tvm.cuda(index)
         given = [on_gpu(one, device) for one in arguments]
         results = [empty(arguments[0], p.shape, p.dtype, device) for p in self.results]
-        self.executable["main"](*given, *results)
+        self._main(*given, *results)
         return results
 
     def _simulated(self, arguments: Sequence[Argument]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,16 @@ class Operation:
         """The kernel for arrays of these shapes and types, of which none is read."""
         return self._kernel(self._read(arrays))
 
+    @cached_property
+    def _names(self) -> list[str]:
+        return [p.name for p in _probe(self.operator, self.operator.dtypes[0])[0]]
+
+    @cached_property
+    def _arch(self) -> str:
+        return default_arch()
+
     def _read(self, arrays: Sequence[Any]) -> list[Argument]:
-        names = [p.name for p in _probe(self.operator, self.operator.dtypes[0])[0]]
+        names = self._names
         if len(arrays) != len(names):
             raise ScheduleError(
                 f"{self.name} takes {len(names)} arrays ({', '.join(names)}), not {len(arrays)}."
@@ -71,11 +79,10 @@ class Operation:
         return [read(f"{n} of {self.name}", a) for n, a in zip(names, arrays, strict=True)]
 
     def _kernel(self, arguments: Sequence[Argument]) -> FixedKernel:
-        arch = default_arch()
-        key = (arch, *((one.shape, one.dtype) for one in arguments))
+        key = tuple((one.shape, one.dtype) for one in arguments)
         if key not in self._kernels:
             shape, dtype = _workload(self.operator, arguments)
-            self._kernels[key] = _made(self.operator, shape, dtype, arch, self._log)
+            self._kernels[key] = _made(self.operator, shape, dtype, self._arch, self._log)
         return self._kernels[key]
 
     def __repr__(self) -> str:
@@ -98,6 +105,10 @@ def op(name: str, *, log: str | os.PathLike[str] | None = None) -> Operation:
     >>> op("transpose")(np.zeros((64, 32), "float32")).shape
     (32, 64)
     """
+    if not isinstance(name, str):
+        raise ScheduleError(f"op takes the name of an operator, not {name!r}.")
+    if log is not None and not isinstance(log, str | os.PathLike):
+        raise ScheduleError(f"log is a log's folder, not {log!r}.")
     return Operation(find_operator(name), log)
 
 
@@ -109,7 +120,14 @@ def operators() -> dict[str, Operation]:
     >>> operators()["gemm_nt"]
     <gemm_nt(A[M, K], B[N, K]); float16, bfloat16, float32, int8, uint8, float8_e4m3fn, ...>
     """
-    return {name: op(name) for name in known_operators()}
+    return _Listed({name: op(name) for name in known_operators()})
+
+
+class _Listed(dict[str, Operation]):
+    """Operations by name, printed one a line."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.values()))
 
 
 def _made(
@@ -125,7 +143,7 @@ def _made(
     key = disk.key_of(operator.name, task.shape, dtype, arch, log and _stamp(log))
     module = tvm.ir.load_json(disk.remembered(f"{key}.json", lowered).decode())
     results = len(operator.compute(task.shape, dtype)) - len(_probe(operator, dtype)[0])
-    return FixedKernel(operator.name, module, arch, results)
+    return FixedKernel(operator.name, module, arch, results, operator.flops(task.shape))
 
 
 def _stamp(log: str) -> list[Any]:

@@ -31,13 +31,15 @@ _REPEATS = 50
 class Benchmark:
     """Times of a kernel in seconds, each from memory alone, on ``device``.
 
-    ``bytes`` are those of its arguments, and ``copy`` is the median time of a copy of as many.
+    ``bytes`` are those of its arguments, ``copy`` is the median time of a copy of as many, and
+    ``flops`` are its arithmetic operations, 0 if unknown.
     """
 
     device: str
     times: tuple[float, ...]
     bytes: int
     copy: float
+    flops: int = 0
 
     @property
     def median(self) -> float:
@@ -51,14 +53,16 @@ class Benchmark:
 
     @property
     def share(self) -> float:
-        """Of the limit that memory sets: a copy's time over the kernel's."""
+        """Of the limit that memory sets, 1 at it: a copy's time over the kernel's."""
         return self.copy / self.median
 
     def __str__(self) -> str:
+        rate = f"{self.flops / self.median / 1e12:.1f} TFLOPS, " if self.flops else ""
         return (
             f"{self.median * 1e6:.1f} us (quartiles {self.spread * 1e6:.1f} us apart, "
-            f"{len(self.times)} runs, L2 cache flushed) on {self.device}; {self.bytes:,} bytes, "
-            f"{self.bytes / self.median / 1e12:.2f} TB/s, {self.share:.2f} of a copy of as many."
+            f"{len(self.times)} runs, L2 cache flushed) on {self.device}; {rate}"
+            f"{self.bytes / self.median / 1e12:.2f} TB/s; a copy of its {self.bytes:,} bytes takes "
+            f"{self.share:.2f} of that time."
         )
 
 
@@ -92,6 +96,7 @@ def benchmark(kernel: Any, *tensors: Any) -> Benchmark:
     given = [on_gpu(one, device) for one in arguments]
     if hasattr(kernel, "kernel"):
         kernel = kernel.kernel(*tensors)
+    flops = getattr(kernel, "flops", 0)
     if isinstance(kernel, FixedKernel):
         given += [tvm.runtime.empty(p.shape, p.dtype, device) for p in kernel.results]
         kernel = kernel.executable
@@ -102,7 +107,7 @@ def benchmark(kernel: Any, *tensors: Any) -> Benchmark:
     size = sum(int(np.prod(one.shape)) * np.dtype(str(one.dtype)).itemsize for one in given)
     copied = [tvm.runtime.empty((max(8, size // 8),), "float32", device) for _ in range(2)]
     copy = median(_times(_copy(copied[0].shape[0]), copied, device))
-    return Benchmark(cuda_device(), tuple(_times(kernel, given, device)), size, copy)
+    return Benchmark(cuda_device(), tuple(_times(kernel, given, device)), size, copy, flops)
 
 
 def bench(result: Result) -> Benchmark:

@@ -9,19 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tvm
 
 from ..analysis.bank_conflict import Conflict, bank_conflicts
-from ..build import device_program
 from ..gpu.banks import phases
 from ..gpu.hardware import BANK_BYTES, LINE_BYTES, NUM_BANKS
+from ..ir.device_program import DeviceProgram
 from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
 
 
-def read_conflicts(mod: tvm.IRModule, target: Any) -> list[Conflict]:
+def read_conflicts(program: DeviceProgram) -> list[Conflict]:
     """Count the shared accesses of all kernels; sites that do the same are listed once."""
-    kernels = device_program(mod, target=target).kernels.values()
+    kernels = program.kernels.values()
     found: dict[tuple[Any, ...], Conflict] = {}
     for conflict in (one for kernel in kernels for one in bank_conflicts(kernel)):
         key = (conflict.buffer, conflict.kind, conflict.vector_bytes, _pattern(conflict))

@@ -17,7 +17,7 @@ from tvm.target import Target
 from .. import decisions
 from ..analysis.bank_conflict import Conflict
 from ..analysis.nest import element_bytes
-from ..build import to_module
+from ..build import device_program, to_module
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
 from ..ir.queries import is_number
@@ -270,7 +270,8 @@ def explain(
     drawn = list(arrays) if arrays is not None else draw_arguments(mod, values or {})
     bound = resolve(getattr(source, "target", None) if target is None else target)
     with decisions.collect() as made:
-        report = simulate(mod, *drawn, target=bound, grid_sample=grid_sample)
+        program = device_program(mod, target=bound)
+        report = simulate(program, *drawn, grid_sample=grid_sample)
     in_memory = ("global", "shared", "shared.dyn")
     widest = _widest_accesses(mod)
     is_te = hasattr(source, "to_module")
@@ -282,7 +283,7 @@ def explain(
         bank_conflicts=report.bank_conflicts,
         hazards=[str(hazard) for hazard in report.hazards],
         decisions=list(dict.fromkeys(made)),
-        banks=read_conflicts(mod, bound),
+        banks=read_conflicts(program),
         question=Question(mod, report, drawn, bound, widest, grid_sample, is_te),
     )
 

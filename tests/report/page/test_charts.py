@@ -148,3 +148,12 @@ def test_the_roof_of_tensor_cores_is_the_types(
     assert roofs.peaks[0][1] == pytest.approx(rate * 628.32)
     assert words in roofs.source
     assert model.peaks[0][1] == pytest.approx(rate * 132 * 2800)
+
+
+def test_the_point_lies_where_its_scales_put_it() -> None:
+    """At the ridge, work over traffic, a kernel at both roofs is at their corner."""
+    found = roofline([("winner", modelled(0, 1.0))], flops=369600.0, traffic=2624.0)
+    assert found is not None
+    assert found.bound(found.points[0]) == pytest.approx(1.0)
+    slope, *_, dot = roofline_chart(found).axes.lines
+    assert slope.get_xydata()[-1] == pytest.approx(dot.get_xydata()[0])

@@ -38,6 +38,9 @@ CASES = {
         Heads(1, 1, 70, 200, seen=(lambda i, j: j <= i + 130,)), {"keys": 64},
     ),
     "one row, shared heads": (Heads(4, 2, 1, 200, order="bsh"), {"keys": 64}),
+    "one row, shared heads, and a bias": (Heads(6, 2, 1, 130, bias=True, seen=(
+        lambda i, j: j <= i + 100,)), {"keys": 64}),
+    "one row, heads of their own": (Heads(2, 2, 1, 130), {"keys": 64}),
     "a window": (Heads(1, 1, 200, 200, seen=(causal, recent)), {"keys": 64}),
     "what follows a row": (Heads(1, 1, 64, 200, seen=(lambda i, j: i < j,)), {"keys": 64}),
     "rows, heads, columns": (Heads(3, 1, 100, 72, order="bsh", dtype="bfloat16"), {"keys": 64}),
@@ -64,6 +67,17 @@ def test_large_scores_neither_overflow_nor_lose_rows() -> None:
     off, hazards = error(case, case.schedule(keys=64), scale=30.0)
     assert hazards == []
     assert off < 0.1
+
+
+def test_rows_behind_those_in_use_are_zero() -> None:
+    """A cache may hold anything there, numbers or not."""
+    case = Heads(1, 1, 64, 100, spare=60)
+    arrays = case.arrays()
+    for one in arrays[1:]:
+        one[:, :, 100:] = float("nan")
+    report = tlx.simulate(case.schedule(keys=64), *arrays, target=w.SM90A, progress=False)
+    (found,) = report.outputs.values()
+    assert abs(found.astype("float64") - case.exact(*arrays)).max() < 2e-3
 
 
 def test_tiles_behind_a_bound_are_not_visited() -> None:

@@ -13,6 +13,7 @@ from tvm import s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.running import gives
+from tvm_layout_ext import decisions
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.simulate import run as run_module
@@ -56,7 +57,9 @@ def waits(kernel: tirx.PrimFunc) -> bool:
 
 
 def test_only_the_follower_waits_and_before_anything_else() -> None:
-    first, second = device_program(two_kernels(ours=True)).kernels.values()
+    with decisions.collect() as noted:
+        first, second = device_program(two_kernels(ours=True)).kernels.values()
+    assert [d.subject for d in noted if d.maker == "OverlapLaunches"] == ["main_kernel_1"]
     assert controls(first) == ["launch_dependents"]
     assert not waits_first(first)
     assert TAG not in tags(first)

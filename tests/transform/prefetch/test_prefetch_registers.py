@@ -165,3 +165,9 @@ def test_a_value_bound_in_a_step_is_refused_by_name() -> None:
     func = func.replace("f[0] * g[0]", 'f[0] * T.Cast("float32", c)')
     with pytest.raises(ScheduleError, match="prefetched in loop s, which binds c; steps run side"):
         tlx.lower(tvm.script.from_source(func), target=TARGET)
+
+
+def test_versions_of_a_pipeline_are_loaded_without_a_condition() -> None:
+    """They are always there; only the copies have one, in the loop."""
+    text = tlx.lower(beside("T.evaluate(0)", "31 - t"), target=TARGET).script()
+    assert text.count("if k < 3") == text.count("if k ") == 1

@@ -12,6 +12,7 @@ from tvm_layout_ext.tune.apply.check import Checked, check
 from tvm_layout_ext.tune.measure.backend import Measurement, ReportedError
 from tvm_layout_ext.tune.records.log import Record
 from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.task import make_task
 
 #: By name, as the package may have the function under it.
 MODULE = import_module("tvm_layout_ext.tune.apply.check")
@@ -140,3 +141,13 @@ def test_a_modelled_default_that_is_cheaper_at_all_is_told() -> None:
     found = Checked(make_record(), "simulate", before, after)
     assert found.warning is not None
     assert "its modelled cost is 1.001 of the default's" in found.warning
+
+
+def test_a_default_that_is_older_than_a_knob_is_still_the_default() -> None:
+    task = make_task("gemm", (512, 512, 256), "float16")
+    older = {n: v for n, v in task.space.default().items() if n not in ("split_k", "cluster")}
+    record = make_record(workload=task.workload, config=older)
+    nothing = FakeBackend({}, [])
+    found = MODULE._against_default(record, nothing, task, timed(1.0))
+    assert found == Checked(record, "cuda", timed(1.0), timed(1.0))
+    assert nothing.asked == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.search import run
 from tvm_layout_ext.tune.search.batches import Batches
 from tvm_layout_ext.tune.search.design import Candidates
-from tvm_layout_ext.tune.search.history import Interrupt
 from tvm_layout_ext.tune.space.candidate import config_of
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task, make_task
@@ -156,64 +155,6 @@ def tried() -> list[Config]:
     runner = FakeRunner()
     tune("transpose", shape=(64, 64), trials=18, runner=runner)
     return runner.ran
-
-
-@derived_object
-class Keeping(ms.builder.PyBuilder):
-    """Keeps what TVM's scheduler wants built."""
-
-    def __init__(self, modules: list[tvm.IRModule]) -> None:
-        super().__init__()
-        self.modules = modules
-
-    def build(self, build_inputs: list[Any]) -> list[Any]:
-        first = len(self.modules)
-        self.modules.extend(one.mod for one in build_inputs)
-        return [ms.builder.BuilderResult(str(n), None) for n in range(first, len(self.modules))]
-
-
-@derived_object
-class Beginning(ms.runner.PyRunner):
-    """Begins the trials of what was kept."""
-
-    def __init__(self, modules: list[tvm.IRModule], begin: Callable[[list[Any]], Any]) -> None:
-        super().__init__()
-        self.modules, self.begin = modules, begin
-
-    def run(self, runner_inputs: list[Any]) -> list[Any]:
-        modules = [self.modules[int(one.artifact_path)] for one in runner_inputs]
-        return [ms.runner.RunnerFuture(one.done, one.result) for one in self.begin(modules)]
-
-
-def test_without_a_batch_ahead_trials_are_those_of_tvms_scheduler(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-
-    class Scheduler(Batches):
-        def run(self, trials: int, size: int) -> None:
-            modules: list[tvm.IRModule] = []
-            ms.tune.tune_tasks(
-                tasks=[self._context], task_weights=[1.0], work_dir="", max_trials_global=trials,
-                num_trials_per_iter=size, builder=Keeping(modules),
-                runner=Beginning(modules, self._start), database=ms.database.MemoryDatabase(),
-                cost_model=self._model,
-                measure_callbacks=[
-                    ms.measure_callback.AddToDatabase(), ms.measure_callback.UpdateCostModel(),
-                ],
-            )  # fmt: skip
-
-    class OneByOne(Batches):
-        def __init__(self, context: Any, begin: Any, model: Any, *, interrupt: Interrupt) -> None:
-            super().__init__(context, begin, model, 0, interrupt)
-
-    ahead = tried()
-    monkeypatch.setattr(run, "Batches", OneByOne)
-    ours = tried()
-    monkeypatch.setattr(run, "Batches", Scheduler)
-    assert ours == tried()
-    # The first batch knows nothing either way.
-    assert ahead[:9] == ours[:9]
-    assert ahead[9:] != ours[9:]
 
 
 class Failing(FakeRunner):

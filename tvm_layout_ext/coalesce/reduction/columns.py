@@ -50,6 +50,8 @@ class ColumnsTile:
     depth : int
         Neighbours of a row that a thread loads at once, where the load runs along the reduction:
         its innermost loop has as many iterations. The tile then has one column.
+    beside : int
+        Neighbours along the next loop of the results that it takes whole, where rows are short.
     """
 
     lanes: int
@@ -57,11 +59,12 @@ class ColumnsTile:
     deals: int
     together: int
     depth: int = 1
+    beside: int = 1
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.lanes * self.deals
+        return self.lanes * self.beside * self.deals
 
     @property
     def is_row(self) -> bool:
@@ -70,8 +73,12 @@ class ColumnsTile:
 
     @property
     def near(self) -> int:
-        """Threads, neighbours in a warp, that add up the partial sums of a column."""
-        return min(self.deals, WARP_SIZE)
+        """Threads, neighbours in a warp, that add up the partial sums of a column.
+
+        Of wide tiles so many that each thread has one turn; one alone where columns are enough.
+        """
+        deals = self.deals // self.vector if self.lanes >= WARP_SIZE else self.deals
+        return min(max(1, deals), WARP_SIZE)
 
     def bytes(self, plan: ReductionPlan) -> int:
         """Bytes of a row that it covers."""
@@ -80,7 +87,8 @@ class ColumnsTile:
     def __str__(self) -> str:
         if self.is_row:
             return f"{self.deals} lanes along a row, vectors of {self.depth}"
-        return f"{self.lanes} lanes by {self.deals} rows, vectors of {self.vector}"
+        beside = f"{self.beside} times " if self.beside > 1 else ""
+        return f"{beside}{self.lanes} lanes by {self.deals} rows, vectors of {self.vector}"
 
 
 def reduce_across_rows(
@@ -118,22 +126,35 @@ def reduce_across_rows(
     if is_box:
         step, deal = deal, step
     grid, lane, part = sch.split(column, [None, tile.lanes, tile.vector])
-    sch.reorder(*outer, grid, deal, lane, steps, step, part, *deep)
+    beside = []
+    if tile.beside > 1:
+        outer[-1], own = sch.split(outer[-1], [None, tile.beside])
+        beside.append(own)
+    sch.reorder(*outer, grid, deal, *beside, lane, steps, step, part, *deep)
     for loop in deep:
         sch.unroll(loop)
     grid = fuse(sch, [*outer, grid])
-    warp, thread = sch.split(sch.fuse(deal, lane), [None, tile.near])
-    for loop, axis in ((grid, "blockIdx.x"), (warp, "threadIdx.y"), (thread, "threadIdx.x")):
-        sch.bind(loop, axis)
+    thread = sch.fuse(deal, *beside, lane)
+    if tile.near > 1:
+        warp, thread = sch.split(thread, [None, tile.near])
+        sch.bind(warp, "threadIdx.y")
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
     if not tile.is_row:
         sch.annotate(grid, MIN_BLOCKS, max(1, _THREADS_HELD // tile.threads))
     for out in _sum_rows(sch, partial, thread, (steps, step, part), plan, is_exact, is_box):
         sch.set_scope(out, 0, "shared")
         _lay_out(sch, out, rank, tile)
+    results = []
+    if tile.near == 1:
+        results = [sch.cache_write(block, index, "local") for index in range(plan.results)]
     sch.reverse_compute_at(block, grid, preserve_unit_loops=True)
     own = dict(zip(_kinds(sch, block), inside(sch, block, grid), strict=True))
     column, deal = own.pop(place), own.pop(_SUMMED)
-    _add_up(sch, list(own.values()), column, deal, tile)
+    if tile.near == 1:
+        _add_up_alone(sch, block, results, [*own.values(), column], deal, tile)
+    else:
+        _add_up(sch, list(own.values()), column, deal, tile)
     where = "along" if plan.along else "across"
     return f"reduction {where} the rows, {tile}"
 
@@ -213,11 +234,26 @@ def _lay_out(sch: Any, out: Any, rank: int, tile: ColumnsTile) -> None:
 def _add_up(sch: Any, outer: list[Any], column: Any, deal: Any, tile: ColumnsTile) -> None:
     """Let neighbouring threads add up the partial sums of a column."""
     rows = tile.threads // tile.near
+    if tile.beside > 1:
+        column, outer = fuse(sch, [*outer, column]), []
     turn, row = sch.split(column, [None, rows])
     step, lane = sch.split(deal, [None, tile.near])
     sch.reorder(*outer, turn, row, lane, step)
     sch.bind(row, "threadIdx.y")
     sch.bind(lane, "threadIdx.x")
+
+
+def _add_up_alone(
+    sch: Any, block: Any, results: list[Any], columns: list[Any], deal: Any, tile: ColumnsTile
+) -> None:
+    """Let a thread add up the partial sums of a column, so that neighbours store neighbours."""
+    sch.reorder(*columns, deal)
+    _, thread = sch.split(fuse(sch, columns), [None, tile.threads])
+    sch.bind(thread, "threadIdx.x")
+    for out in results:
+        sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
+    sch.unroll(deal)
+    sch.decompose_reduction(block, deal)
 
 
 def thread_per_output(

@@ -55,6 +55,9 @@ class ReductionPlan:
         Whether loads stay in their buffers also where a choice does not take them.
     is_fused : bool
         Whether the one loop of the reduction was several, whose vectors no region of TVM's bounds.
+    near : int
+        Iterations of the results' loop around the innermost, if the load goes on from one to the
+        next; 0 if not.
     """
 
     load: Access
@@ -68,6 +71,7 @@ class ReductionPlan:
     places: int = 1
     is_inside: bool = True
     is_fused: bool = False
+    near: int = 0
 
     @classmethod
     def of(cls, nest: Nest, vector_bytes: int, fused: ReductionPlan | None = None) -> ReductionPlan:
@@ -115,6 +119,7 @@ class ReductionPlan:
             _places(nest, load),
             guarded_outside(nest) is None,
             fused is not None,
+            data[-2].size or 0 if merged_run([load], nest.loops, data) > 1 else 0,
         )
 
 

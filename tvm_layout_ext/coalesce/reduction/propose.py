@@ -131,7 +131,8 @@ def _slabs(plan: ReductionPlan, request: Request) -> int:
         return choose_slabs(vectors, total(plan.data), tile)
     tile = _tile(plan, request)
     columns = plan.data[-1].size or 1
-    blocks = total(plan.data[:-1]) * -(-columns // (tile.lanes * tile.vector))
+    strips = -(-columns // (tile.lanes * tile.vector))
+    blocks = total(plan.data[:-1]) // tile.beside * strips
     return choose_slabs(total(plan.reduced), blocks, tile)
 
 
@@ -153,15 +154,19 @@ def _tile(plan: ReductionPlan, request: Request) -> ColumnsTile:
     vectors = -(-columns // plan.vector)
     threads = request.num_threads or _MOST_THREADS
     row = max(WARP_SIZE, _ROW_BYTES // (plan.vector * plan.load.bytes))
-    most = min(vectors, row, (request.num_threads or 2 * _THREADS) // 2)
+    most_lanes = min(row, (request.num_threads or 2 * _THREADS) // 2)
+    most = min(vectors, most_lanes)
     # Lanes without a column would have every load under a condition, which loads wait for.
     lanes = next((n for n in range(most, most // 2, -1) if vectors % n == 0), most)
+    beside = 1
+    if lanes * plan.vector == columns and plan.near:
+        beside = divisor(plan.near, max(1, most_lanes // lanes))
     deals = 2
-    while 2 * deals * lanes <= threads and 2 * deals <= rows:
+    while 2 * deals * lanes * beside <= threads and 2 * deals <= rows:
         deals *= 2
     if rows % deals and rows % (deals // 2) == 0 and deals > 2:
         deals //= 2
-    return ColumnsTile(lanes, plan.vector, deals, _together(rows, deals))
+    return ColumnsTile(lanes, plan.vector, deals, _together(rows, deals), beside=beside)
 
 
 def may_factor(nest: Nest, plan: ReductionPlan) -> bool:

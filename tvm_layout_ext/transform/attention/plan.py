@@ -63,25 +63,25 @@ class AttentionPlan:
     def q(self) -> BoxedBuffer:
         """Q as TMA sees it."""
         one = self.attention
-        return _boxed(one.q.source, one.q.indices, (one.row, one.depth))
+        return self._boxed(one.q.source, one.q.indices, (one.row, one.depth))
 
     @property
     def k(self) -> BoxedBuffer:
         """K as TMA sees it."""
         one = self.attention
-        return _boxed(one.k.source, one.k.indices, (one.key, one.depth))
+        return self._boxed(one.k.source, one.k.indices, (one.key, one.depth))
 
     @property
     def v(self) -> BoxedBuffer:
         """V as TMA sees it."""
         one = self.attention
-        return _boxed(one.v.source, one.v.indices, (one.key, one.column))
+        return self._boxed(one.v.source, one.v.indices, (one.key, one.column))
 
     @property
     def result(self) -> SumsReader:
         """The result as TMA sees it."""
         one = self.attention
-        target = _boxed(one.store.buffer, one.store.indices, (one.row, one.column))
+        target = self._boxed(one.store.buffer, one.store.indices, (one.row, one.column))
         return SumsReader(one.store, one.total, target)
 
     @property
@@ -143,6 +143,16 @@ class AttentionPlan:
         _, keys, depth, width = self.attention.sizes
         return min(self.heads, max(1, _L2_BYTES // (2 * keys * (depth + width))))
 
+    def _boxed(self, buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
+        """A buffer as TMA sees it; what lies behind the rows in use is zero."""
+        one = self.attention
+        used = dict(zip((one.row, one.key, one.depth, one.column), one.sizes, strict=True))
+        extents = []
+        for index, extent in zip(indices, buffer.shape, strict=True):
+            limits = [n for var, n in used.items() if index.same_as(var)]
+            extents.append(min([int(extent), *limits]))
+        return BoxedBuffer(buffer, indices=tuple(indices), moving=moving, extents=tuple(extents))
+
     def told(self) -> str:
         """Describe it in a line."""
         out = "TMA" if self.stores_by_box else "each thread"
@@ -151,11 +161,6 @@ class AttentionPlan:
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
             f"{self.heads * self.tiles} blocks, results stored by {out}"
         )
-
-
-def _boxed(buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
-    shape = tuple(int(n) for n in buffer.shape)
-    return BoxedBuffer(buffer, tuple(indices), moving, shape)
 
 
 def fit_attention(
