@@ -84,7 +84,7 @@ def test_large_products_go_to_warpgroups_also_in_batches() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("block of any tokens", "use_tensor_core needs numbers"),
+        ("block of any tokens", "fuse_rows needs rows of a known length"),
     ],
 )
 def test_a_fallback_has_its_sentence(

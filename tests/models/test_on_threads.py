@@ -59,7 +59,7 @@ def test_every_tile_is_right(tile: Any, slices: int, monkeypatch: pytest.MonkeyP
     check(one)
 
 
-def test_k_is_cut_where_tiles_are_few() -> None:
+def test_no_multiprocessors_are_left_idle() -> None:
     class Narrow:
         sizes, extents, batch = (512, 784, 4096), (512, 784, 4096), ()
 
