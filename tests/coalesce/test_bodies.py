@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,221 +42,154 @@ def widths(report: Report, buffer: str) -> set[int]:
     return {a.vector_bytes for a in report.accesses if a.buffer == buffer and a.sectors}
 
 
-def filled(size: int, limit: int, dtype: str) -> Any:
-    @T.prim_func(s_tir=True)
-    def func(A: T.Buffer((size,), dtype), B: T.Buffer((size,), dtype)) -> None:
-        for i in range(size):
-            with T.sblock("B"):
-                vi = T.axis.spatial(size, i)
-                if vi < limit:
-                    B[vi] = A[vi]
-                else:
-                    B[vi] = T.Cast(dtype, 3)
-
-    return func
+F32 = "float32"
 
 
-@pytest.mark.parametrize(
-    ("size", "limit", "dtype", "width"),
-    [
-        (1000, 700, "float32", 16),
-        (1000, 701, "float32", 4),
-        (1024, 512, "float16", 16),
-        (33, 7, "int8", 1),
-    ],
-)
-def test_both_branches_are_as_wide_as_the_condition_lets_them(
-    size: int, limit: int, dtype: str, width: int
-) -> None:
-    """A condition that cuts a vector would have it go element by element."""
-    a = numbers(size, dtype=dtype)
-    outcome, report = run(filled(size, limit, dtype), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], np.where(np.arange(size) < limit, a, 3))
-    assert outcome.path == "direct"
-    assert widths(report, "A") == widths(report, "B") == {width}
-    least = -(-limit * a.itemsize // 32)
-    assert sectors(report, "A", "load") == least
-    assert sectors(report, "B", "store") <= -(-size * a.itemsize // 32) + 1
+@dataclass(frozen=True)
+class Row:
+    """A block of spatial iterators, ``vi`` of loop ``i``, and what comes of it."""
+
+    shapes: dict[str, tuple[tuple[int, ...], str]]  #: Of the parameters; the last is written
+    loops: dict[str, int]  #: Outermost first
+    body: str
+    want: Callable[..., np.ndarray]  #: Of the parameters that are read, and of the last before
+    path: str = "direct"
+    lanes: int | None = None  #: Bytes of an access of A and of B
+    loaded: int | None = None  #: Sectors of A
+    said: str = ""
+
+    def function(self) -> Any:
+        """The block as a function."""
+        params = ", ".join(f'{n}: T.Buffer({s}, "{t}")' for n, (s, t) in self.shapes.items())
+        lines = [f"v{name} = T.axis.spatial({n}, {name})" for name, n in self.loops.items()]
+        lines += [*self.body.splitlines()]
+        heads = ", ".join(self.loops), ", ".join(map(str, self.loops.values()))
+        text = (
+            "@T.prim_func(s_tir=True)\ndef main({}):\n    for {} in T.grid({}):\n        with {}\n"
+        )
+        text = text.format(params, *heads, 'T.sblock("B"):')
+        return tvm.script.from_source(text + "".join(f"            {line}\n" for line in lines))
 
 
-@T.prim_func(s_tir=True)
-def masked(
-    A: T.Buffer((64, 128), "float32"),
-    M: T.Buffer((64,), "int32"),
-    B: T.Buffer((64, 128), "float32"),
-) -> None:
-    for j, i in T.grid(128, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            if M[vi] > 0:
-                B[vi, vj] = A[vi, vj]
+def filled(size: int, limit: int, dtype: str, width: int) -> Row:
+    def want(a: np.ndarray, _: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(size) < limit, a, 3)
+
+    body = f'if vi < {limit}:\n    B[vi] = A[vi]\nelse:\n    B[vi] = T.Cast("{dtype}", 3)'
+    shapes = {"A": ((size,), dtype), "B": ((size,), dtype)}
+    loaded = -(-limit * np.dtype(dtype).itemsize // 32)
+    return Row(shapes, {"i": size}, body, want, lanes=width, loaded=loaded)
 
 
-def test_a_loaded_condition_of_a_row_leaves_its_vectors_whole() -> None:
-    a, m, b = numbers(64, 128), numbers(64, dtype="int32"), numbers(64, 128) * 100
-    _, report = run(masked, a, m, b.copy())
-    np.testing.assert_array_equal(report.outputs["B"], np.where(m[:, None] > 0, a, b))
-    assert widths(report, "A") == widths(report, "B") == {16}
-    # The condition is loaded once: no tail of single elements stands beside the vectors.
-    assert sum(access.buffer == "M" for access in report.accesses) == 1
+def chosen_beside_a_let(limit: int, width: int) -> Row:
+    """Vectors of 4 were stored element by element: 512 sectors where 128 were moved before."""
+    body = f"w = T.bind(A[vi, vj])\nB[vi, vj] = T.if_then_else(vj < {limit}, w, w + T.float32(1))"
+    shapes = {"A": ((64, 16), F32), "B": ((64, 16), F32)}
+    loops = {"i": 64, "j": 16}
+    return Row(shapes, loops, body, lambda a, _: a + (np.arange(16) >= limit), lanes=width)
 
 
-@T.prim_func(s_tir=True)
-def chosen(A: T.Buffer((999,), "float16"), B: T.Buffer((999,), "float16")) -> None:
-    for i in range(999):
-        with T.sblock("B"):
-            vi = T.axis.spatial(999, i)
-            v = T.bind(A[vi])
-            if v > T.float16(0):
-                B[vi] = v
-            else:
-                B[vi] = T.float16(0)
+TURNED = {"A": ((128, 96), F32), "B": ((96, 128), F32)}
+TURNED_LOOPS = {"i": 96, "j": 128}
+ROWS = {
+    # A condition that cuts a vector would have it go element by element.
+    "filled, whole vectors": filled(1000, 700, F32, 16),
+    "filled, cut vectors": filled(1000, 701, F32, 4),
+    "filled, halves": filled(1024, 512, "float16", 16),
+    "filled, bytes": filled(33, 7, "int8", 1),
+    "a loaded condition of a row leaves its vectors whole": Row(
+        {"A": ((64, 128), F32), "M": ((64,), "int32"), "B": ((64, 128), F32)},
+        {"j": 128, "i": 64},
+        "if M[vi] > 0:\n    B[vi, vj] = A[vi, vj]",
+        lambda a, m, b: np.where(m[:, None] > 0, a, b),
+        lanes=16,
+    ),
+    "a condition on each element leaves single elements": Row(
+        {"A": ((999,), "float16"), "B": ((999,), "float16")},
+        {"i": 999},
+        "v = T.bind(A[vi])\nif v > T.float16(0):\n    B[vi] = v\nelse:\n    B[vi] = T.float16(0)",
+        lambda a, _: np.maximum(a, 0),
+        lanes=2,
+    ),
+    "the value of a let stands for its name": Row(
+        {"A": ((33, 64), "float16"), "B": ((33, 64), "float16")},
+        {"i": 33, "j": 64},
+        "w = T.bind(32 - vi)\nv = T.bind(A[w, vj])\nB[vi, vj] = v * v",
+        lambda a, _: a[::-1] * a[::-1],
+        lanes=16,
+        loaded=132,
+    ),
+    # TVM 0.27 makes no vector of it: the program could not be lowered.
+    "a named truth value has no vector": Row(
+        {"A": ((512,), F32), "B": ((512,), F32)},
+        {"i": 512},
+        "c = T.bind(A[vi] > T.float32(0))\nB[vi] = T.Select(c, A[vi], T.float32(0))",
+        lambda a, _: np.maximum(a, 0),
+        lanes=4,
+    ),
+    "a transpose with a let is staged": Row(
+        TURNED,
+        TURNED_LOOPS,
+        "v = T.bind(A[vj, vi])\nB[vi, vj] = v + v",
+        lambda a, _: 2 * a.T,
+        "staged",
+        16,
+        1536,
+    ),
+    "a transpose with an if is staged": Row(
+        TURNED,
+        TURNED_LOOPS,
+        "if vi < 61:\n    B[vi, vj] = A[vj, vi] + A[vj, vi]\nelse:\n    B[vi, vj] = T.float32(0)",
+        lambda a, _: np.where(np.arange(96)[:, None] < 61, 2 * a.T, 0),
+        "staged",
+        16,
+        1536,
+    ),
+    "a tile is not read for the few elements that a condition takes": Row(
+        TURNED,
+        TURNED_LOOPS,
+        "if vi < 1:\n    B[vi, vj] = A[vj, vi]\nelse:\n    B[vi, vj] = T.float32(0)",
+        lambda a, _: np.where(np.arange(96)[:, None] < 1, a.T, 0),
+        loaded=128,
+    ),
+    "a result that is stored in part has no registers": Row(
+        TURNED,
+        TURNED_LOOPS,
+        "if vi < 40:\n    B[vi, vj] = A[vj, vi]",
+        lambda a, b: np.where(np.arange(96)[:, None] < 40, a.T, b),
+        said="Block B stores B only where a condition holds",
+    ),
+    "a load that another decides on has no tile": Row(
+        {"A": ((128, 96), F32), "M": ((96,), "int32"), "B": ((96, 128), F32)},
+        TURNED_LOOPS,
+        "if M[vi] > 0:\n    B[vi, vj] = A[vj, vi]\nelse:\n    B[vi, vj] = T.float32(0)",
+        lambda a, m, _: np.where(m[:, None] > 0, a.T, 0),
+        said="reads A only where what it loads says so",
+    ),
+    "an update in place under a condition": Row(
+        {"B": ((1000,), F32)},
+        {"i": 1000},
+        "if vi < 701:\n    B[vi] = B[vi] + T.float32(1)",
+        lambda b: b + (np.arange(1000) < 701),
+    ),
+    "a choice beside a let, of whole vectors": chosen_beside_a_let(8, 16),
+    "a choice beside a let, of halves": chosen_beside_a_let(6, 8),
+    "a choice beside a let, of elements": chosen_beside_a_let(5, 4),
+}
 
 
-def test_a_condition_on_each_element_leaves_single_elements() -> None:
-    a = numbers(999, dtype="float16")
-    _, report = run(chosen, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], np.maximum(a, 0))
-    assert widths(report, "A") == {2}
-
-
-@T.prim_func(s_tir=True)
-def squared(A: T.Buffer((33, 64), "float16"), B: T.Buffer((33, 64), "float16")) -> None:
-    for i, j in T.grid(33, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            w = T.bind(32 - vi)
-            v = T.bind(A[w, vj])
-            B[vi, vj] = v * v
-
-
-def test_the_value_of_a_let_stands_for_its_name() -> None:
-    a = numbers(33, 64, dtype="float16")
-    outcome, report = run(squared, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a[::-1] * a[::-1])
-    assert outcome.path == "direct"
-    assert widths(report, "A") == widths(report, "B") == {16}
-    assert sectors(report, "A", "load") == a.nbytes // 32
-
-
-@T.prim_func(s_tir=True)
-def truth(A: T.Buffer((512,), "float32"), B: T.Buffer((512,), "float32")) -> None:
-    for i in range(512):
-        with T.sblock("B"):
-            vi = T.axis.spatial(512, i)
-            c = T.bind(A[vi] > T.float32(0))
-            B[vi] = T.Select(c, A[vi], T.float32(0))
-
-
-def test_a_named_truth_value_has_no_vector() -> None:
-    """TVM 0.27 makes no vector of it: the program could not be lowered."""
-    a = numbers(512)
-    _, report = run(truth, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], np.maximum(a, 0))
-    assert widths(report, "A") == {4}
-
-
-@T.prim_func(s_tir=True)
-def let_transposed(A: T.Buffer((104, 72), "float32"), B: T.Buffer((72, 104), "float32")) -> None:
-    for i, j in T.grid(72, 104):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            v = T.bind(A[vj, vi])
-            B[vi, vj] = v + v
-
-
-@T.prim_func(s_tir=True)
-def half_transposed(A: T.Buffer((104, 72), "float32"), B: T.Buffer((72, 104), "float32")) -> None:
-    for i, j in T.grid(72, 104):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            if vi < 61:
-                B[vi, vj] = A[vj, vi] + A[vj, vi]
-            else:
-                B[vi, vj] = T.float32(0)
-
-
-@pytest.mark.parametrize(("func", "rows"), [(let_transposed, 72), (half_transposed, 61)])
-def test_a_transpose_with_statements_is_staged(func: Any, rows: int) -> None:
-    a = numbers(104, 72)
-    outcome, report = run(func, a, None)
-    expected = np.where(np.arange(72)[:, None] < rows, 2 * a.T, 0)
-    np.testing.assert_array_equal(report.outputs["B"], expected)
-    assert outcome.path == "staged"
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_blocks(row: Row) -> None:
+    values = [numbers(*shape, dtype=dtype) for shape, dtype in row.shapes.values()]
+    outcome, report = run(row.function(), *(value.copy() for value in values))
+    np.testing.assert_array_equal(report.outputs["B"], row.want(*values))
+    assert outcome.path == row.path
+    assert row.said in outcome.report
     assert report.bank_conflicts == 0
-    assert sectors(report, "A", "load") == sectors(report, "B", "store") == a.nbytes // 32
-
-
-@T.prim_func(s_tir=True)
-def sparse(A: T.Buffer((128, 96), "float32"), B: T.Buffer((96, 128), "float32")) -> None:
-    for i, j in T.grid(96, 128):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            if vi < 1:
-                B[vi, vj] = A[vj, vi]
-            else:
-                B[vi, vj] = T.float32(0)
-
-
-def test_a_tile_is_not_read_for_the_few_elements_that_a_condition_takes() -> None:
-    a = numbers(128, 96)
-    outcome, report = run(sparse, a, None)
-    np.testing.assert_array_equal(report.outputs["B"][0], a[:, 0])
-    assert not report.outputs["B"][1:].any()
-    assert outcome.path == "direct"
-    assert sectors(report, "A", "load") == 128
-
-
-@T.prim_func(s_tir=True)
-def written_in_part(A: T.Buffer((128, 96), "float32"), B: T.Buffer((96, 128), "float32")) -> None:
-    for i, j in T.grid(96, 128):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            if vi < 40:
-                B[vi, vj] = A[vj, vi]
-
-
-@T.prim_func(s_tir=True)
-def read_in_part(
-    A: T.Buffer((128, 96), "float32"),
-    M: T.Buffer((96,), "int32"),
-    B: T.Buffer((96, 128), "float32"),
-) -> None:
-    for i, j in T.grid(96, 128):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            if M[vi] > 0:
-                B[vi, vj] = A[vj, vi]
-            else:
-                B[vi, vj] = T.float32(0)
-
-
-def test_what_cannot_be_staged_under_a_condition_says_why() -> None:
-    a, b = numbers(128, 96), numbers(96, 128)
-    outcome, report = run(written_in_part, a, b.copy())
-    assert "Block B stores B only where a condition holds" in outcome.report
-    np.testing.assert_array_equal(
-        report.outputs["B"], np.where(np.arange(96)[:, None] < 40, a.T, b)
-    )
-    m = numbers(96, dtype="int32")
-    outcome, report = run(read_in_part, a, m, None)
-    assert "reads A only where what it loads says so" in outcome.report
-    np.testing.assert_array_equal(report.outputs["B"], np.where(m[:, None] > 0, a.T, 0))
-
-
-@T.prim_func(s_tir=True)
-def updated(B: T.Buffer((1000,), "float32")) -> None:
-    for i in range(1000):
-        with T.sblock("B"):
-            vi = T.axis.spatial(1000, i)
-            if vi < 701:
-                B[vi] = B[vi] + T.float32(1)
-
-
-def test_an_update_in_place_under_a_condition() -> None:
-    b = numbers(1000)
-    _, report = run(updated, b.copy())
-    np.testing.assert_array_equal(report.outputs["B"], b + (np.arange(1000) < 701))
+    if row.lanes is not None:
+        assert widths(report, "A") == widths(report, "B") == {row.lanes}
+    if row.loaded is not None:
+        assert sectors(report, "A", "load") == row.loaded
 
 
 @T.prim_func(s_tir=True)
@@ -350,30 +285,8 @@ def test_a_bound_that_is_not_known_may_cut_any_vector() -> None:
 
 def test_a_condition_of_a_large_buffer_leaves_vectors_whole() -> None:
     """Too many iterations to look at them one by one."""
-    sch = s_tir.Schedule(filled(1 << 24, 1 << 23, "float32"))
+    sch = s_tir.Schedule(filled(1 << 24, 1 << 23, "float32", 4).function())
     assert "vector i 4" in sch.auto_coalesce("B").report
-
-
-def chosen_beside_a_let(limit: int) -> Any:
-    @T.prim_func(s_tir=True)
-    def func(A: T.Buffer((64, 16), "float32"), B: T.Buffer((64, 16), "float32")) -> None:
-        for i, j in T.grid(64, 16):
-            with T.sblock("B"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                w = T.bind(A[vi, vj])
-                B[vi, vj] = T.if_then_else(vj < limit, w, w + T.float32(1))
-
-    return func
-
-
-@pytest.mark.parametrize(("limit", "width"), [(8, 16), (6, 8), (5, 4)])
-def test_a_choice_beside_a_let_cuts_no_vector(limit: int, width: int) -> None:
-    """Vectors of 4 were stored element by element: 512 sectors where 128 were moved before."""
-    a = numbers(64, 16)
-    _, report = run(chosen_beside_a_let(limit), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a + (np.arange(16) >= limit))
-    assert widths(report, "B") == {width}
-    assert sectors(report, "A", "load") == sectors(report, "B", "store") == 64 * 16 * 4 // 32
 
 
 def best_of(shape: tuple[int, int], axis: int, dtype: str, *, known: bool) -> Any:

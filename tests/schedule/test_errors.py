@@ -175,7 +175,7 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "rfactor at a float": (lambda c: c.s.rfactor(c.C, c.k, 1.0), "factor_axis < 3, not 1.0"),
     "no intrinsic": (lambda c: c.stage.tensorize(c.i, 3), "what te.decl_tensor_intrin gives"),
     "no stage": (lambda c: c.s[te.placeholder((4,), name="Z")], "has no stage Z; its stages are A"),
-    "no tensor": (lambda c: c.s["A"], "has no stage 'A'"),
+    "no tensor": (lambda c: c.s["Z"], "has no stage 'Z'"),
     "wrong reader": (lambda c: c.s.cache_read(c.P, "shared", [c.P]), "P was given and legal are C"),
     "no reader": (lambda c: c.s.cache_read(c.P, "shared", []), "an empty list was given"),
     "late cache_write": (

@@ -15,7 +15,7 @@ COALESCE = "layout_ext.auto_coalesce"
 DONE = "layout_ext.coalesced"
 #: Block annotation: elements of a vector.
 SHIFTED = "layout_ext.shifted"
-#: Block annotation: rows and keys of a tile, stages, warpgroups that multiply.
+#: Block annotation: keys of a tile, stages, warpgroups that multiply, blocks that share keys.
 ATTENTION = "layout_ext.attention"
 #: Annotation of the last block of a chain over rows: seven numbers of a plan, then its blocks.
 FUSE_ROWS = "layout_ext.fuse_rows"

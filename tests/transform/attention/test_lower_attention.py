@@ -40,6 +40,10 @@ CASES = {
     "one row, shared heads": (Heads(4, 2, 1, 200, order="bsh"), {"keys": 64}),
     "one row, shared heads, and a bias": (Heads(6, 2, 1, 130, bias=True, seen=(
         lambda i, j: j <= i + 100,)), {"keys": 64}),
+    "one row, keys in parts": (Heads(4, 2, 1, 64 * 7 - 3), {"keys": 64}),
+    "a few rows, keys in parts": (
+        Heads(2, 2, 5, 64 * 5, seen=(lambda i, j: j <= 200,)), {"keys": 64, "consumers": 1},
+    ),
     "one row, heads of their own": (Heads(2, 2, 1, 130), {"keys": 64}),
     "a window": (Heads(1, 1, 200, 200, seen=(causal, recent)), {"keys": 64}),
     "what follows a row": (Heads(1, 1, 64, 200, seen=(lambda i, j: i < j,)), {"keys": 64}),
@@ -140,8 +144,9 @@ MUTATIONS: dict[str, tuple[str, Any, int, str]] = {
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_found(name: str) -> None:
     call, change, which, text = MUTATIONS[name]
-    case = Heads(1, 1, 64, 64 * 6)
-    broken = w.changed(w.program(case.schedule(keys=64)), call, change, which)
+    case = Heads(1, 1, 128, 64 * 6)
+    whole = case.schedule(keys=64, stages=2, consumers=2)
+    broken = w.changed(w.program(whole), call, change, which)
     try:
         _, hazards = error(case, broken)
         told = " ".join(one.message for one in hazards)

@@ -156,7 +156,11 @@ def _main_load(nest: Nest) -> Access:
         raise ScheduleError(
             f"Reduction block {nest.block.name_hint} loads nothing from global memory."
         )
-    return max(loads, key=lambda a: sum(placeholder_extent(step) != 0 for step in a.steps))
+
+    def moving(load: Access) -> int:
+        return sum(step is None or placeholder_extent(step) != 0 for step in load.steps)
+
+    return max(loads, key=moving)
 
 
 def _walks(nest: Nest, access: Access, loop: Loop) -> int:

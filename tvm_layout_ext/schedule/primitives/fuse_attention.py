@@ -56,6 +56,6 @@ def fuse_attention(
     plan = fit_attention(attention, gpu, keys=keys, stages=stages, consumers=consumers)
     if ATTENTION in sch.get(found).annotations:
         sch.unannotate(found, ATTENTION)
-    sch.annotate(found, ATTENTION, [plan.keys, plan.stages, plan.consumers])
+    sch.annotate(found, ATTENTION, [plan.keys, plan.stages, plan.consumers, plan.splits])
     decisions.note(NAME, name, plan.told())
     return plan

@@ -23,6 +23,7 @@ from ...ir.rebuild import sequence
 from ..hopper.epilogue import column_of, row_of
 from ..hopper.roles import when
 from ..launch.rasterize_blocks import grouped
+from .parts import PartResults
 from .plan import PANEL, STEP, AttentionPlan
 from .reach import Reach, Span, reach, read_bounds
 from .softmax import RowRegisters, typed, weigh
@@ -45,8 +46,11 @@ class TileBarriers:
 class AttentionKernel:
     """Writes the roles of a kernel."""
 
-    def __init__(self, plan: AttentionPlan, maps: dict[str, Any]) -> None:
-        self.plan, self.maps = plan, maps
+    def __init__(
+        self, plan: AttentionPlan, maps: dict[str, Any], parts: PartResults | None = None
+    ) -> None:
+        self.plan, self.maps, self.parts = plan, maps, parts
+        self.part = tirx.Var("part", "int32")
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
         self.arena = tirx.decl_buffer(
             (plan.arena_bytes,), "uint8", "tiles", scope="shared.dyn", data_alignment=SWIZZLE_BYTES
@@ -86,7 +90,8 @@ class AttentionKernel:
     def _place(self) -> list[Any]:
         """Which rows of which attention a block has; those with the most keys are first."""
         plan = self.plan
-        head, turn = grouped(0, self.block, plan.heads, plan.tiles, plan.group)
+        number = self.block // plan.splits
+        head, turn = grouped(0, number, plan.heads, plan.tiles, plan.group)
         grows = any(b.is_upper and b.slope > 0 for b in read_bounds(plan.attention, plan.keys)[0])
         tile = plan.tiles - 1 - turn if grows else turn
         made = [tirx.Bind(self.first_row, tile * plan.rows)]
@@ -96,11 +101,13 @@ class AttentionKernel:
         for var, extent in reversed(plan.attention.batch):
             made.append(tirx.Bind(self.batch[var], left % extent))
             left = left // extent
-        return [
-            *made,
-            tirx.Bind(self.first, self.reach.first),
-            tirx.Bind(self.end, self.reach.end),
-        ]
+        first, end = self.reach.first, self.reach.end
+        if plan.splits > 1:
+            split, each = self.block % plan.splits, (end - first + plan.splits - 1) // plan.splits
+            made.append(tirx.Bind(self.part, (head * plan.tiles + tile) * plan.splits + split))
+            first = first + split * each
+            end = tirx.min(end, first + each)
+        return [*made, tirx.Bind(self.first, first), tirx.Bind(self.end, end)]
 
     # The warpgroup that copies.
 
@@ -215,8 +222,11 @@ class AttentionKernel:
             *self.rows.rescale(),
             *self.rows.pack(self.plan.dtype),
         ]
-        serial = tirx.ForKind.SERIAL
-        return tirx.For(j, span.start, span.stop - span.start, serial, sequence(body), None, {})
+        start, stop = span.start, span.stop
+        if self.plan.splits > 1:
+            start = tirx.max(tirx.min(start, self.end), self.first + 1)
+            stop = tirx.max(tirx.min(stop, self.end), start)
+        return tirx.For(j, start, stop - start, tirx.ForKind.SERIAL, sequence(body), None, {})
 
     def _release(self, barriers: Any, stage: Any, *known: Any) -> Any:
         leads = (self.thread % WARPGROUP_THREADS).equal(0)
@@ -270,6 +280,8 @@ class AttentionKernel:
     def _finish(self) -> list[Any]:
         """Write the means: into the place of this warpgroup's rows of Q, or from registers."""
         plan = self.plan
+        if self.parts is not None:
+            return self._leave(self.parts)
         if not plan.stores_by_box:
             return [
                 part for i in range(0, plan.attention.sizes[3] // 2, 2) for part in self._put(i)
@@ -298,6 +310,22 @@ class AttentionKernel:
             stores.append(asynchronous.store_box(pointer, self.maps["o"], where))
         stores += [asynchronous.commit_stores(), asynchronous.wait_stores(0, read=True)]
         return [*made, when(leads, *stores)]
+
+    def _leave(self, parts: PartResults) -> list[Any]:
+        """Store what a part of the keys gives, for another kernel."""
+        made = []
+        for number in range(0, self.plan.attention.sizes[3] // 2, 2):
+            v = tirx.Var("v", "int32")
+            row, column = self._named(number)
+            mean = self.rows.means[number + v] * self.rows.factors[number // 2 % 2]
+            store = tirx.BufferStore(parts.means, mean, [self.part, row, column + v])
+            made.append(tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {}))
+        known = []
+        for half in range(2):
+            row = self.thread // WARPGROUP_THREADS * 64 + row_of(self.thread, half)
+            for i, value in enumerate((self.rows.shifts[half], self.rows.sums[half])):
+                known.append(tirx.BufferStore(parts.rows, value, [self.part, row, i]))
+        return [*made, when((self.thread % 4).equal(0), *known)]
 
     def _named(self, number: int) -> tuple[Any, Any]:
         """Row of the tile and column of a register of the means."""

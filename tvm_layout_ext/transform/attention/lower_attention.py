@@ -20,6 +20,7 @@ from ...target import target_arch
 from ..base import function_pass
 from ..hopper.lower_warpgroups import launched
 from .kernel import AttentionKernel
+from .parts import PartResults
 from .plan import PANEL, AttentionPlan, checked
 
 
@@ -27,8 +28,8 @@ from .plan import PANEL, AttentionPlan, checked
 def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that computes attention in one kernel, without scores in memory.
 
-    Annotation ``layout_ext.attention`` of the block that multiplies by V has three numbers: keys of
-    a tile, stages, warpgroups that multiply::
+    Annotation ``layout_ext.attention`` of the block that multiplies by V has four numbers: keys of
+    a tile, stages, warpgroups that multiply, blocks that share keys::
 
         # before                        # after, for each 64 rows of a warpgroup
         S = Q * K                       for keys: S = Q * K; W, top, sum = weights of S
@@ -45,8 +46,8 @@ def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for block in (one for one in blocks_in(func.body) if ATTENTION in one.annotations):
         name, wanted = str(block.name_hint), [int(n) for n in block.annotations[ATTENTION]]
         attention = read_attention(func, name)
-        if len(wanted) != 3:
-            raise ScheduleError(f"Block {name} asks for attention by {wanted}; it takes 3 numbers.")
+        if len(wanted) != 4:
+            raise ScheduleError(f"Block {name} asks for attention by {wanted}; it takes 4 numbers.")
         plan = checked(AttentionPlan(attention, *wanted), architecture(target_arch(func)))
         decisions.note("LowerAttention", name, plan.told())
         func = _with_kernel(func, plan)
@@ -56,18 +57,21 @@ def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _with_kernel(func: tirx.PrimFunc, plan: AttentionPlan) -> tirx.PrimFunc:
     """Put the kernel in the place of the statement that writes the result; drop the others."""
     places = plan.attention.places
+    parts = PartResults.of(plan) if plan.splits > 1 else None
+    kernel = _kernel(plan, parts)
     left = [
-        _kernel(plan) if place == places[-1] else stmt
+        kernel if place == places[-1] else stmt
         for place, stmt in enumerate(top_statements(func))
         if place == places[-1] or place not in places
     ]
     root = func.body.block
     kept = [b for b in root.alloc_buffers if any(uses(stmt, b) for stmt in left)]
+    kept += [] if parts is None else [parts.means, parts.rows]
     block = block_with(root, body=sequence(left), alloc_buffers=kept)
     return func.with_body(realize_with(func.body, block))
 
 
-def _kernel(plan: AttentionPlan) -> Any:
+def _kernel(plan: AttentionPlan, parts: PartResults | None) -> Any:
     rows = {"q": (plan.q, plan.rows), "k": (plan.k, plan.keys), "v": (plan.v, plan.keys)}
     if plan.stores_by_box:
         rows["o"] = (plan.result.target, WARPGROUP_ROWS)
@@ -76,6 +80,7 @@ def _kernel(plan: AttentionPlan) -> Any:
         box = boxed.box((count, PANEL))
         maps[side], statements = asynchronous.tensor_map(boxed.buffer, boxed.extents, box)
         host += statements
-    kernel = AttentionKernel(plan, maps)
-    sizes = plan.heads * plan.tiles, plan.threads
-    return sequence([*host, launched(kernel.body(), kernel.block, kernel.thread, sizes)])
+    kernel = AttentionKernel(plan, maps, parts)
+    sizes = plan.heads * plan.tiles * plan.splits, plan.threads
+    made = [*host, launched(kernel.body(), kernel.block, kernel.thread, sizes)]
+    return sequence(made if parts is None else [*made, parts.combine()])

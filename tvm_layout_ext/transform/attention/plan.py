@@ -21,6 +21,7 @@ from ...gpu.warpgroups import (
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
 from ...ir.queries import uses
 from ..hopper.read_kernel import BoxedBuffer, SumsReader
+from .reach import read_bounds
 
 #: Elements of 16 bits of a panel's row, and terms of one instruction.
 PANEL, STEP = 64, 16
@@ -41,13 +42,15 @@ class AttentionPlan:
     """Attention and the numbers of its kernel.
 
     A block has ``consumers`` warpgroups of 64 rows each, and goes over tiles of ``keys`` rows of K
-    and V, of which it has room for ``stages``.
+    and V, of which it has room for ``stages``. Where ``splits`` is above 1 so many blocks share the
+    keys, and another kernel puts their results together.
     """
 
     attention: Attention
     keys: int
     stages: int
     consumers: int
+    splits: int = 1
 
     @property
     def dtype(self) -> str:
@@ -95,7 +98,13 @@ class AttentionPlan:
         """Whether TMA can store the result, from the place that Q had."""
         _, _, depth, width = self.attention.sizes
         size = np.dtype(str(self.attention.store.buffer.dtype)).itemsize
-        return width % PANEL == 0 and width <= depth and size == 2 and self.result.is_boxed
+        return (
+            self.splits == 1
+            and width % PANEL == 0
+            and width <= depth
+            and size == 2
+            and self.result.is_boxed
+        )
 
     @property
     def instructions(self) -> tuple[WarpgroupInstruction, WarpgroupInstruction]:
@@ -159,7 +168,9 @@ class AttentionPlan:
         return (
             f"{self.rows} rows by tiles of {self.keys} keys, {self.stages} stages of K and V by "
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
-            f"{self.heads * self.tiles} blocks, results stored by {out}"
+            f"{self.heads * self.tiles * self.splits} blocks, "
+            + (f"{self.splits} of them for the keys of a row" if self.splits > 1 else "")
+            + ("" if self.splits > 1 else f"results stored by {out}")
         )
 
 
@@ -181,7 +192,23 @@ def fit_attention(
     if best.consumers == 1:  # Nothing hides the way of the tiles but more of them.
         room = (gpu.shared_per_block - 2 * _ALIGNED - best.q_bytes) // sum(best.stage_bytes)
         best = replace(best, stages=min(3, room))
-    return checked(replace(best, stages=stages or best.stages), gpu)
+    best = replace(best, stages=stages or best.stages)
+    return checked(replace(best, splits=_splits(best)), gpu)
+
+
+def _splits(plan: AttentionPlan) -> int:
+    """Blocks that share the keys of a row, where tiles leave most multiprocessors idle.
+
+    Each has at least two tiles of keys, and all but the last as many as one another.
+    """
+    blocks, count = plan.heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
+    bounds, _ = read_bounds(plan.attention, plan.keys)
+    if plan.consumers > 1 or any(one.slope or not one.is_upper for one in bounds):
+        return 1
+    most = [one.offset // plan.keys + 1 for one in bounds]
+    count = max(1, min([count, *most]))
+    wanted = max(1, min(MULTIPROCESSORS // blocks, count // 2))
+    return ceil(count / ceil(count / wanted))
 
 
 def _waves(plan: AttentionPlan) -> float:

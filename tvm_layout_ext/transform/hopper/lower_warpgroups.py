@@ -23,7 +23,7 @@ from ...target import target_arch
 from ..base import asks_for, function_pass
 from ..tensor_core.lower_tensor_core import narrowed
 from .epilogue import finish, result_view
-from .plan import Plan, make_plan
+from .plan import Plan, make_plan, recorded
 from .read_kernel import multiplies, read_kernel
 from .roles import boxes, consume, make_parts, produce, start
 
@@ -33,7 +33,7 @@ _NAME = "LowerWarpgroups"
 def _written(nest: Any, func: tirx.PrimFunc) -> Any:
     """The kernel of a nest."""
     plan = make_plan(read_kernel(nest), architecture(target_arch(func)))
-    decisions.note(_NAME, "the kernel", plan.told())
+    decisions.note(_NAME, "the kernel", plan.told(), record=recorded(plan))
     maps, host = _tensor_maps(plan)
     parts = make_parts(plan, maps)
     body = [*map(tirx.AllocBuffer, (parts.arena, parts.full, parts.empty)), start(parts)]

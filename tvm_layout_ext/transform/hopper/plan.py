@@ -17,6 +17,7 @@ from ...gpu.warpgroups import (
     WARPGROUP_THREADS,
     most_sums,
 )
+from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
 from .read_kernel import Kernel
 
 #: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
@@ -119,6 +120,23 @@ class Plan:
             f"{self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
             f"{blocks}, results stored by {out}"
         )
+
+
+def recorded(plan: Plan) -> PipelineRecord:
+    """The steps of a tile as reports draw them: a stage is given back one product late."""
+    kernel, ahead = plan.kernel, plan.stages - 1
+    sizes = (plan.a_bytes, plan.stage_bytes - plan.a_bytes)
+    buffers = tuple(
+        VersionedBuffer(str(one.source.buffer.name), "shared.dyn", plan.stages, size)
+        for one, size in zip((kernel.a, kernel.b), sizes, strict=True)
+    )
+    names = tuple(one.name for one in buffers)
+    copies = (
+        PipelineStep(f"copy {name}", place, ahead, True, name, ())
+        for place, name in enumerate(names)
+    )
+    steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names), *copies)
+    return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False)
 
 
 def b_rows(kernel: Kernel) -> int:

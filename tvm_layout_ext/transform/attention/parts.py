@@ -1,0 +1,73 @@
+"""Attention whose keys are cut into parts: what a part leaves, and what puts parts together.
+
+A part leaves the means of its keys, and for each row its highest score and the sum of its weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from ...intrin import asynchronous
+from ...ir.queries import substitute
+from ...ir.rebuild import sequence
+from ..hopper.lower_warpgroups import launched
+from .plan import AttentionPlan
+from .softmax import typed
+
+
+@dataclass(frozen=True)
+class PartResults:
+    """Workspace of all parts: means by tile, part, row and column; tops and sums by row."""
+
+    plan: AttentionPlan
+    means: Any
+    rows: Any
+
+    @classmethod
+    def of(cls, plan: AttentionPlan) -> PartResults:
+        """Name the buffers."""
+        parts = plan.heads * plan.tiles * plan.splits
+        means = tirx.decl_buffer((parts, plan.rows, plan.attention.sizes[3]), "float32", "means")
+        return cls(plan, means, tirx.decl_buffer((parts, plan.rows, 2), "float32", "row_sums"))
+
+    def combine(self) -> Any:
+        """Write the kernel that puts the parts of each row together, a thread a column."""
+        plan, one = self.plan, self.plan.attention
+        block, thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
+        queries, _, _, width = one.sizes
+        row = block % queries
+        at = (block // queries * plan.tiles + row // plan.rows) * plan.splits
+        inside = row % plan.rows
+        names = ("top", "sum", "total", "weight")
+        held = {name: tirx.decl_buffer((1,), "float32", name, scope="local") for name in names}
+
+        def put(name: str, value: Any) -> Any:
+            return tirx.BufferStore(held[name], value, [0])
+
+        made = [*map(tirx.AllocBuffer, held.values()), put("top", self.rows[at, inside, 0])]
+        for part in range(1, plan.splits):
+            made.append(put("top", tirx.max(held["top"][0], self.rows[at + part, inside, 0])))
+        made += [put(name, tirx.const(0.0, "float32")) for name in ("sum", "total")]
+        for part in range(plan.splits):
+            less = self.rows[at + part, inside, 0] - held["top"][0]
+            made.append(asynchronous.power_of_two(held["weight"][0], less))
+            made.append(put("weight", held["weight"][0] * self.rows[at + part, inside, 1]))
+            made.append(put("sum", held["sum"][0] + held["weight"][0]))
+            mean = self.means[at + part, inside, thread]
+            made.append(put("total", held["total"][0] + held["weight"][0] * mean))
+        values: dict[Any, Any] = {one.row: row, one.column: thread}
+        left = block // queries
+        for var, extent in reversed(one.batch):
+            values[var] = left % extent
+            left = left // extent
+        values = typed(values)
+        total = held["total"][0] / held["sum"][0]
+        store = tirx.BufferStore(
+            one.store.buffer,
+            substitute(one.store.value, values | {one.total: total}),
+            [substitute(index, values) for index in one.store.indices],
+        )
+        return launched(sequence([*made, store]), block, thread, (plan.heads * queries, width))
