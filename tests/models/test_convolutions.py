@@ -8,7 +8,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from tests.models.running import check, fused, scheduled
+import tvm_layout_ext as tlx
+from tests.models.running import TARGET, check, fused, scheduled
 
 Shape = tuple[int, ...]
 HALF = "float16"
@@ -87,3 +88,15 @@ def test_a_chain_is_permuted_at_its_ends_only() -> None:
     # Image and weight in, three convolutions, the result out.
     assert calls == 6
     assert "reshape" not in {gv.name_hint for gv in fused(first).functions}
+
+
+def test_windows_of_many_channels_are_copied_asynchronously() -> None:
+    # A step of 64 terms lies inside the 128 channels of a pixel, which index arithmetic hides.
+    found = scheduled(convolution((1, 128, 6, 6), (16, 128, 3, 3), padding=1, strides=2))
+    (one,) = (one for one in found if "conv2d" in one.name)
+    with tlx.decisions.collect() as told:
+        tlx.lower(one.after.with_attr("global_symbol", "main"), target=TARGET)
+    copies = [d for d in told if d.maker == "LowerAsyncCopy"]
+    assert copies
+    assert not [str(d) for d in copies if d.refused]
+    check(one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -38,7 +39,7 @@ def _check(copy: ThreadCopy, prover: Any) -> None:
         raise UnfitError(f"a thread copies {copy.bytes} bytes at a time, and cp.async 4, 8 or 16")
     for name, indices in ((store.name, copy.store.indices), (load.name, copy.load.indices)):
         (index,) = indices
-        if not _runs_on(index, copy):
+        if not _runs_on(_at_first(index, copy, prover), copy):
             raise UnfitError(f"its elements do not lie side by side in {name}")
         if not prover.is_multiple(copy.first(index), copy.lanes):
             raise UnfitError(
@@ -51,6 +52,26 @@ def _runs_on(index: Any, copy: ThreadCopy) -> bool:
         return True
     step = substitute(index, {copy.lane: copy.lane + 1}) - index
     return bool(tvm.sym.Analyzer().can_prove_equal(step, 1))
+
+
+def _at_first(index: Any, copy: ThreadCopy, prover: Any) -> Any:
+    """An index whose quotients and remainders are those of lane 0, where no vector crosses them."""
+
+    def part(node: Any) -> Any:
+        length = node.b
+        whole = isinstance(length, tirx.IntImm) and int(length) % copy.lanes == 0
+        if not whole or not depends_on(node.a, copy.lane) or step_of(node.a, copy.lane) != 1:
+            return node
+        first = copy.first(node.a)
+        if not prover.is_multiple(first, copy.lanes):
+            return node
+        found = type(node)(first, length)
+        return found + copy.lane if isinstance(node, tirx.FloorMod) else found
+
+    if copy.lane is None:
+        return index
+    rules = [(tirx.FloorDiv, part), (tirx.FloorMod, part)]
+    return tvm_ffi.structural_map(index, rules, order="post")
 
 
 def _source_bytes(copy: ThreadCopy) -> Any | None:
@@ -150,6 +171,8 @@ class _Lowering:
     def _lowered(self, stmt: Any) -> Any:
         try:
             copy = read_copy(stmt)
+            conditions = [_at_first(one, copy, self.prover) for one in copy.conditions]
+            copy = replace(copy, conditions=conditions)
             _check(copy, self.prover)
             lowered = _instruction(copy)
         except UnfitError as why:
