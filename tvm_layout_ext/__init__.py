@@ -22,11 +22,8 @@ from typing import Any as _Any
 
 from . import _interrupt  # noqa: F401 (before all that takes long)
 from ._compat import check_versions as _check_versions
-from ._compat import ctrl_c_ends as _ctrl_c_ends
 
 _check_versions()
-# The second that TVM takes to be imported; the command line has its own way from then on.
-_ctrl_c_ends()
 
 from . import build as _builder
 from . import decisions, errors, hardware, intrin, layout, pipeline, schedule, target, te, transform

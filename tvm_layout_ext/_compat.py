@@ -6,9 +6,7 @@ A new TVM release means reading this file, and `ir/ops.py` for the names of oper
 from __future__ import annotations
 
 import errno
-import os
 import re
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -54,18 +52,6 @@ def check_versions(installed: Callable[[str], str] = metadata.version) -> None:
                 f"tvm_layout_ext needs {name}>={_dotted(low)},<{_dotted(high)} ({why}) "
                 f"but found {version}; run: {mend}"
             )
-
-
-def ctrl_c_ends() -> None:
-    """Let Ctrl-C end a command that is still being imported, without a traceback."""
-    commands = sys.argv[:1] == ["-m"] and "tvm_layout_ext" in sys.orig_argv
-    if commands or os.path.basename(sys.argv[0] if sys.argv else "") == "tvm-layout":
-        signal.signal(signal.SIGINT, _leave)
-
-
-def _leave(*_: Any) -> None:
-    os.write(2, b"Interrupted before anything was done.\n")
-    os._exit(130)
 
 
 def tvm_version() -> str:
