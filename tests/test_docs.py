@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -86,7 +87,11 @@ def run(folder: Path, *command: object) -> str:
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "TVM_LAYOUT_EXT_CACHE": str(folder / "cache"), "PATH": ""},
+        env={
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+            "TVM_LAYOUT_EXT_CACHE": str(folder / "cache"),
+            "PATH": "",
+        },
         capture_output=True,
         text=True,
         check=False,

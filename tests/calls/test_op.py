@@ -152,6 +152,7 @@ def test_machine_code_is_kept_by_its_source(cache: Path, monkeypatch: pytest.Mon
     assert len(list(cache.glob("*.cubin"))) == 1
 
 
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a CUDA GPU")
 def test_the_simulator_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
     fixed._say_once.cache_clear()
     a = np.zeros((16, 24), "float32")
