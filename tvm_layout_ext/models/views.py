@@ -15,7 +15,7 @@ class PermutationsAsViews:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        return rewritten(mod, _View)
+        return rewritten(mod, _PermutationRewriter)
 
 
 def rewritten(mod: tvm.IRModule, kind: Any) -> tvm.IRModule:
@@ -28,7 +28,7 @@ def rewritten(mod: tvm.IRModule, kind: Any) -> tvm.IRModule:
 
 
 @mutator
-class _View(PyExprMutator):
+class _PermutationRewriter(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if call.op == tvm.ir.Op.get("relax.reshape"):
