@@ -102,7 +102,7 @@ def _name(value: Any) -> str:
 
 
 @dataclass
-class _AttentionGatherer:
+class _Bindings:
     """The bindings of a function, and who uses each."""
 
     bound: dict[Any, Any]
@@ -110,7 +110,7 @@ class _AttentionGatherer:
     users: dict[Any, list[Any]]
 
     @classmethod
-    def of(cls, func: relax.Function) -> _AttentionGatherer:
+    def of(cls, func: relax.Function) -> _Bindings:
         bound: dict[Any, Any] = {}
         users: dict[Any, list[Any]] = {}
         order = []
@@ -158,13 +158,13 @@ class _AttentionGatherer:
 def _groups(func: relax.Function) -> Iterator[_Group]:
     if not isinstance(func.body, relax.SeqExpr):
         return
-    reader = _AttentionGatherer.of(func)
+    reader = _Bindings.of(func)
     for var in reader.order:
         if _name(reader.bound[var]) == "matmul" and (found := _group(reader, var)) is not None:
             yield found
 
 
-def _group(reader: _AttentionGatherer, mean: Any) -> _Group | None:
+def _group(reader: _Bindings, mean: Any) -> _Group | None:
     """The attention whose second product this is."""
     weights, values = reader.bound[mean].args
     path: set[Any] = set()
