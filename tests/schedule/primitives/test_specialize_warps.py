@@ -70,7 +70,7 @@ def test_tma_fills_only_tiles_of_wgmma() -> None:
     [
         ("sm_80", (128, 128, 64), "wgmma", "sm_90a alone; sm_80 multiplies by mma.sync"),
         ("sm_90", (128, 128, 64), "wgmma", "sm_90a alone; sm_90 multiplies by mma.sync"),
-        ("sm_90a", (128, 264, 64), "wgmma", "multiplies 264 columns; multiples of 8 up to 256"),
+        ("sm_90a", (128, 264, 64), "wgmma", "multiplies 264 columns of float16; multiples of 8 up to 256"),
         (
             "sm_90a",
             (96, 128, 64),
@@ -91,13 +91,13 @@ def test_instructions_that_are_not_there_are_refused(
 
 
 def test_types_without_wgmma_here_are_refused() -> None:
-    A, B = (te.placeholder((64, 64), "int8", name=name) for name in "AB")
+    A, B = (te.placeholder((64, 64), "float64", name=name) for name in "AB")
     k = te.reduce_axis((0, 64), "k")
     product = te.compute(
         (64, 64),
-        lambda i, j: te.sum(A[i, k].astype("int32") * B[j, k].astype("int32"), axis=k),
+        lambda i, j: te.sum(A[i, k] * B[j, k], axis=k),
         name="product",
     )
     sch = s_tir.Schedule(te.create_prim_func([A, B, product]))
-    with pytest.raises(ScheduleError, match=r"float16 into float32, .*; the block int8 into int32"):
+    with pytest.raises(ScheduleError, match="float64"):
         sch.use_tensor_core("product", "wgmma", arch="sm_90a")
