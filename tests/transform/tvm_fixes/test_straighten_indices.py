@@ -33,7 +33,7 @@ def test_vectors_across_rows_stay_vectors(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("shape", "order", "dtype", "width"),
     [
-        ((16, 33, 2, 7), (3, 0, 1, 2), "int8", 4),
+        ((16, 33, 2, 7), (3, 0, 1, 2), "int8", 16),
         ((64, 4, 4, 33), (3, 0, 1, 2), "float16", 16),
         ((16, 16, 2, 64), (3, 0, 1, 2), "float32", 16),
         ((64, 8, 16, 2), (1, 2, 3, 0), "float32", 16),

@@ -55,7 +55,7 @@ def test_whatever_a_candidate_does_the_others_are_measured(
     assert [one.verified for one in measured] == [True, None, True, None, False, True]
     right = [one for name, one in zip(names, measured, strict=True) if name == "right"]
     assert all(3 <= len(one.times) <= 6 and min(one.times) > 0 for one in right)
-    assert {(one.l2, one.device, one.early_stop) for one in right} == {("warm", "cpu", False)}
+    assert {(one.l2, one.early_stop) for one in right} == {("warm", False)}
     abort, hang, nan = (measured[names.index(name)] for name in ("abort", "hang", "nan"))
     assert abort.error == "TrialCrashError: Its process ended: Fatal Python error: Aborted."
     assert hang.error == "TrialTimeoutError: It was ended after 8 seconds."

@@ -206,7 +206,7 @@ def test_two_servers_share_a_run_and_one_may_die(
     farm.kill_one()
     measured = [future.result() for future in futures]
     assert [one.error for one in measured[:-1]] == [None] * 6
-    assert all(one.verified and one.times and one.device == "cpu" for one in measured[:-1])
+    assert all(one.verified and one.times for one in measured[:-1])
     assert str(measured[-1].error).startswith("WrongResultError: 1,024 of 1,024 elements differ")
     (left,) = farm.tracker.servers()
     assert {one.server for one in measured[2:]} == {left}
