@@ -70,7 +70,7 @@ def test_tma_fills_only_tiles_of_wgmma() -> None:
     [
         ("sm_80", (128, 128, 64), "wgmma", "sm_90a alone; sm_80 multiplies by mma.sync"),
         ("sm_90", (128, 128, 64), "wgmma", "sm_90a alone; sm_90 multiplies by mma.sync"),
-        ("sm_90a", (128, 264, 64), "wgmma", "multiplies 264 columns of float16; multiples of 8 up to 256"),
+        ("sm_90a", (128, 264, 64), "wgmma", "264 columns of float16; multiples of 8 up to 256"),
         (
             "sm_90a",
             (96, 128, 64),
