@@ -27,7 +27,7 @@ from .reach import read_bounds
 PANEL, STEP = 64, 16
 #: Numbers that a thread can hold beside addresses and counters: scores, weights and means; of one
 #: warpgroup that multiplies, of two and of three.
-_HELD = {1: 220, 2: 200, 3: 132}
+HELD = {1: 220, 2: 200, 3: 132}
 #: How long a row takes in a block of so many warpgroups: 4x16x2048x64 took 177 us by two, 164 by
 #: three, 1x16x1024x64 13.2 and 16.1 (float16, H200); beside one, nothing hides its softmax.
 _PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
@@ -263,10 +263,10 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
                 f"{plan.keys}, and what lies behind them would be read."
             )
     held = plan.keys * 3 // 4 + width // 2
-    if held > _HELD[plan.consumers]:
+    if held > HELD[plan.consumers]:
         raise ScheduleError(
             f"A thread would hold {held} numbers; of {plan.consumers} warpgroups that multiply "
-            f"each thread has registers for {_HELD[plan.consumers]}."
+            f"each thread has registers for {HELD[plan.consumers]}."
         )
     needed = plan.arena_bytes + (4 * plan.stages + 1) * _BARRIER_BYTES
     if -(-needed // _ALIGNED) * _ALIGNED > gpu.shared_per_block:
