@@ -106,7 +106,8 @@ def test_tune_through_a_tracker_accounts_for_every_trial_though_a_server_dies(
     # So has a winner that was none of the finalists, if these were slower in their turns.
     first = {record.id: record for record in reversed(lines) if record.kind == "trial"}
     servers_of = Counter(record.server for record in first.values())
-    assert (len(servers_of), servers_of.total()) == (2, TRIALS)
+    # The one that dies may have finished nothing by then.
+    assert servers_of.total() == TRIALS
     assert servers_of[left] > TRIALS // 2
     phases = {"build", "wait", "session", "upload", "run"}
     assert all(phases == set(record.phases or {}) for record in lines if record.kind == "trial")
