@@ -56,6 +56,7 @@ def reduced(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[np.ndarray, 
         ((1, 1024, 256), (0, 1)),
         ((1, 7, 96, 1), (1, 2)),
         ((1, 1 << 22), (1,)),
+        ((1, 1, 1), (2,)),
     ],
 )
 def test_sums_are_numpys(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
