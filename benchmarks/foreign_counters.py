@@ -1,6 +1,6 @@
 """Nsight Compute's memory counters of kernels that others scheduled, beside the simulated GPU's.
 
-``python -m benchmarks.foreign_counters --out FILE`` builds every case of
+``python -m benchmarks.foreign_counters compare --out FILE`` builds every case of
 :mod:`benchmarks.foreign_kernels`, launches each once under ``ncu``, and writes the counters of
 each kernel; without a GPU it prints what the simulated GPU counts.
 """
