@@ -13,7 +13,6 @@ import json
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,14 +34,12 @@ app = typer.Typer(add_completion=False)
 
 
 def launch(names: list[str], sources: Path | None) -> None:
-    """Build kernels by several threads, then run each once."""
+    """Build kernels and run each once."""
     import tvm
 
     device = tvm.cuda(0)
-    mods = {name: module(name) for name in names}
-    with ThreadPoolExecutor(8) as pool:
-        built = dict(zip(names, pool.map(build, mods.values()), strict=True))
-    for name, run in built.items():
+    for name in names:
+        run = build(module(name))
         if sources is not None:
             (sources / f"{name}.cu").write_text(run.mod.imports[0].inspect_source())
         run[name](*(tvm.runtime.tensor(a, device) for a in arrays(name)))
