@@ -18,7 +18,7 @@ _THREADS = 128
 _THREAD_BYTES = 32
 #: Most accesses of a thread that are on their way together, however narrow.
 _STEPS = 4
-#: Elements of a result for one that is loaded from which on it counts as written only. Blocks of 128
+#: Results for an element that is loaded, from which on they count as written only. Blocks of 128
 #: vectors would then be handed out more slowly than memory takes them: 438 MB of one float went in
 #: 132 us, 0.62 ns a block, by torch.compile in 97 (``h200_random_shapes.json``).
 _REPEATED = 4
