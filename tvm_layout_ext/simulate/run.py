@@ -187,7 +187,9 @@ class _Simulation:
         report.unlisted = self._findings.dropped
         report.shared_bytes = max(k.shared_bytes for k in self._kernels.values())
         report.accesses = [
-            AccessCounts.of(a.site, a.place.storage.scope, a.kind, a.width, a.count, name)
+            AccessCounts.of(
+                a.site, a.place.storage.scope, a.kind, a.width, a.count, name, a.sure_count()
+            )
             for name, kernel in self._kernels.items()
             for a in kernel.accesses
         ]
