@@ -38,12 +38,11 @@ _FIRST = (9, 0)
 
 def _pairs(body: Any) -> list[tuple[str, str]]:
     """Kernels and those that are launched right after them, by name."""
-    named = [map(_launched, sequence.seq) for sequence in nodes_in(body, tirx.SeqStmt)]
+    named = [
+        [_told(one, ops.CALL_FFI_KERNEL) for one in sequence.seq]
+        for sequence in nodes_in(body, tirx.SeqStmt)
+    ]
     return [(a, b) for names in named for a, b in pairwise(names) if a and b]
-
-
-def _launched(statement: Any) -> str:
-    return _told(statement, ops.CALL_FFI_KERNEL)
 
 
 def _told(statement: Any, name: str) -> str:
