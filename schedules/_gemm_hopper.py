@@ -84,7 +84,10 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         for copy in cut.copies:
             sch.compute_inline(copy)
         _split_k.add_up(sch, cut.sum)
-    by_warpgroups(sch, tc, rows, _stages(tile, tc.b_k_major), int(config["group"]))
+    stages = _stages(tile, tc.b_k_major)
+    by_warpgroups(
+        sch, tc, (rows, columns), stages, int(config["group"]), int(config.get("cluster", 1))
+    )
 
 
 def _is_swapped(tile: tuple[int, int]) -> bool:
@@ -109,7 +112,12 @@ def _wide(columns: int, k_major: bool) -> int:
 
 
 def cycles(
-    shape: tuple[int, ...], tile: str, b_transposed: bool, slices: int = 1, size: int = 2
+    shape: tuple[int, ...],
+    tile: str,
+    b_transposed: bool,
+    slices: int = 1,
+    size: int = 2,
+    cluster: int = 1,
 ) -> float:
     """Modelled cycles of a product by tiles: waves of blocks, each of steps and a store.
 
@@ -126,9 +134,12 @@ def cycles(
     """
     m, n, k = shape
     rows, columns = _SIZES[tile]
-    turns = ceil(ceil(m / rows) * ceil(n / columns) * slices / MULTIPROCESSORS)
     wide = _wide(columns, b_transposed)
-    loaded = rows * _row_bytes(k * size) + wide * _row_bytes((k if b_transposed else n) * size)
+    high, broad = (cluster, 1) if columns >= rows else (1, cluster)
+    tiles = ceil(m / (rows * high)) * ceil(n / (columns * broad)) * cluster
+    turns = ceil(tiles * slices / MULTIPROCESSORS)
+    loaded = rows / broad * _row_bytes(k * size)
+    loaded += wide / high * _row_bytes((k if b_transposed else n) * size)
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
     step *= (_PADDED if wide > columns else 1) * (_ALONE if rows == WARPGROUP_ROWS else 1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...gpu.warpgroups import WARPGROUP_ROWS
+from ..primitives.cluster import cluster as clustered
 from ..primitives.persistent import persistent
 from ..primitives.pipeline import pipeline
 from ..primitives.rasterize import rasterize
@@ -47,8 +48,14 @@ class Gemm:
     copies: tuple[CopyLoops, ...] = ()
 
 
-def by_warpgroups(sch: Any, tc: TensorCore, rows: int, stages: int, group: int) -> Gemm:
-    """Let one or two warpgroups multiply a tile of so many rows, and another copy for them."""
+def by_warpgroups(
+    sch: Any, tc: TensorCore, tile: tuple[int, int], stages: int, group: int, cluster: int = 1
+) -> Gemm:
+    """Let one or two warpgroups multiply a tile, and another copy for them.
+
+    Neighbours of a cluster share the longer side of their tiles.
+    """
+    rows, columns = tile
     warpgroups = min(2, rows // WARPGROUP_ROWS)
     m, warpgroup, piece = sch.split(tc.m, [None, warpgroups, rows // WARPGROUP_ROWS // warpgroups])
     sch.reorder(*tc.batch, m, tc.n, warpgroup, tc.k, piece)
@@ -56,6 +63,7 @@ def by_warpgroups(sch: Any, tc: TensorCore, rows: int, stages: int, group: int) 
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     rasterize(sch, m, tc.n, group)
     persistent(sch, m)
+    clustered(sch, m if columns >= rows else tc.n, cluster, multicast=True)
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
     pipeline(sch, tc.k, stages, async_copy="tma")

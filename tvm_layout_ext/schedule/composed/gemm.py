@@ -53,11 +53,10 @@ def gemm(
     prefetch : bool
         Whether fragments are loaded one step before they are used.
     cluster : int
-        Blocks of a cluster along the columns.
+        Blocks of a cluster along the columns; with ``wgmma`` they share the longer side of tiles.
     instruction : str
-        As of ``sch.use_tensor_core``. With ``wgmma``, on ``sm_90a``, ``warps``, ``swizzle``,
-        ``prefetch`` and ``cluster`` say nothing: warpgroups of 64 rows share the tile, and TMA
-        copies.
+        As of ``sch.use_tensor_core``. With ``wgmma``, on ``sm_90a``, ``warps``, ``swizzle`` and
+        ``prefetch`` say nothing: warpgroups of 64 rows share the tile, and TMA copies.
 
     Examples
     --------
@@ -71,7 +70,7 @@ def gemm(
     block = find_block(sch, block, "gemm")
     if is_warpgroup(instruction):
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)
-        return by_warpgroups(sch, tc, sizes[0], stages, group)
+        return by_warpgroups(sch, tc, (sizes[0], sizes[1]), stages, group, cluster)
     what = read_contraction(sch.get(block))
     one = choose(instruction, what.operand, what.sums, architecture(own_arch(sch)))
     _check_tile(sizes, split, one.shape)

@@ -7,17 +7,17 @@ from typing import Any
 from ...checks import whole, whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import CLUSTER_BLOCKS
-from ...ir.annotations import CLUSTER
+from ...ir.annotations import CLUSTER, MULTICAST
 from ..handles import find_loop
 
 
-def cluster(sch: Any, loop: Any, size: int) -> None:
+def cluster(sch: Any, loop: Any, size: int, multicast: bool = False) -> None:
     """Launch blocks as clusters of ``size`` neighbours along a grid axis (``sm_90`` and later).
 
     Called ``num_ctas`` in Triton, ``ClusterShape`` in CUTLASS, and ``__cluster_dims__`` in CUDA.
     Blocks of a cluster start together on one GPC, so neighbours that read the same tile find it in
-    caches near by. They share nothing else here: no copy fills the shared memory of several blocks
-    (multicast). What a kernel computes stays the same.
+    caches near by. With ``multicast`` each copies a part of the tile that they share into the
+    shared memory of all. What a kernel computes stays the same.
 
     ::
 
@@ -34,6 +34,9 @@ def cluster(sch: Any, loop: Any, size: int) -> None:
     size : int
         Neighbours of a cluster along it; it divides the loop's extent, and is 8 at most, over all
         dims, which all GPUs with clusters have. 1 leaves the launch as it is.
+    multicast : bool
+        Share the operand that does not move along the loop; only products of
+        ``use_tensor_core(block, "wgmma")`` can, whose tiles beyond the edge are computed too.
     """
     count = whole_number("size of cluster", size, 1, ScheduleError)
     if count > CLUSTER_BLOCKS:
@@ -46,10 +49,10 @@ def cluster(sch: Any, loop: Any, size: int) -> None:
             f"{'not bound' if tag is None else f'bound to {tag}'}."
         )
     blocks = whole(nest.extent)
-    if blocks is None or blocks % count:
+    if blocks is None or (blocks % count and not multicast):
         raise ScheduleError(
             f"Loop {nest.loop_var.name} has {nest.extent} blocks along {tag}, which is no multiple "
             f"of a cluster of {count}."
         )
     if count > 1:
-        sch.annotate(loop, f"{CLUSTER}{tag.rpartition('.')[2]}", count)
+        sch.annotate(loop, MULTICAST if multicast else f"{CLUSTER}{tag.rpartition('.')[2]}", count)

@@ -67,14 +67,10 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any)
 def _at_most(plan: Plan, place: tuple[Any, Any]) -> tuple[Any, Any]:
     """A place, or the last row and column where tiles reach beyond them."""
     row, column = (
-        tirx.min(at, size - 1) if size % tile else at
-        for at, size, tile in zip(place, plan.kernel.sizes, plan.tile, strict=False)
+        tirx.min(at, size - 1) if ragged else at
+        for at, size, ragged in zip(place, plan.kernel.sizes, plan.ragged, strict=False)
     )
     return row, column
-
-
-def _is_ragged(plan: Plan) -> bool:
-    return any(size % tile for size, tile in zip(plan.kernel.sizes[:2], plan.tile, strict=False))
 
 
 def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
@@ -138,7 +134,7 @@ def _rows(
     whole = _VECTOR_BYTES // result_bytes(kernel)
     piece, start = which
     each, columns = kernel.instruction.shape[1] // 2, plan.chunk_columns
-    pairs = not (kernel.result.reads_more and kernel.sizes[1] % plan.tile[1])
+    pairs = not (kernel.result.reads_more and plan.ragged[1])
     pairs = pairs and kernel.instruction.sums == "float32"
     kind = tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED
     made = []
@@ -175,7 +171,7 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any) -> Any:
         indices = [substitute(at, values) for at in result.store.indices]
         value = _value(parts, tile, (row, column), sums, number)
         store = tirx.BufferStore(result.store.buffer, value, indices)
-        made.append(when(_inside(plan, (row, column)), store) if _is_ragged(plan) else store)
+        made.append(when(_inside(plan, (row, column)), store) if any(plan.ragged) else store)
     return sequence(made)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, prod
 
 import numpy as np
 
@@ -44,8 +44,32 @@ class Plan:
     @property
     def tiles(self) -> tuple[int, int]:
         """Tiles along rows and columns."""
-        (m, n, _), (tile_m, tile_n, _) = self.kernel.sizes, self.tile
-        return ceil(m / tile_m), ceil(n / tile_n)
+        rows, columns = (
+            ceil(size / (tile * blocks)) * blocks
+            for size, tile, blocks in zip(
+                self.kernel.sizes, self.tile, self.kernel.cluster, strict=False
+            )
+        )
+        return rows, columns
+
+    @property
+    def ragged(self) -> tuple[bool, bool]:
+        """Whether tiles reach beyond the last row and the last column."""
+        rows, columns = (
+            count * tile > size
+            for count, tile, size in zip(self.tiles, self.tile, self.kernel.sizes, strict=False)
+        )
+        return rows, columns
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return prod(self.kernel.cluster)
+
+    @property
+    def shared(self) -> str:
+        """The operand of which each block of a cluster copies a part for all."""
+        return "" if self.blocks == 1 else "b" if self.kernel.cluster[0] > 1 else "a"
 
     @property
     def steps(self) -> int:
@@ -115,6 +139,8 @@ class Plan:
         m, n, k = self.tile
         blocks = "persistent blocks" if self.kernel.persistent else "blocks"
         out = "TMA" if self.stores_by_box else "each thread"
+        shared = f" in clusters of {self.blocks} that share {self.shared.upper()}"
+        blocks += shared if self.shared else ""
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {self.stages} stages by TMA, "
             f"{self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
@@ -161,11 +187,10 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_gpu(kernel, gpu)
     _check_registers(kernel)
     stages = max(kernel.a.stages, kernel.b.stages)
-    rows, columns, _ = kernel.instruction.shape
-    rows *= kernel.consumers * kernel.pieces
-    tiles = ceil(kernel.sizes[0] / rows) * ceil(kernel.sizes[1] / columns) * kernel.products
-    grid = min(tiles, MULTIPROCESSORS) if kernel.persistent else tiles
-    plan = Plan(kernel, stages, _stores_by_box(kernel), grid)
+    plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
+    most = MULTIPROCESSORS // plan.blocks * plan.blocks
+    plan = replace(plan, grid=min(plan.count, most) if kernel.persistent else plan.count)
+    _check_cluster(plan)
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b
         if operand.k_major and extent > BOX_ELEMENTS:
@@ -179,6 +204,19 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
             f"of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
         )
     return plan
+
+
+def _check_cluster(plan: Plan) -> None:
+    """Refuse parts of a tile that would not begin where the swizzle's pattern does."""
+    if not plan.shared:
+        return
+    operand = getattr(plan.kernel, plan.shared)
+    extent = plan.tile["ab".index(plan.shared)] if operand.k_major else plan.tile[2]
+    if extent % (8 * plan.blocks):
+        raise ScheduleError(
+            f"{plan.blocks} blocks of a cluster share {extent} rows of a tile; multiples of "
+            f"{8 * plan.blocks} are legal."
+        )
 
 
 def _check_gpu(kernel: Kernel, gpu: Architecture) -> None:

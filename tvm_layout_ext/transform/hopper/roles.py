@@ -38,6 +38,7 @@ class Parts:
     full: Any
     empty: Any
     maps: dict[str, Any]
+    address: Any
 
 
 def make_parts(plan: Plan, maps: dict[str, Any]) -> Parts:
@@ -50,7 +51,8 @@ def make_parts(plan: Plan, maps: dict[str, Any]) -> Parts:
         (plan.arena_bytes,), "uint8", "tiles", scope="shared.dyn", data_alignment=SWIZZLE_BYTES
     )
     block, thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
-    return Parts(plan, block, thread, arena, barriers("full"), barriers("empty"), maps)
+    address = tirx.decl_buffer((1,), "uint32", "address", scope="local")
+    return Parts(plan, block, thread, arena, barriers("full"), barriers("empty"), maps, address)
 
 
 def loop(name: str, extent: int, body: Callable[[Any], Any], kind: Any = None) -> Any:
@@ -71,9 +73,15 @@ def start(parts: Parts) -> Any:
     made = [
         asynchronous.init_barrier(barriers, i, count)
         for i in range(plan.stages)
-        for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers))
+        for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers * plan.blocks))
     ]
-    return sequence([when(parts.thread.equal(0), *made), *asynchronous.publish_barriers()])
+    published = asynchronous.publish_barriers(plan.blocks)
+    return sequence([when(parts.thread.equal(0), *made), *published])
+
+
+def end(parts: Parts) -> list[Any]:
+    """Keep a block while others of its cluster copy into it or arrive at its barriers."""
+    return asynchronous.cluster_barrier() if parts.plan.blocks > 1 else []
 
 
 @dataclass(frozen=True)
@@ -96,12 +104,13 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
         tile, batch, row, column = (
             tirx.Var(name, "int32") for name in ("tile", "batch", "row", "column")
         )
-        places = grouped(0, tile % (rows * columns), rows, columns, min(plan.kernel.group, rows))
         inside = [
             tirx.Bind(tile, number),
             tirx.Bind(batch, tile // (rows * columns)),
-            tirx.Bind(row, places[0] * plan.tile[0]),
-            tirx.Bind(column, places[1] * plan.tile[1]),
+            *(
+                tirx.Bind(var, at * size)
+                for var, at, size in zip((row, column), _place(plan, tile), plan.tile, strict=False)
+            ),
             body(Tile(t, batch, row, column)),
         ]
         if plan.count % plan.grid == 0:
@@ -109,6 +118,19 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
         return when(number < plan.count, *inside)
 
     return loop("turn", plan.turns, turn)
+
+
+def _place(plan: Plan, tile: Any) -> tuple[Any, Any]:
+    """Row and column of a tile, by its number; tiles of a cluster follow each other."""
+    rows, columns = (n // size for n, size in zip(plan.tiles, plan.kernel.cluster, strict=True))
+    number = tile % (rows * columns * plan.blocks)
+    if plan.blocks == 1:
+        return grouped(0, number, rows, columns, min(plan.kernel.group, rows))
+    group = max(1, plan.kernel.group // plan.kernel.cluster[0])
+    row, column = grouped(0, number // plan.blocks, rows, columns, min(group, rows))
+    high, wide = plan.kernel.cluster
+    rank = number % plan.blocks
+    return row * high + rank % high, column * wide + rank % wide
 
 
 def produce(parts: Parts) -> Any:
@@ -156,17 +178,24 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
     rows = plan.tile[0] if side == "a" else b_rows(kernel)
     panel = plan.tile[2]
+    blocks = plan.blocks if side == plan.shared else 1
+    rank = parts.block % blocks if blocks > 1 else 0
 
-    def box(offset: int, start: Any) -> Any:
+    def box(offset: Any, start: Any, depth_start: Any) -> Any:
         own, depth = operand.source.moving
-        values = {own: start, depth: k * panel} | with_batch(kernel, tile)
+        values = {own: start, depth: depth_start} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
-        return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage)
+        return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage, blocks)
 
     if operand.k_major:
-        return [box(0, first)]
-    return [box(p * _PIECE_BYTES, first + p * panel) for p in range(rows // panel)]
+        part = rank * (rows // blocks)
+        return [box(part * PANEL_BYTES, first + part, k * panel)]
+    part = rank * (panel // blocks)
+    return [
+        box(p * _PIECE_BYTES + part * PANEL_BYTES, first + p * panel, k * panel + part)
+        for p in range(rows // panel)
+    ]
 
 
 def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
@@ -178,10 +207,12 @@ def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Boxes of the tensor maps of A and B, innermost dim first."""
     kernel = plan.kernel
     rows, panel = {"a": plan.tile[0], "b": plan.tile[1]}, plan.tile[2]
-    return {
-        side: operand.source.box((rows[side] if operand.k_major else panel, panel))
-        for side, operand in (("a", kernel.a), ("b", kernel.b))
-    }
+    found = {}
+    for side, operand in (("a", kernel.a), ("b", kernel.b)):
+        blocks = plan.blocks if side == plan.shared else 1
+        sizes = (rows[side] // blocks, panel) if operand.k_major else (panel, panel // blocks)
+        found[side] = operand.source.box(sizes)
+    return found
 
 
 def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
@@ -202,12 +233,18 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
             ]
         )
 
-    return sequence([*_registers(plan, 1), tirx.AllocBuffer(sums), over_tiles(parts, body)])
+    kept = [sums] if plan.blocks == 1 else [sums, parts.address]
+    made = [*_registers(plan, 1), *map(tirx.AllocBuffer, kept), over_tiles(parts, body)]
+    return sequence(made)
 
 
 def _release(parts: Parts, stage: Any) -> Any:
-    leads = (parts.thread % WARPGROUP_THREADS).equal(0)
-    return when(leads, asynchronous.arrive(parts.empty, stage))
+    thread, blocks = parts.thread % WARPGROUP_THREADS, parts.plan.blocks
+    if blocks == 1:
+        return when(thread.equal(0), asynchronous.arrive(parts.empty, stage))
+    return when(
+        thread < blocks, asynchronous.arrive_at(parts.empty, stage, thread, parts.address[0])
+    )
 
 
 def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
