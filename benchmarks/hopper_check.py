@@ -266,6 +266,9 @@ def _watched(cases: list[Any], built: list[Any], limit: float) -> Any:
             process = context.Process(target=_work, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
+        if failed := kernels.exception():
+            yield case, [{"error": f"{type(failed).__name__}: {str(failed)[-300:]}"}]
+            continue
         try:
             ours.send((case, kernels.result()))
             found = ours.recv() if ours.poll(limit) else None
