@@ -22,7 +22,13 @@ from .unit_calls import barrier_of
 
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
 #: Threads wait in these for some others of their block.
-_AWAITS = (ops.CUDA_MBARRIER_WAIT, ops.PTX_BAR_SYNC_COUNT, ops.PTX_SETMAXNREG)
+_AWAITS = (
+    ops.CUDA_MBARRIER_WAIT,
+    ops.PTX_BAR_SYNC_COUNT,
+    ops.PTX_SETMAXNREG,
+    ops.PTX_BARRIER_CLUSTER_ARRIVE,
+    ops.PTX_BARRIER_CLUSTER_WAIT,
+)
 _NEXT_TURN = ("Continue", ops.CONTINUE_LOOP)
 _LEAVES = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
 
@@ -165,6 +171,11 @@ class StatementCompiler(PlainCompiler):
         elif name == ops.CUDA_MBARRIER_WAIT:
             storage, index = barrier_of(self, call.args[0])
             self._add(AwaitPhase(storage, index, self.expr(call.args[1]), site))
+        elif name == ops.PTX_BARRIER_CLUSTER_ARRIVE:
+            self._arrived = self.new_slot()
+            self._add(RunInstruction(AwaitNamed(None, None, self._arrived, site).arrive))
+        elif name == ops.PTX_BARRIER_CLUSTER_WAIT:
+            self._add(AwaitNamed(None, None, self._arrived, site))
         else:
             number, threads = (self.expr(one) for one in call.args[:2])
             step = AwaitNamed(number, threads, self.new_slot(), site)
