@@ -135,6 +135,49 @@ def test_persistent_blocks_go_on_through_stages_and_chunks(
     assert any(f"{FEW} persistent blocks" in str(one) for one in made)
 
 
+@pytest.mark.parametrize("b_transposed", [True, False])
+@pytest.mark.parametrize(
+    ("cluster", "tile", "shape"),
+    [
+        ((2, 1), (128, 128), (512, 136, 200)),
+        ((1, 2), (128, 96), (136, 400, 200)),
+        # The last block of a cluster has nothing to store.
+        ((2, 1), (64, 128), (130, 136, 64)),
+        ((4, 1), (64, 64), (300, 72, 136)),
+    ],
+)
+def test_blocks_of_a_cluster_copy_for_each_other(
+    cluster: tuple[int, int],
+    tile: tuple[int, int],
+    shape: tuple[int, int, int],
+    b_transposed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", 5)
+    a, b, want = w.operands(shape, "float16", b_transposed)
+    sch = w.schedule(
+        w.product(shape, "float16", b_transposed), tile, consumers=tile[0] // 64, persistent=True,
+        cluster=cluster, group=3,
+    )  # fmt: skip
+    with decisions.collect() as made:
+        assert_close(simulated(sch, a, b), want)
+    side = "B" if cluster[0] > 1 else "A"
+    assert any(f"in clusters of {max(cluster)} that share {side}" in str(one) for one in made)
+    text = str(w.program(sch).kernels["main_kernel"])
+    assert text.count("multicast::cluster") == (1 if b_transposed or side == "A" else tile[1] // 64)
+
+
+def test_clusters_that_cannot_share_are_refused() -> None:
+    shape = (256, 256, 64)
+    assert "blocks share one operand" in refusal(w.schedule(w.product(shape), cluster=(2, 2)))
+    text = refusal(w.schedule(w.product(shape), (128, 24), cluster=(2, 1)))
+    assert text == ("2 blocks of a cluster share 24 rows of a tile; multiples of 16 are legal.")
+    sch = w.product(shape)
+    w.schedule(sch)
+    sch.cluster(sch.get_loops("product_o")[0], 2)
+    assert "say cluster(loop, size, multicast=True)" in refusal(sch)
+
+
 def fused(shape: tuple[int, int, int], result: str) -> s_tir.Schedule:
     """Relu of a product and a bias, and a residual."""
     m, n, k = shape
