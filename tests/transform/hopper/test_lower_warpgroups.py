@@ -211,6 +211,20 @@ def test_what_follows_element_by_element_is_computed_from_registers(
     assert_close(found, np.maximum(a @ b.T + bias, 0) + rest, result)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_results_of_either_size_meet_no_bank_twice(dtype: str) -> None:
+    shape = (128, 128, 128)
+    a, b = inputs(shape, dtype, np.random.default_rng(0), b_transposed=True)
+    report = tlx.simulate(w.schedule(w.product(shape, dtype)), a, b, target=w.SM90A, progress=False)
+    stores = [
+        one for one in report.accesses
+        if one.scope == "shared.dyn" and one.kind == "store" and one.requests
+    ]  # fmt: skip
+    assert sum(one.wavefronts for one in stores) == sum(one.bytes for one in stores) // 128
+    assert stores
+    assert not any(one.bank_conflicts for one in stores)
+
+
 def test_a_batch_and_a_result_of_another_order() -> None:
     size, m, n, k = 3, 100, 72, 72
     A = te.placeholder((size, m, k), "float16", name="A")
