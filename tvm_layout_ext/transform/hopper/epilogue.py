@@ -15,8 +15,9 @@ from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
+from .pieces import loop, when
 from .plan import Plan, result_bytes
-from .roles import Parts, Tile, loop, when, with_batch
+from .roles import Parts, Tile, with_batch
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8

@@ -14,17 +14,24 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, REGISTERS, SWIZZLE_BYTES, WARPGROUP_THREADS
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
+from .pieces import (
+    PIECE_BYTES,
+    STEP_BYTES,
+    described,
+    loop,
+    mbarriers,
+    phase,
+    registers,
+    release,
+    tiles_arena,
+    when,
+)
 from .plan import Plan, b_rows
 from .read_kernel import Kernel
-
-#: Bytes of 64 rows of a panel; also of 64 x 64 elements of 16 bits, either way round.
-_PIECE_BYTES = 64 * PANEL_BYTES
-#: Bytes along K of one instruction.
-_STEP_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -43,28 +50,10 @@ class Parts:
 
 def make_parts(plan: Plan, maps: dict[str, Any]) -> Parts:
     """Make the variables and buffers of a kernel."""
-
-    def barriers(name: str) -> Any:
-        return tirx.decl_buffer((plan.stages,), "uint64", name, scope="shared", data_alignment=8)
-
-    arena = tirx.decl_buffer(
-        (plan.arena_bytes,), "uint8", "tiles", scope="shared.dyn", data_alignment=SWIZZLE_BYTES
-    )
     block, thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
     address = tirx.decl_buffer((1,), "uint32", "address", scope="local")
-    return Parts(plan, block, thread, arena, barriers("full"), barriers("empty"), maps, address)
-
-
-def loop(name: str, extent: int, body: Callable[[Any], Any], kind: Any = None) -> Any:
-    """Write a loop."""
-    var = tirx.Var(name, "int32")
-    kind = tirx.ForKind.SERIAL if kind is None else kind
-    return tirx.For(var, 0, extent, kind, body(var), None, {})
-
-
-def when(condition: Any, *body: Any) -> Any:
-    """Write a condition."""
-    return tirx.IfThenElse(condition, sequence(body), None)
+    full, empty = (mbarriers(name, plan.stages) for name in ("full", "empty"))
+    return Parts(plan, block, thread, tiles_arena(plan.arena_bytes), full, empty, maps, address)
 
 
 def start(parts: Parts) -> Any:
@@ -147,7 +136,7 @@ def produce(parts: Parts) -> Any:
                 [
                     bound,
                     asynchronous.wait_barrier(
-                        parts.empty, stage, T.bitwise_xor(_phase(it, plan), 1)
+                        parts.empty, stage, T.bitwise_xor(phase(it, plan.stages), 1)
                     ),
                     asynchronous.expect_bytes(parts.full, stage, plan.stage_bytes),
                     *_copies(parts, "a", at, stage, tile, k),
@@ -159,16 +148,7 @@ def produce(parts: Parts) -> Any:
 
     loops = over_tiles(parts, lambda tile: loop("k", plan.steps, step(tile)))
     first = plan.kernel.consumers * WARPGROUP_THREADS
-    return sequence([*_registers(plan, 0), when(parts.thread.equal(first), loops)])
-
-
-def _phase(it: Any, plan: Plan) -> Any:
-    return T.bitwise_and(it // plan.stages, 1)
-
-
-def _registers(plan: Plan, role: int) -> list[Any]:
-    budget = REGISTERS[plan.kernel.consumers]
-    return [] if budget is None else [asynchronous.set_registers(budget[role], more=bool(role))]
+    return sequence([*registers(plan.kernel.consumers, 0), when(parts.thread.equal(first), loops)])
 
 
 def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) -> list[Any]:
@@ -193,7 +173,7 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
         return [box(part * PANEL_BYTES, first + part, k * panel)]
     part = rank * (panel // blocks)
     return [
-        box(p * _PIECE_BYTES + part * PANEL_BYTES, first + p * panel, k * panel + part)
+        box(p * PIECE_BYTES + part * PANEL_BYTES, first + p * panel, k * panel + part)
         for p in range(rows // panel)
     ]
 
@@ -234,17 +214,22 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
         )
 
     kept = [sums] if plan.blocks == 1 else [sums, parts.address]
-    made = [*_registers(plan, 1), *map(tirx.AllocBuffer, kept), over_tiles(parts, body)]
+    made = [
+        *registers(plan.kernel.consumers, 1),
+        *map(tirx.AllocBuffer, kept),
+        over_tiles(parts, body),
+    ]
     return sequence(made)
 
 
 def _release(parts: Parts, stage: Any) -> Any:
-    thread, blocks = parts.thread % WARPGROUP_THREADS, parts.plan.blocks
+    """Give a stage back: to all blocks of the cluster, which copy into it."""
+    thread, blocks = parts.thread, parts.plan.blocks
     if blocks == 1:
-        return when(thread.equal(0), asynchronous.arrive(parts.empty, stage))
-    return when(
-        thread < blocks, asynchronous.arrive_at(parts.empty, stage, thread, parts.address[0])
-    )
+        return release(thread, parts.empty, stage)
+    rank = thread % WARPGROUP_THREADS
+    there = asynchronous.arrive_at(parts.empty, stage, rank, parts.address[0])
+    return when(rank < blocks, there)
 
 
 def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
@@ -254,7 +239,7 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
     return sequence(
         [
             tirx.Bind(it, t * plan.steps + k),
-            asynchronous.wait_barrier(parts.full, stage, _phase(it, plan)),
+            asynchronous.wait_barrier(parts.full, stage, phase(it, plan.stages)),
             asynchronous.fence_sums(),
             *_products(parts, sums, stage, k),
             asynchronous.commit_products(),
@@ -270,11 +255,11 @@ def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
     one = kernel.instruction
     each = one.registers
     made = []
-    for s in range(PANEL_BYTES // _STEP_BYTES):
+    for s in range(PANEL_BYTES // STEP_BYTES):
         for piece in range(kernel.pieces):
             own = [sums[piece * each + i] for i in range(each)]
             number = parts.thread // WARPGROUP_THREADS * kernel.pieces + piece
-            a = _described(parts, kernel.a, stage * plan.stage_bytes + number * _PIECE_BYTES, s)
+            a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
             adds = True if s else k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
@@ -284,7 +269,6 @@ def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
 
 def _described(parts: Parts, operand: Any, at: Any, step: int) -> Any:
     """Describe the part of a tile that an instruction of a step reads."""
-    inside = _STEP_BYTES if operand.k_major else 16 * PANEL_BYTES
-    pointer = parts.arena.access_ptr("r", offset=at + step * inside)
-    leading = 0 if operand.k_major else _PIECE_BYTES
-    return asynchronous.descriptor(pointer, leading, SWIZZLE_BYTES)
+    inside = STEP_BYTES if operand.k_major else 16 * PANEL_BYTES
+    leading = 0 if operand.k_major else PIECE_BYTES
+    return described(parts.arena, at + step * inside, leading)
