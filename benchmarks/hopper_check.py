@@ -248,8 +248,8 @@ def _seconds(calls: Any, flops: int) -> dict[str, float]:
 
 
 def _work(pipe: Any) -> None:
-    while True:
-        case, built = pipe.recv()
+    while (task := pipe.recv()) is not None:
+        case, built = task
         try:
             pipe.send(_run(case, built))
         except Exception as error:
@@ -278,6 +278,9 @@ def _watched(cases: list[Any], built: list[Any], limit: float) -> Any:
         if found is None or found[0].get("error") == "the process ended":
             process.kill()
             process = None
+    if process is not None:
+        ours.send(None)
+        process.join(10)
 
 
 def _told(row: Any) -> str:

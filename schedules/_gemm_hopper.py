@@ -76,7 +76,9 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     what = read_contraction(sch.get(sch.get_sblock(block) if isinstance(block, str) else block))
     one = WarpgroupInstruction(what.operand, what.sums, columns)
     multiples = (rows, columns, one.shape[2])
-    slices = int(config.get("split_k", 1))
+    slices, cluster = int(config.get("split_k", 1)), int(config.get("cluster", 1))
+    together = slices if cluster == slices else 1
+    slices, cluster = slices // together, cluster // together
     cut = sch.split_k(block, slices, multiple=multiples[2]) if slices > 1 else None
     product = cut.partial if cut else block
     tc = sch.use_tensor_core(product, one.name, multiples=multiples, swap=swap)
@@ -85,9 +87,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
             sch.compute_inline(copy)
         _split_k.add_up(sch, cut.sum)
     stages = _stages(tile, tc.b_k_major)
-    by_warpgroups(
-        sch, tc, (rows, columns), stages, int(config["group"]), int(config.get("cluster", 1))
-    )
+    by_warpgroups(sch, tc, (rows, columns), stages, int(config["group"]), cluster, together)
 
 
 def _is_swapped(tile: tuple[int, int]) -> bool:

@@ -49,11 +49,17 @@ class Gemm:
 
 
 def by_warpgroups(
-    sch: Any, tc: TensorCore, tile: tuple[int, int], stages: int, group: int, cluster: int = 1
+    sch: Any,
+    tc: TensorCore,
+    tile: tuple[int, int],
+    stages: int,
+    group: int,
+    cluster: int = 1,
+    slices: int = 1,
 ) -> Gemm:
     """Let one or two warpgroups multiply a tile, and another copy for them.
 
-    Neighbours of a cluster share the longer side of their tiles.
+    Neighbours of a cluster share the longer side of their tiles, or the steps of one tile.
     """
     rows, columns = tile
     warpgroups = min(2, rows // WARPGROUP_ROWS)
@@ -62,8 +68,10 @@ def by_warpgroups(
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     rasterize(sch, m, tc.n, group)
-    persistent(sch, m)
+    if slices == 1:
+        persistent(sch, m)
     clustered(sch, m if columns >= rows else tc.n, cluster, multicast=True)
+    clustered(sch, tc.k, slices)
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
     pipeline(sch, tc.k, stages, async_copy="tma")

@@ -7,7 +7,8 @@ from typing import Any
 from ...checks import whole, whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import CLUSTER_BLOCKS
-from ...ir.annotations import CLUSTER, MULTICAST
+from ...ir.annotations import ADD_UP, CLUSTER, MULTICAST, WARPGROUP
+from ...ir.queries import blocks_in
 from ..handles import find_loop
 
 
@@ -30,7 +31,8 @@ def cluster(sch: Any, loop: Any, size: int, multicast: bool = False) -> None:
     ----------
     loop : LoopRV
         A loop that is bound to ``blockIdx.x``, ``blockIdx.y`` or ``blockIdx.z``. Clusters of
-        several dims take a call for each.
+        several dims take a call for each. Or the steps along K of a product by ``wgmma``: each
+        block of a cluster takes a part of them, and they add up in their shared memory.
     size : int
         Neighbours of a cluster along it; it divides the loop's extent, and is 8 at most, over all
         dims, which all GPUs with clusters have. 1 leaves the launch as it is.
@@ -42,6 +44,9 @@ def cluster(sch: Any, loop: Any, size: int, multicast: bool = False) -> None:
     if count > CLUSTER_BLOCKS:
         raise ScheduleError(f"cluster needs a size of 1 to {CLUSTER_BLOCKS}, not {count}.")
     nest = find_loop(sch, loop, "cluster")
+    if nest.thread_binding is None and any(WARPGROUP in one.annotations for one in blocks_in(nest)):
+        _of_steps(sch, loop, nest, count)
+        return
     tag = None if nest.thread_binding is None else str(nest.thread_binding.thread_tag)
     if tag is None or not tag.startswith("blockIdx."):
         raise ScheduleError(
@@ -56,3 +61,14 @@ def cluster(sch: Any, loop: Any, size: int, multicast: bool = False) -> None:
         )
     if count > 1:
         sch.annotate(loop, MULTICAST if multicast else f"{CLUSTER}{tag.rpartition('.')[2]}", count)
+
+
+def _of_steps(sch: Any, loop: Any, nest: Any, count: int) -> None:
+    """Let the blocks of a cluster share the steps along K."""
+    steps = whole(nest.extent)
+    if steps is None or count > steps:
+        raise ScheduleError(
+            f"Loop {nest.loop_var.name} has {nest.extent} steps, too few for a cluster of {count}."
+        )
+    if count > 1:
+        sch.annotate(loop, ADD_UP, count)

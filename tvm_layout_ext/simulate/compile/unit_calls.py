@@ -117,6 +117,37 @@ def _arrive_at(c: DeviceCompiler, address: Any) -> Run:
     return run
 
 
+def _store_at(c: DeviceCompiler, call: Any) -> Run:
+    """Store registers in the shared memory of a block of the cluster, by its address."""
+    (address, *registers), tokens = _operands(call)
+    if "shared::cluster" not in tokens:
+        raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
+    code, parts = c.narrowed(address), _registers(c, registers)
+    arrays = [
+        (base, c.access(access.place, IntImm("int32", 0), 1, True, "store"))
+        for base, access in c.shared_arrays()
+    ]
+
+    def run(s: Any, m: Any) -> None:
+        own, lanes = units_of(s.batch), lanes_of(s, m)
+        values, poison = read_all(parts, s, m, np.dtype(np.uint8))
+        found = each(s, code, m)[lanes]
+        for rank in np.unique(found >> _RANK):
+            here = lanes[found >> _RANK == rank]
+            at = found[found >> _RANK == rank].astype(np.int64) % (1 << _RANK)
+            base, access = next(x for x in reversed(arrays) if x[0] <= at.min())
+            blocks = np.array([own.of_cluster(int(lane), int(rank)) for lane in here])
+            for lane, block in zip(here[::32], blocks[::32], strict=True):
+                own.note(int(lane), int(block), access.site)
+            start = at - base + blocks * access.place.storage.span
+            cells = start + np.arange(len(values))[:, None]
+            memory = s.batch.memories[access.place.storage.number]
+            codes = None if poison is None else poison[:, here]
+            access.write(s.batch, memory, cells, here, values[:, here], codes)
+
+    return run
+
+
 def _arrive(c: DeviceCompiler, call: Any) -> Run:
     (pointer, *_), _ = _operands(call)
     if isinstance(pointer, ir.TensorLoad):
@@ -391,6 +422,8 @@ def _as_sums(total: Any, out: Any) -> Any:
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: _initialise,
     ops.PTX_MAPA: _map_address,
+    ops.PTX_ST: _store_at,
+    ops.PTX_ST_VEC: _store_at,
     ops.PTX_MBARRIER_ARRIVE_NOCOUNT: _arrive,
     ops.PTX_MBARRIER_ARRIVE_EXPECT_TX: _arrive,
     ops.PTX_FENCE_PROXY: _fence,

@@ -108,16 +108,19 @@ class Units:
 
     def reach(self, lane: int, block: int, barriers: Barriers, index: int, site: Any) -> None:
         """Note that a thread changes the shared memory of a block, perhaps another one's."""
-        if block == int(self.batch.block_of[lane]):
-            return
         warp = lane // _WARP
-        if not barriers.knows(block, index, warp):
+        if block != int(self.batch.block_of[lane]) and not barriers.knows(block, index, warp):
             raise SimulationError(
                 f"{self.batch.thread_name(lane)} arrives at {barriers.name}[{index}] of another "
                 f"block at line {site.line}, and nothing orders that after its init; a barrier of "
                 "the cluster does."
             )
-        self.remote.append((block, warp, self.batch.clocks.now, site))
+        self.note(lane, block, site)
+
+    def note(self, lane: int, block: int, site: Any) -> None:
+        """Note that a thread changes the shared memory of a block."""
+        if block != int(self.batch.block_of[lane]):
+            self.remote.append((block, lane // _WARP, self.batch.clocks.now, site))
 
     def _check_remote(self) -> None:
         """Report what no thread of a block waited for before all of them ended."""

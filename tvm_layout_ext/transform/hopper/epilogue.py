@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +25,16 @@ _COLUMNS = 8
 _VECTOR_BYTES = 16
 
 
-def finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
-    """Write a tile of results."""
+def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
+    """Write a tile of results, or the share of it that a slice of K has."""
     if parts.plan.stores_by_box:
-        return _by_boxes(parts, results, tile, sums)
-    return _by_threads(parts, tile, sums)
+        return _by_boxes(parts, results, tile, sums, share)
+    return _by_threads(parts, tile, sums, share)
+
+
+def _shared(every: Sequence[Any], share: int, slices: int) -> Sequence[Any]:
+    each = len(every) // slices
+    return every[share * each : (share + 1) * each]
 
 
 def row_of(thread: Any, half: Any) -> Any:
@@ -78,9 +83,10 @@ def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
     return tirx.all(place[0] < m, place[1] < n)
 
 
-def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
+def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> Any:
     plan = parts.plan
-    places = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
+    every = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
+    places = _shared(every, share, plan.kernel.slices)
     even = len(places) % plan.chunks == 0
     made = []
     for number, place in enumerate(places):
@@ -186,14 +192,14 @@ def _pair(
     return loop("v", 2, store, tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED)
 
 
-def _by_threads(parts: Parts, tile: Tile, sums: Any) -> Any:
+def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
     """Store each sum from its register, as far as there are rows and columns."""
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     result = kernel.result
     each = kernel.instruction.shape[1] // 2
     made = []
-    for number in range(kernel.pieces * each):
+    for number in _shared(range(kernel.pieces * each), share, kernel.slices):
         piece, register = divmod(number, each)
         rows = (thread // WARPGROUP_THREADS * kernel.pieces + piece) * 64
         row = tile.row + rows + row_of(thread, register // 2 % 2)

@@ -15,17 +15,18 @@ from ...gpu.hardware import architecture
 from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir import ops
-from ...ir.annotations import MULTICAST, PERSISTENT, PRODUCERS, WARPGROUP
+from ...ir.annotations import ADD_UP, MULTICAST, PERSISTENT, PRODUCERS, WARPGROUP
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import statements_of
 from ...target import target_arch
 from ..base import asks_for, function_pass
 from ..tensor_core.lower_tensor_core import narrowed
+from .add_up import add_up
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan, recorded
 from .read_kernel import multiplies, read_kernel
-from .roles import boxes, consume, end, make_parts, produce, start
+from .roles import Parts, Tile, boxes, consume, end, make_parts, produce, start
 
 _NAME = "LowerWarpgroups"
 
@@ -38,7 +39,7 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
     parts = make_parts(plan, maps)
     body = [*map(tirx.AllocBuffer, (parts.arena, parts.full, parts.empty)), start(parts)]
     results = result_view(parts) if plan.stores_by_box else None
-    consumer = consume(parts, partial(finish, parts, results))
+    consumer = consume(parts, partial(_finish, parts, results))
     if results is not None:
         leads = (parts.thread % WARPGROUP_THREADS).equal(0)
         done = tirx.IfThenElse(leads, asynchronous.wait_stores(0, read=True), None)
@@ -47,8 +48,16 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
     is_producer = parts.thread >= plan.kernel.consumers * WARPGROUP_THREADS
     body += [tirx.IfThenElse(is_producer, produce(parts), consumer), *end(parts)]
     sizes = plan.grid, plan.threads
-    kernel = launched(sequence(body), parts.block, parts.thread, sizes, plan.blocks)
+    kernel = launched(
+        sequence(body), parts.block, parts.thread, sizes, plan.blocks * plan.kernel.slices
+    )
     return sequence([*host, kernel])
+
+
+def _finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
+    """Write a tile of results, after slices of K are added up."""
+    done = partial(finish, parts, results, tile, sums)
+    return done() if parts.plan.kernel.slices == 1 else add_up(parts, sums, done)
 
 
 def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
@@ -88,6 +97,7 @@ def _check_others(stmt: Any) -> None:
             (PRODUCERS, "specialize_warps"),
             (PERSISTENT, "persistent"),
             (MULTICAST, "cluster(multicast=True)"),
+            (ADD_UP, "cluster"),
         ):
             if key in loop.annotations:
                 raise ScheduleError(

@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def blocks(self) -> int:
-        """Blocks of a cluster."""
+        """Blocks that share what they copy."""
         return prod(self.kernel.cluster)
 
     @property
@@ -73,8 +73,8 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Steps along K."""
-        return ceil(self.kernel.sizes[2] / self.tile[2])
+        """Steps along K of a block."""
+        return ceil(ceil(self.kernel.sizes[2] / self.tile[2]) / self.kernel.slices)
 
     @property
     def turns(self) -> int:
@@ -83,8 +83,8 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """Tiles of all products."""
-        return self.tiles[0] * self.tiles[1] * self.kernel.products
+        """Tiles of all products, and slices of them."""
+        return self.tiles[0] * self.tiles[1] * self.kernel.products * self.kernel.slices
 
     @property
     def a_bytes(self) -> int:
@@ -139,8 +139,10 @@ class Plan:
         m, n, k = self.tile
         blocks = "persistent blocks" if self.kernel.persistent else "blocks"
         out = "TMA" if self.stores_by_box else "each thread"
-        shared = f" in clusters of {self.blocks} that share {self.shared.upper()}"
-        blocks += shared if self.shared else ""
+        if self.shared:
+            blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
+        if self.kernel.slices > 1:
+            blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {self.stages} stages by TMA, "
             f"{self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
@@ -208,6 +210,7 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
 
 def _check_cluster(plan: Plan) -> None:
     """Refuse parts of a tile that would not begin where the swizzle's pattern does."""
+    _check_slices(plan)
     if not plan.shared:
         return
     operand = getattr(plan.kernel, plan.shared)
@@ -217,6 +220,28 @@ def _check_cluster(plan: Plan) -> None:
             f"{plan.blocks} blocks of a cluster share {extent} rows of a tile; multiples of "
             f"{8 * plan.blocks} are legal."
         )
+
+
+def _check_slices(plan: Plan) -> None:
+    kernel = plan.kernel
+    sums = kernel.pieces * kernel.instruction.registers
+    problem = None
+    if kernel.slices == 1:
+        return
+    if plan.shared:
+        problem = f"its blocks share {plan.shared.upper()} already; leave one of the two out"
+    elif kernel.persistent:
+        problem = "persistent blocks copy ahead into the memory where sums are added up"
+    elif (kept := 4 * sums * kernel.consumers * WARPGROUP_THREADS) * (
+        kernel.slices - 1
+    ) > plan.results_at * kernel.slices:
+        problem = (
+            f"{kept:,} bytes of sums do not fit where {plan.results_at:,} bytes of stages were"
+        )
+    elif kernel.instruction.sums == "float16" or sums % kernel.slices:
+        problem = f"a thread's {sums} registers of {kernel.instruction.sums} cannot be shared out"
+    if problem:
+        raise ScheduleError(f"A cluster of {kernel.slices} adds up slices of K, but {problem}.")
 
 
 def _check_gpu(kernel: Kernel, gpu: Architecture) -> None:
@@ -247,4 +272,11 @@ def _stores_by_box(kernel: Kernel) -> bool:
         kernel.result.is_boxed
         and result_bytes(kernel) in (2, 4)
         and kernel.instruction.shape[1] >= PANEL_BYTES // result_bytes(kernel)
+        and _shares_are_whole(kernel)
     )
+
+
+def _shares_are_whole(kernel: Kernel) -> bool:
+    """Whether the blocks that add up a tile have whole chunks of it."""
+    chunks, rest = divmod(kernel.instruction.shape[1], PANEL_BYTES // result_bytes(kernel))
+    return kernel.slices == 1 or not (rest or chunks * kernel.pieces % kernel.slices)

@@ -17,6 +17,7 @@ from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_TMA_DIMS
 from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction
 from ...ir import ops
 from ...ir.annotations import (
+    ADD_UP,
     ASYNC_COPY,
     CLUSTER,
     MULTICAST,
@@ -132,7 +133,8 @@ class Kernel:
 
     ``pieces`` counts the 64 rows that one of the ``consumers`` has of a tile; ``sizes`` are M, N
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
-    ``cluster`` counts the tiles along rows and columns whose blocks share what they copy.
+    ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
+    ``slices`` the blocks that share the steps of a tile.
     """
 
     instruction: WarpgroupInstruction
@@ -147,6 +149,7 @@ class Kernel:
     batch: Any
     products: int
     cluster: tuple[int, int] = (1, 1)
+    slices: int = 1
 
 
 @dataclass(frozen=True)
@@ -223,6 +226,7 @@ class _Reader:
             batch=None if loops.batch is None else loops.batch.loop_var,
             products=1 if loops.batch is None else int(loops.batch.extent),
             cluster=self._cluster(loops),
+            slices=1 if loops.steps is None else int(loops.steps.annotations.get(ADD_UP, 1)),
         )
 
     def _cluster(self, loops: _KernelLoops) -> tuple[int, int]:

@@ -73,6 +73,11 @@ def end(parts: Parts) -> list[Any]:
     return asynchronous.cluster_barrier() if parts.plan.blocks > 1 else []
 
 
+def slice_of(parts: Parts) -> Any:
+    """Which slice of K a block has: blocks of a cluster follow each other."""
+    return parts.block % parts.plan.kernel.slices
+
+
 @dataclass(frozen=True)
 class Tile:
     """A tile of a block: the number of its turn, its product, and its first row and column."""
@@ -94,7 +99,7 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
             tirx.Var(name, "int32") for name in ("tile", "batch", "row", "column")
         )
         inside = [
-            tirx.Bind(tile, number),
+            tirx.Bind(tile, number // plan.kernel.slices),
             tirx.Bind(batch, tile // (rows * columns)),
             *(
                 tirx.Bind(var, at * size)
@@ -125,6 +130,7 @@ def _place(plan: Plan, tile: Any) -> tuple[Any, Any]:
 def produce(parts: Parts) -> Any:
     """Copy the tiles of every step, as soon as their stage is empty."""
     plan = parts.plan
+    first = slice_of(parts) * plan.steps if plan.kernel.slices > 1 else 0
 
     def step(tile: Tile) -> Callable[[Any], Any]:
         def body(k: Any) -> Any:
@@ -139,16 +145,18 @@ def produce(parts: Parts) -> Any:
                         parts.empty, stage, T.bitwise_xor(phase(it, plan.stages), 1)
                     ),
                     asynchronous.expect_bytes(parts.full, stage, plan.stage_bytes),
-                    *_copies(parts, "a", at, stage, tile, k),
-                    *_copies(parts, "b", at + plan.a_bytes, stage, tile, k),
+                    *_copies(parts, "a", at, stage, tile, first + k),
+                    *_copies(parts, "b", at + plan.a_bytes, stage, tile, first + k),
                 ]
             )
 
         return body
 
     loops = over_tiles(parts, lambda tile: loop("k", plan.steps, step(tile)))
-    first = plan.kernel.consumers * WARPGROUP_THREADS
-    return sequence([*registers(plan.kernel.consumers, 0), when(parts.thread.equal(first), loops)])
+    leads = parts.thread.equal(plan.kernel.consumers * WARPGROUP_THREADS)
+    # Those that multiply meet those of other blocks twice to add up.
+    met = asynchronous.cluster_barrier() * 2 if plan.kernel.slices > 1 else []
+    return sequence([*registers(plan.kernel.consumers, 0), when(leads, loops), *met])
 
 
 def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) -> list[Any]:
@@ -213,7 +221,7 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
             ]
         )
 
-    kept = [sums] if plan.blocks == 1 else [sums, parts.address]
+    kept = [sums, parts.address] if plan.blocks * kernel.slices > 1 else [sums]
     made = [
         *registers(plan.kernel.consumers, 1),
         *map(tirx.AllocBuffer, kept),
