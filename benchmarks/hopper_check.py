@@ -72,6 +72,9 @@ def _case(
 _FEW, _WEIGHTS = 128, 400_000_000
 #: Tiles are compared that are modelled to take so many times as long as the best one at most.
 _WORTH = 1.1
+#: Sums of a product whose tiles are more than multiprocessors; begins of the names of tiles of few
+#: rows.
+_MANY, _SWAPPED = 5_000_000, ("8x", "16x", "24x", "32x", "48x")
 #: Cycles in which the host queues the launches of a measurement.
 _QUEUED = 2_000_000
 #: Cases by name. Those that are fitted have so many other tiles beside the default.
@@ -110,16 +113,20 @@ def _configs(case: Any) -> list[dict[str, Any]]:
         tile, slices, cluster = choice
         return _gemm_hopper.cycles(shape, tile, case["layout"] == "nt", slices, size, cluster)
 
-    tiles = [one for one in _gemm_hopper.TILES if int(one.partition("x")[0]) >= min(64, shape[0])]
+    tiles = [
+        one for one in _gemm_hopper.TILES if 2 * int(one.partition("x")[0]) >= min(128, shape[0])
+    ]
     found: list[tuple[str, int, int]] = []
-    for slices, cluster in ((1, 1), (1, 2), (2, 1), (4, 1)):
-        some = [one for one in tiles if cluster == 1 or int(one.partition("x")[0]) >= 64]
-        best = sorted(((tile, slices, cluster) for tile in some), key=cycles)
-        if cluster > 1 and shape[0] <= 64:
+    for slices, cluster in ((1, 1), (1, 2), (2, 2), (4, 4), (2, 1), (4, 1)):
+        if (slices > 1 and shape[0] * shape[1] > _MANY) or (cluster > slices and shape[0] <= 64):
             continue
+        best = sorted(((tile, slices, cluster) for tile in tiles), key=cycles)
+        best = [one for one in best if cluster <= slices or not one[0].startswith(_SWAPPED)]
         if slices == 1 or cycles(best[0]) < _WORTH * cycles(found[0]):
-            found += best[: case["beside"]] if slices == 1 else best[:1]
+            found += best[: case["beside"] if slices <= cluster else 1]
     more = [dict(zip(("wgmma", "split_k", "cluster"), one, strict=True)) for one in found]
+    if shape[0] * shape[1] > _MANY:
+        more += [{"group": 4}, {"group": 16}]
     return [default, *(one for one in (default | other for other in more) if one != default)]
 
 

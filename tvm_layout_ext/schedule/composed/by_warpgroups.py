@@ -56,10 +56,12 @@ def by_warpgroups(
     group: int,
     cluster: int = 1,
     slices: int = 1,
+    stay: bool = True,
 ) -> Gemm:
     """Let one or two warpgroups multiply a tile, and another copy for them.
 
-    Neighbours of a cluster share the longer side of their tiles, or the steps of one tile.
+    Neighbours of a cluster share the longer side of their tiles, or the steps of one tile. Blocks
+    that ``stay`` take tile after tile.
     """
     rows, columns = tile
     warpgroups = min(2, rows // WARPGROUP_ROWS)
@@ -68,7 +70,7 @@ def by_warpgroups(
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     rasterize(sch, m, tc.n, group)
-    if slices == 1:
+    if stay:
         persistent(sch, m)
     clustered(sch, m if columns >= rows else tc.n, cluster, multicast=True)
     clustered(sch, tc.k, slices)
