@@ -213,6 +213,23 @@ def test_a_stage_that_the_other_block_still_reads_is_told() -> None:
     assert any("overwrites what a wgmma may still read" in one.message for one in report.hazards)
 
 
+@pytest.mark.parametrize(
+    ("which", "text"),
+    [
+        ([0, 2], "overwrites what a wgmma may still read"),
+        ([1, 3], "reads tiles"),
+    ],
+)
+def test_sums_that_no_barrier_orders_are_told(which: list[int], text: str) -> None:
+    # Both roles have two barriers of the cluster: of the copies first, then of the products.
+    given = w.program(w.schedule(w.product(CLUSTER_SHAPE), slices=2, stages=4))
+    for number in reversed(which):
+        for name in _BARRIER_OF_CLUSTER:
+            given = w.changed(given, name, _left_out, number)
+    report = in_a_cluster([], given)
+    assert any(text in one.message for one in report.hazards), report.hazards
+
+
 def test_a_wrong_descriptor_gives_wrong_sums() -> None:
     def change(call: Any) -> Any:
         return w.with_argument(call, 64, call.args[64] + tirx.const(2, "uint64"))

@@ -167,6 +167,38 @@ def test_blocks_of_a_cluster_copy_for_each_other(
     assert text.count("multicast::cluster") == (1 if b_transposed or side == "A" else tile[1] // 64)
 
 
+@pytest.mark.parametrize(
+    ("slices", "tile", "dtype", "by_box"),
+    [
+        (2, (128, 128), "float16", True),
+        (2, (256, 64), "float16", True),
+        # Shares of a tile that are no whole chunks go from registers.
+        (4, (128, 96), "bfloat16", False),
+        (4, (64, 8), "float16", False),
+        (2, (128, 64), "int8", True),
+    ],
+)
+def test_slices_of_k_add_up_in_shared_memory(
+    slices: int, tile: tuple[int, int], dtype: str, by_box: bool
+) -> None:
+    # The last slice of the cluster has fewer steps, or none.
+    shape = (200, 136, 64 * 5 + 8 if dtype != "int8" else 656)
+    sch = w.schedule(
+        w.product(shape, dtype), tile, consumers=min(2, tile[0] // 64), slices=slices, stages=4
+    )
+    a, b = inputs(shape, dtype, np.random.default_rng(0), b_transposed=True)
+    with decisions.collect() as made:
+        found = simulated(sch, a, b)
+    want = a.astype(np.float64) @ b.astype(np.float64).T
+    if dtype == "int8":
+        assert (found == want).all()
+    else:
+        assert_close(found, want, dtype)
+    (told,) = [str(one) for one in made if "in clusters" in str(one)]
+    assert f"in clusters of {slices} that share the steps along K" in told
+    assert ("stored by TMA" in told) == by_box
+
+
 def test_clusters_that_cannot_share_are_refused() -> None:
     shape = (256, 256, 64)
     assert "blocks share one operand" in refusal(w.schedule(w.product(shape), cluster=(2, 2)))
@@ -176,6 +208,23 @@ def test_clusters_that_cannot_share_are_refused() -> None:
     w.schedule(sch)
     sch.cluster(sch.get_loops("product_o")[0], 2)
     assert "say cluster(loop, size, multicast=True)" in refusal(sch)
+
+
+def test_slices_that_cannot_add_up_are_refused() -> None:
+    def of(**more: Any) -> str:
+        return refusal(w.schedule(w.product((256, 256, 512)), **more))
+
+    assert of(slices=2, persistent=True) == (
+        "A cluster of 2 adds up slices of K, but persistent blocks copy ahead into the memory "
+        "where sums are added up."
+    )
+    assert "its blocks share B already; leave one of the two out" in of(slices=2, cluster=(2, 1))
+    text = of(tile=(128, 256), slices=2, stages=1)
+    assert "but 65,536 bytes of sums do not fit where 49,152 bytes of stages were" in text
+    assert "a thread's 4 registers of float32 cannot be" in of(tile=(128, 8), slices=8)
+    sch = w.product((256, 256, 128))
+    with pytest.raises(ScheduleError, match="has 2 steps, too few for a cluster of 3"):
+        w.schedule(sch, slices=3)
 
 
 def fused(shape: tuple[int, int, int], result: str) -> s_tir.Schedule:

@@ -142,6 +142,10 @@ def _store_at(c: DeviceCompiler, call: Any) -> Run:
             start = at - base + blocks * access.place.storage.span
             cells = start + np.arange(len(values))[:, None]
             memory = s.batch.memories[access.place.storage.number]
+            for block in np.unique(blocks):
+                span = at[blocks == block] - base
+                first = int(here[np.argmax(blocks == block)])
+                own.check_reads(first, block, access, int(span.min()), int(span.max()))
             codes = None if poison is None else poison[:, here]
             access.write(s.batch, memory, cells, here, values[:, here], codes)
 

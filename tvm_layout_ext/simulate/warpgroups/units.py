@@ -152,7 +152,7 @@ class Units:
                 f"{access.place.storage.name} is not inside of it, or its begin is no multiple of "
                 f"1024, at {access.site}."
             )
-        self._check_reads(lane, block, access, int(target.min()), int(target.max()))
+        self.check_reads(lane, block, access, int(target.min()), int(target.max()))
         values = np.zeros(len(source), np.uint8)
         values[inside] = tensor.memory.data[source[inside]]
         memory = batch.memories[access.place.storage.number]
@@ -167,7 +167,7 @@ class Units:
         codes[inside, 0] = memory.poison[source[inside] // memory.granule]
         return codes if codes.any() else None
 
-    def _check_reads(self, lane: int, block: int, access: Any, low: int, high: int) -> None:
+    def check_reads(self, lane: int, block: int, access: Any, low: int, high: int) -> None:
         """Report products that may still read what a box overwrites."""
         left = []
         for read in self.reads:

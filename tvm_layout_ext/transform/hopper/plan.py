@@ -222,6 +222,12 @@ def _check_cluster(plan: Plan) -> None:
         )
 
 
+def _sums_of_others(kernel: Kernel) -> int:
+    """Bytes of the sums that a block of a cluster gets from the others, of its share of a tile."""
+    each = kernel.pieces * kernel.instruction.registers // kernel.slices
+    return 4 * each * (kernel.slices - 1) * kernel.consumers * WARPGROUP_THREADS
+
+
 def _check_slices(plan: Plan) -> None:
     kernel = plan.kernel
     sums = kernel.pieces * kernel.instruction.registers
@@ -232,9 +238,7 @@ def _check_slices(plan: Plan) -> None:
         problem = f"its blocks share {plan.shared.upper()} already; leave one of the two out"
     elif kernel.persistent:
         problem = "persistent blocks copy ahead into the memory where sums are added up"
-    elif (kept := 4 * sums * kernel.consumers * WARPGROUP_THREADS) * (
-        kernel.slices - 1
-    ) > plan.results_at * kernel.slices:
+    elif (kept := _sums_of_others(kernel)) > plan.results_at:
         problem = (
             f"{kept:,} bytes of sums do not fit where {plan.results_at:,} bytes of stages were"
         )
