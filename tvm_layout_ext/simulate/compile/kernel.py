@@ -139,11 +139,12 @@ class KernelRun:
     def _batch_blocks(self) -> int:
         lanes = self.geometry.lanes
         by_memory = _BATCH_BYTES // max(self.kernel.block_bytes(lanes), 1)
-        return max(1, min(_BATCH_LANES // lanes, by_memory))
+        cluster = self.geometry.cluster
+        return max(1, min(_BATCH_LANES // lanes, by_memory) // cluster) * cluster
 
     def _run_batch(self, blocks: Any, shared: dict[int, Memory]) -> None:
         kernel, geometry = self.kernel, self.geometry
-        clocks = Clocks(kernel.time, len(blocks), geometry.warps)
+        clocks = Clocks(kernel.time, len(blocks), geometry.warps, geometry.cluster)
         memories = self._batch_memories(len(blocks), shared)
         batch = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
         machine = Machine(batch, kernel.program, kernel.slots)
