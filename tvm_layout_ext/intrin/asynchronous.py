@@ -74,6 +74,11 @@ def arrive(barriers: Any, index: Any) -> Any:
     return _do(T.ptx["mbarrier.arrive.shared.b64"](_at(barriers, index)))
 
 
+def prefetch_map(tensor: Any) -> Any:
+    """Bring a tensor map near, before the first copy waits for it."""
+    return _do(T.ptx["prefetch.tensormap"](T.address_of(tensor)))
+
+
 def arrive_at(barriers: Any, index: Any, rank: Any, address: Any) -> Any:
     """Arrive at an mbarrier of a block of the cluster, whose address is put into a register.
 

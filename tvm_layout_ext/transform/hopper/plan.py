@@ -159,12 +159,20 @@ def recorded(plan: Plan) -> PipelineRecord:
         for one, size in zip((kernel.a, kernel.b), sizes, strict=True)
     )
     names = tuple(one.name for one in buffers)
+    last = kernel.consumers
+    copy_role = f"warpgroup {last}"
+    role = "warpgroup 0" if last == 1 else f"warpgroups 0 to {last - 1}"
     copies = (
-        PipelineStep(f"copy {name}", place, ahead, True, name, ())
+        PipelineStep(f"copy {name}", place, ahead, True, name, (), copy_role)
         for place, name in enumerate(names)
     )
-    steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names), *copies)
-    return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False)
+    steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names, role), *copies)
+    channels = (
+        f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
+        f"empty[version]: {last * plan.blocks} arrivals, one iteration after its products, waited "
+        f"for by {copy_role}.",
+    )
+    return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False, channels)
 
 
 def b_rows(kernel: Kernel) -> int:

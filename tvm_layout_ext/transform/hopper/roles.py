@@ -57,7 +57,7 @@ def make_parts(plan: Plan, maps: dict[str, Any]) -> Parts:
 
 
 def start(parts: Parts) -> Any:
-    """Initialise the barriers."""
+    """Initialise the barriers, and let the tensor maps come meanwhile."""
     plan = parts.plan
     made = [
         asynchronous.init_barrier(barriers, i, count)
@@ -65,7 +65,8 @@ def start(parts: Parts) -> Any:
         for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers * plan.blocks))
     ]
     published = asynchronous.publish_barriers(plan.blocks)
-    return sequence([when(parts.thread.equal(0), *made), *published])
+    maps = map(asynchronous.prefetch_map, parts.maps.values())
+    return sequence([when(parts.thread.equal(0), *maps, *made), *published])
 
 
 def end(parts: Parts) -> list[Any]:
