@@ -44,12 +44,14 @@ class Plan:
     @property
     def tiles(self) -> tuple[int, int]:
         """Tiles along rows and columns."""
-        (m, n, _), (tile_m, tile_n, _) = self.kernel.sizes, self.tile
-        return ceil(m / tile_m), ceil(n / tile_n)
+        (_, n, _), (tile_m, tile_n, _) = self.kernel.sizes, self.tile
+        return ceil(self.kernel.rows / tile_m), ceil(n / tile_n)
 
     @property
     def steps(self) -> int:
         """Steps along K."""
+        if self.kernel.windows is not None:
+            return self.kernel.windows.steps(self.tile[2])
         return ceil(self.kernel.sizes[2] / self.tile[2])
 
     @property
@@ -163,12 +165,13 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     stages = max(kernel.a.stages, kernel.b.stages)
     rows, columns, _ = kernel.instruction.shape
     rows *= kernel.consumers * kernel.pieces
-    tiles = ceil(kernel.sizes[0] / rows) * ceil(kernel.sizes[1] / columns) * kernel.products
+    tiles = ceil(kernel.rows / rows) * ceil(kernel.sizes[1] / columns) * kernel.products
     grid = min(tiles, MULTIPROCESSORS) if kernel.persistent else tiles
     plan = Plan(kernel, stages, _stores_by_box(kernel), grid)
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b
-        if operand.k_major and extent > BOX_ELEMENTS:
+        boxed = side == "B" or kernel.windows is None
+        if operand.k_major and boxed and extent > BOX_ELEMENTS:
             raise ScheduleError(
                 f"A tile of {side} has {extent} rows; a box of TMA has {BOX_ELEMENTS} at most."
             )

@@ -14,7 +14,13 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, REGISTERS, SWIZZLE_BYTES, WARPGROUP_THREADS
+from ...gpu.warpgroups import (
+    PANEL_BYTES,
+    REGISTERS,
+    SWIZZLE_BYTES,
+    WARPGROUP_ROWS,
+    WARPGROUP_THREADS,
+)
 from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
@@ -156,14 +162,21 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
     rows = plan.tile[0] if side == "a" else b_rows(kernel)
     panel = plan.tile[2]
+    own, depth = operand.source.moving[0], operand.source.moving[-1]
+    windows = kernel.windows
+    term = {depth: k * panel} if windows is None else windows.step(k, panel)
 
     def box(offset: int, start: Any) -> Any:
-        own, depth = operand.source.moving
-        values = {own: start, depth: k * panel} | with_batch(kernel, tile)
+        row = {own: start}
+        if side == "a" and windows is not None:
+            row = windows.corner(start // WARPGROUP_ROWS)
+        values = row | term | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
         return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage)
 
+    if side == "a" and windows is not None:
+        return [box(i * PANEL_BYTES, first + i) for i in range(0, rows, WARPGROUP_ROWS)]
     if operand.k_major:
         return [box(0, first)]
     return [box(p * _PIECE_BYTES, first + p * panel) for p in range(rows // panel)]
@@ -177,10 +190,11 @@ def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
 def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Boxes of the tensor maps of A and B, innermost dim first."""
     kernel = plan.kernel
-    rows, panel = {"a": plan.tile[0], "b": plan.tile[1]}, plan.tile[2]
+    panel = plan.tile[2]
+    rows = (plan.tile[0],) if kernel.windows is None else kernel.windows.box
     return {
-        side: operand.source.box((rows[side] if operand.k_major else panel, panel))
-        for side, operand in (("a", kernel.a), ("b", kernel.b))
+        side: operand.source.box((*(own if operand.k_major else (panel,)), panel))
+        for side, operand, own in (("a", kernel.a, rows), ("b", kernel.b, plan.tile[1:2]))
     }
 
 
