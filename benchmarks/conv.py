@@ -178,6 +178,7 @@ def main(
     rows: list[dict[str, Any]] = []
     for case in picked:
         rows.append(row(case, *wished))
+        print(json.dumps(rows[-1]), flush=True)
         if out is not None:
             out.write_text(json.dumps({**provenance("conv"), "rows": rows}))
     print(told(rows))

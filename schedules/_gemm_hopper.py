@@ -173,7 +173,9 @@ def fit_windows(
     """The tile of the fewest modelled cycles for a convolution of so many channels, or None.
 
     Rows are pixels, which come in boxes of 64, and a step has channels of one place in the window.
-    None where zeros would make more of the terms than ``mma.sync`` is slower.
+    None where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
+    with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
+    by 128x112 (H200, ``benchmarks/results/h200_conv.json``).
     """
     m, n, k = sizes
     depth = PANEL_BYTES // np.dtype(dtype).itemsize
@@ -181,11 +183,9 @@ def fit_windows(
     if padded > _MOST_ZEROS * k:
         return None
     size = np.dtype(dtype).itemsize
-    tiles = (one for one, (rows, _) in _SIZES.items() if rows >= WARPGROUP_ROWS)
-    return min(
-        (one for one in tiles if _has_tile(dtype, one)),
-        key=lambda one: cycles((m, n, padded), one, b_transposed, 1, size),
-    )
+    tiles = [one for one in TILES if _SIZES[one][0] >= WARPGROUP_ROWS and _has_tile(dtype, one)]
+    even = [one for one in tiles if n % _SIZES[one][1] == 0]
+    return min(even or tiles, key=lambda one: cycles((m, n, padded), one, b_transposed, 1, size))
 
 
 @lru_cache(maxsize=64)

@@ -55,7 +55,7 @@ def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:
     for side, own in ((what.a, rows), (what.b, columns)):
         indices = [at.min for at in sch.get(block).reads[side.index].region]
         copy = sch.reindex(block, ("read", side.index))
-        if not all(iterators_of(sch.get(block), at) for at in indices):
+        if not all(isinstance(at, tirx.Var | tirx.IntImm) for at in indices):
             _inline_padding(sch, copy)
         stored = [*batch, *((own, depth) if side.k_major else (depth, own))]
         merged = _index_map(sch, copy, what, stored, side.dims)

@@ -117,8 +117,10 @@ class Plan:
         m, n, k = self.tile
         blocks = "persistent blocks" if self.kernel.persistent else "blocks"
         out = "TMA" if self.stores_by_box else "each thread"
+        windows = self.kernel.windows
+        rows = "" if windows is None else f"boxes of {'x'.join(map(str, windows.box))} pixels, "
         return (
-            f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {self.stages} stages by TMA, "
+            f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages by TMA, "
             f"{self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
             f"{blocks}, results stored by {out}"
         )

@@ -259,7 +259,10 @@ class _Reader:
         loops = self._roles()
         row, _, depth = (one.var for one in self.block.iter_vars[-3:])
         each = (one.var for one in self.block.iter_vars)
-        self.values = dict(zip(each, self.realize.iter_values, strict=True))
+        once = (one for one in self.loops if int(one.extent) == 1 and not thread_tag(one))
+        first = {one.loop_var: one.min for one in once}
+        values = (substitute(value, first) for value in self.realize.iter_values)
+        self.values = dict(zip(each, values, strict=True))
         sums = self.block.writes[0].source
         factors = [one for one in self.block.reads if not one.source.same_as(sums)]
         factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
