@@ -121,8 +121,8 @@ class Plan:
         rows = "" if windows is None else f"boxes of {'x'.join(map(str, windows.box))} pixels, "
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
-            f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
-            f"{blocks}, results stored by {out}"
+            f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, "
+            f"{self.grid} {blocks}, results stored by {out}"
         )
 
 
