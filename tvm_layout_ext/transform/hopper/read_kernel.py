@@ -228,9 +228,10 @@ class _Copy:
     def is_window(self) -> bool:
         """Whether an index is more than a row, or a term, also where both count several dims."""
         _, indices = _folded(self.load)
-        alone = (any(index.same_as(var) for var in self.moving) for index in indices)
-        used = (any(uses(index, var) for var in self.moving) for index in indices)
-        return any(some and not one for some, one in zip(used, alone, strict=True))
+        used = [(at, var) for at in indices for var in self.moving if uses(at, var)]
+        return len({at.__chandle__() for at, _ in used}) < len(used) or any(
+            step_of(at, var) != 1 for at, var in used
+        )
 
 
 class _Reader:
