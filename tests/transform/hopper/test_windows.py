@@ -100,6 +100,49 @@ def test_windows_of_every_kind(
     assert (np.abs(found.astype("float64") - want) <= eps * np.abs(want) + 1e-3).all()
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_one_schedule_for_all_targets(arch: str) -> None:
+    target = tlx.cuda_target(arch)
+    sch = convolution((2, 9, 7, 64), (64, 3, 3, 64), 2, 1)
+    with target:
+        tc = sch.use_tensor_core("conv", tile=(64, 64, 64))
+    sch.rasterize(tc.m, tc.n, 8)
+    for operand in (tc.a, tc.b):
+        sch.compute_at(operand, tc.k)
+    sch.pipeline(tc.k, 3)
+    sch.reverse_compute_at(tc.result, tc.n)
+    sch.specialize_warps(tc.warpgroup)
+    assert tc.instruction.startswith("wgmma" if arch == "sm_90a" else "mma.m16n8k16")
+    rng = np.random.default_rng(0)
+    shapes = (2, 9, 7, 64), (64, 3, 3, 64)
+    a, b = (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in shapes)
+    report = tlx.simulate(sch, a, b, target=target, progress=False)
+    want = expected(a, b, 2, 1, 1)
+    assert report.hazards == []
+    assert (
+        np.abs(next(iter(report.outputs.values())) - want) <= 2.0**-10 * np.abs(want) + 1e-3
+    ).all()
+
+
+def test_an_image_whose_columns_are_windows_goes_by_mma_sync() -> None:
+    A, B = (
+        te.placeholder(s, "float16", name=x)
+        for s, x in (((64, 18, 66), "A"), ((64, 64, 3, 3), "B"))
+    )
+    c, r, s = (te.reduce_axis((0, e), name=x) for e, x in ((64, "c"), (3, "r"), (3, "s")))
+
+    def term(f: Any, y: Any, x: Any) -> Any:
+        left, right = B[f, c, r, s].astype("float32"), A[c, y + r, x + s].astype("float32")
+        return te.sum(left * right, axis=[c, r, s])
+
+    sch = s_tir.Schedule(te.create_prim_func([A, B, te.compute((64, 16, 64), term, name="conv")]))
+    with w.SM90A:
+        tc = sch.use_tensor_core("conv", tile=(64, 64, 64))
+    assert tc.instruction.startswith("mma")
+    note = sch.get(tc.product).annotations["layout_ext.not_warpgroups"]
+    assert str(note).startswith("A is read by windows along the columns of the product")
+
+
 def test_infinite_weights_meet_no_zeros_of_another_place() -> None:
     # 40 channels are filled up to 64; what lies behind them in memory are the next place's weights.
     sch = w.schedule(
