@@ -20,6 +20,7 @@ from ..analysis.nest import element_bytes
 from ..build import device_program, to_module
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
+from ..ir.device_program import DeviceProgram
 from ..ir.queries import is_number
 from ..simulate.report import AccessCounts
 from ..simulation import simulate
@@ -27,6 +28,7 @@ from ..target import resolve
 from ..text import columns
 from .advice import Advice, Question, advise
 from .banks import bank_tables, read_conflicts
+from .cuda_listing import cuda_listing
 from .limit import Limit
 from .listing import listing
 from .shared_buffers import SharedBuffer, read_shared_buffers
@@ -152,6 +154,7 @@ class Explanation:
     decisions: list[decisions.Decision]
     banks: list[Conflict]
     question: Question = field(repr=False)
+    program: DeviceProgram = field(repr=False)
 
     @cached_property
     def limit(self) -> Limit | None:
@@ -167,6 +170,11 @@ class Explanation:
     def listing(self) -> str:
         """The device functions, whose lines the table counts, with counters beside the lines."""
         return listing(self.question.report)
+
+    @cached_property
+    def cuda(self) -> str:
+        """The kernels in CUDA, with the same counters beside the lines."""
+        return cuda_listing(self.program, self.question.report)
 
     def tables(self) -> list[Table]:
         """Accesses, and shared buffers if there are any.
@@ -285,6 +293,7 @@ def explain(
         decisions=list(dict.fromkeys(made)),
         banks=read_conflicts(program),
         question=Question(mod, report, drawn, bound, widest, grid_sample, is_te),
+        program=program,
     )
 
 

@@ -27,6 +27,8 @@ ENOUGH_THREADS = MULTIPROCESSORS * MAX_THREADS
 ENOUGH_BLOCKS = 128
 #: Loads of a thread that are on their way together.
 _IN_FLIGHT = 8
+#: Results of all kinds that a thread keeps in registers for the elements of a vector.
+_ELEMENTS = 16
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class ReductionPlan:
                     else [load]
                 )
             )
+            vector = min(vector, max(1, _ELEMENTS // results))
             while vector > 1 and placeholder_extent(inner[-1].extent) % vector:
                 vector //= 2
         return cls(

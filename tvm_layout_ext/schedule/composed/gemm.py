@@ -61,11 +61,10 @@ def gemm(
     prefetch : bool
         Whether fragments are loaded one step before they are used.
     cluster : int
-        Blocks of a cluster along the columns.
+        Blocks of a cluster along the columns; with ``wgmma`` they share the longer side of tiles.
     instruction : str
-        As of ``sch.use_tensor_core``. With ``wgmma``, on ``sm_90a``, ``warps``, ``swizzle``,
-        ``prefetch`` and ``cluster`` say nothing: warpgroups of 64 rows share the tile, and TMA
-        copies.
+        As of ``sch.use_tensor_core``. With ``wgmma``, on ``sm_90a``, ``warps``, ``swizzle`` and
+        ``prefetch`` say nothing: warpgroups of 64 rows share the tile, and TMA copies.
 
     Examples
     --------
@@ -79,7 +78,7 @@ def gemm(
     block = find_block(sch, block, "gemm")
     if is_warpgroup(instruction):
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)
-        return by_warpgroups(sch, tc, sizes[0], stages, group)
+        return by_warpgroups(sch, tc, (sizes[0], sizes[1]), stages, group, cluster)
     what = read_contraction(sch.get(block))
     one = choose(instruction, what.operand, what.sums, architecture(own_arch(sch)))
     _check_tile(sizes, split, one.shape)
@@ -120,13 +119,30 @@ def by_warps(
     return replace(one, copies=copies)
 
 
-def by_warpgroups(sch: Any, tc: TensorCore, rows: int, stages: int, group: int) -> Gemm:
-    """Let one or two warpgroups multiply a tile of so many rows, and another copy for them."""
+def by_warpgroups(
+    sch: Any,
+    tc: TensorCore,
+    tile: tuple[int, int],
+    stages: int,
+    group: int,
+    cluster: int = 1,
+    slices: int = 1,
+    stay: bool = True,
+) -> Gemm:
+    """Let one or two warpgroups multiply a tile, and another copy for them.
+
+    Neighbours of a cluster share the longer side of their tiles, or the steps of one tile. Blocks
+    that ``stay`` take tile after tile.
+    """
+    rows, columns = tile
     m, warpgroup, piece = split_warpgroups(sch, tc, rows)
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     rasterize(sch, m, tc.n, group)
-    persistent(sch, m)
+    if stay:
+        persistent(sch, m)
+    set_cluster(sch, m if columns >= rows else tc.n, cluster, multicast=True)
+    set_cluster(sch, tc.k, slices)
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
     pipeline(sch, tc.k, stages, async_copy="tma")
