@@ -297,8 +297,8 @@ def movements(rng: Rng, n: Any) -> Program:
     return rng.choice(ways)
 
 
-def _in_fours(rank: int) -> tvm.s_tir.IndexMap:
-    return tvm.s_tir.IndexMap.from_func(lambda *i: (*i[:-1], i[-1] // 4, i[-1] % 4), ndim=rank)
+def _in_fours(rank: int) -> tirx.IndexMap:
+    return tirx.IndexMap.from_func(lambda *i: (*i[:-1], i[-1] // 4, i[-1] % 4), ndim=rank)
 
 
 def _zero(dtype: str) -> Any:
@@ -316,7 +316,7 @@ def gathers(rng: Rng, n: Any) -> Program:
     places = list(shape)
     places[axis] = some(rng, 1, 2, 3)
     tables = [(shape, dtype), (places, kind)]
-    points = [(shape, dtype), ([count, 2], kind)]
+    points = [(shape, dtype), ([count, 2], "int64")]
     updates = [*points, ([count, *shape[2:]], dtype)]
     how = some(rng, "add", "mul", "min", "max")
     ways = [

@@ -25,7 +25,6 @@ from .modelled import least_seconds, seconds
 from .rule import Scheduled
 from .rules import LAST, MODELLED, RULES
 
-
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "DefaultSchedule"
 #: What primitives, and TVM below them, raise on a program that they do not take.
