@@ -20,7 +20,7 @@ from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTE
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
-from tvm_layout_ext.schedule.composed.by_warpgroups import by_warpgroups
+from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 

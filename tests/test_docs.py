@@ -90,7 +90,7 @@ def run(folder: Path, *command: object) -> str:
         env={
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
             "TVM_LAYOUT_EXT_CACHE": str(folder / "cache"),
-            "PATH": "",
+            "PATH": os.defpath,
         },
         capture_output=True,
         text=True,

@@ -98,15 +98,7 @@ __all__ = [
 
 
 #: Public, too, but ``help`` would fill pages with what these classes inherit.
-_MORE = (
-    "DefaultSchedule",
-    "LayoutError",
-    "NotModelled",
-    "RecordError",
-    "ScheduleError",
-    "SimulationError",
-    "TargetError",
-)
+_MORE = ("DefaultSchedule", *errors.__all__)
 
 
 def __dir__() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,26 +10,13 @@ import tvm_ffi
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from tests.report.test_explain import bind_tile
+from tests.report.test_explain import make_transpose
 from tvm_layout_ext import te
 from tvm_layout_ext.report.advice import MOST, Advice
 from tvm_layout_ext.report.explain import Explanation, explain
 
-
-def turned(line: str = "") -> tuple[te.Schedule, list[Any]]:
-    """A transpose whose tile meets banks 32 times; ``line`` is put at the end of its schedule."""
-    A = te.placeholder((128, 128), "float32", name="A")
-    B = te.compute((128, 128), lambda j, i: A[i, j], name="B")
-    s = te.create_schedule(B.op)
-    tile = s.cache_read(A, "shared", [B])
-    jo, io, ji, ii = s[B].tile(*B.op.axis, 32, 32)
-    s[B].bind(jo, te.thread_axis("blockIdx.y"))
-    s[B].bind(io, te.thread_axis("blockIdx.x"))
-    bind_tile(s[B], ji, ii)
-    s[tile].compute_at(s[B], io)
-    bind_tile(s[tile], *tile.op.axis)
-    exec(line, {"s": s})
-    return s, [A, B]
+#: A transpose whose tile meets banks 32 times.
+turned = partial(make_transpose, side=128)
 
 
 def columns_summed(line: str = "") -> s_tir.Schedule:
@@ -102,7 +90,7 @@ def test_a_swizzle_saves_the_wavefronts_that_advice_says() -> None:
     assert advice.text == (
         "A_shared meets banks 32 times; a swizzle saves 15,872 of 15,872 extra wavefronts"
     )
-    after = explain(*turned(advice.line), grid_sample=None)
+    after = explain(*turned(line=advice.line), grid_sample=None)
     assert after.bank_conflicts == 0
 
 
@@ -114,7 +102,7 @@ def test_the_same_advice_in_the_words_of_tensorir() -> None:
 
 @pytest.mark.parametrize("is_te", [True, False])
 def test_a_swizzle_takes_the_place_of_padding_that_does_not_help(is_te: bool) -> None:
-    s, args = turned('s["A_shared"].storage_align(s["A_shared"].op.axis[0], 32, 0)')
+    s, args = turned(line='s["A_shared"].storage_align(s["A_shared"].op.axis[0], 32, 0)')
     sch = s.to_schedule(args)
     advice = given(explain(s, args) if is_te else explain(sch), "swizzle")
     exec(advice.line, {"s": s, "sch": sch})

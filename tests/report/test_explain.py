@@ -18,10 +18,15 @@ from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.space.task import make_task
 
 
-def make_transpose(offset: int) -> tuple[te.Schedule, list[Any]]:
-    """A 32x32 tile a block of 32 by 8 threads, stored row by row, read column by column."""
-    A = te.placeholder((64, 64), "float32", name="A")
-    B = te.compute((64, 64), lambda j, i: A[i, j], name="B")
+def make_transpose(
+    offset: int | None = None, *, side: int = 64, line: str = ""
+) -> tuple[te.Schedule, list[Any]]:
+    """A 32x32 tile a block of 32 by 8 threads, stored row by row, read column by column.
+
+    ``line`` is put at the end of its schedule.
+    """
+    A = te.placeholder((side, side), "float32", name="A")
+    B = te.compute((side, side), lambda j, i: A[i, j], name="B")
     s = te.create_schedule(B.op)
     tile = s.cache_read(A, "shared", [B])
     jo, io, ji, ii = s[B].tile(*B.op.axis, 32, 32)
@@ -30,7 +35,9 @@ def make_transpose(offset: int) -> tuple[te.Schedule, list[Any]]:
     bind_tile(s[B], ji, ii)
     s[tile].compute_at(s[B], io)
     bind_tile(s[tile], *tile.op.axis)
-    s[tile].storage_align(tile.op.axis[0], 32, offset)
+    if offset is not None:
+        s[tile].storage_align(tile.op.axis[0], 32, offset)
+    exec(line, {"s": s})
     return s, [A, B]
 
 

@@ -47,10 +47,9 @@ def chosen(task: Task, log: str | os.PathLike[str] | None) -> dict[str, Any]:
 
 
 def _best(log: Path, arch: str) -> list[Record]:
-    files = sorted(log.glob("*.jsonl")) if log.is_dir() else [log]
-    return _read(log, arch, tuple(f.stat().st_mtime_ns for f in files if f.exists()))
+    return _read(log, arch, Log(log).stamp())
 
 
 @lru_cache(maxsize=8)
-def _read(log: Path, arch: str, _changed: tuple[int, ...]) -> list[Record]:
+def _read(log: Path, arch: str, _changed: tuple[Any, ...]) -> list[Record]:
     return Nearest.of(Log(log).read().records, arch).records

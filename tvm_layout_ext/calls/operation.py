@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import tvm
@@ -13,6 +12,7 @@ import tvm
 from ..build import lower
 from ..errors import ScheduleError
 from ..target import cuda_target, default_arch
+from ..tune.records.log import Log
 from ..tune.space.operator import Operator, find_operator, known_operators
 from ..tune.space.task import make_task
 from . import disk
@@ -140,17 +140,10 @@ def _made(
         module = lower(task.module(chosen(task, log)), target=cuda_target(arch))
         return tvm.ir.save_json(module).encode()
 
-    key = disk.key_of(operator.name, task.shape, dtype, arch, log and _stamp(log))
+    key = disk.key_of(operator.name, task.shape, dtype, arch, log and Log(log).stamp())
     module = tvm.ir.load_json(disk.remembered(f"{key}.json", lowered).decode())
     results = len(operator.compute(task.shape, dtype)) - len(_probe(operator, dtype)[0])
     return FixedKernel(operator.name, module, arch, results, operator.flops(task.shape))
-
-
-def _stamp(log: str) -> list[Any]:
-    """What changes when a log does."""
-    path = Path(log)
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
-    return [(str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in files]
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 
 from ...ir.queries import blocks_in
 from ...ir.rebuild import block_with, sequence
-from .trial import Advice, Attempt, Question
+from .trial import Advice, Attempt, Question, only_function
 
 #: Share of the modelled time that has to go before everything else is undone.
 _WORTH = 0.05
@@ -63,7 +63,7 @@ def unscheduled(sch: Any) -> tuple[s_tir.Schedule, str]:
     ValueError
         If it has several blocks, or one that holds others.
     """
-    func = _function(sch)
+    _, func = only_function(sch.mod)
     realize = func.body
     blocks = [b for b in blocks_in(realize) if not b.same_as(realize.block)]
     if any(len(blocks_in(block.body)) for block in blocks):
@@ -79,11 +79,6 @@ def unscheduled(sch: Any) -> tuple[s_tir.Schedule, str]:
     for block in reversed(blocks[kept + 1 :]):
         plain.reverse_compute_inline(plain.get_sblock(str(block.name_hint)))
     return plain, str(blocks[kept].name_hint)
-
-
-def _function(sch: Any) -> Any:
-    (func,) = (f for f in sch.mod.functions.values() if isinstance(f, tirx.PrimFunc))
-    return func
 
 
 def _nest(block: Any) -> Any:

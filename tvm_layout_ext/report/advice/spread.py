@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tvm import tirx
+
 from ...errors import LayoutExtError
 from ...gpu.hardware import MULTIPROCESSORS
 from .remap import unscheduled
@@ -22,7 +24,9 @@ def advise(question: Question) -> Iterator[Advice]:
     try:
         sch, name = unscheduled(question.schedule())
         (terms,) = (
-            int(a.dom.extent) for a in sch.get(sch.get_sblock(name)).iter_vars if a.iter_type == 2
+            int(axis.dom.extent)
+            for axis in sch.get(sch.get_sblock(name)).iter_vars
+            if axis.iter_type == tirx.IterVar.CommReduce
         )
         most = min(MULTIPROCESSORS // blocks, terms // _TERMS)
         slices = max((n for n in range(1, most + 1) if terms % n == 0), default=1)

@@ -72,6 +72,12 @@ class Attempt:
         return sum(self.grid(a.requests, a.kernel) for a in sites)
 
 
+def only_function(mod: tvm.IRModule) -> tuple[str, tirx.PrimFunc]:
+    """Name and value of a module's only function; ValueError if it has several, or none."""
+    ((var, func),) = ((g, f) for g, f in mod.functions.items() if isinstance(f, tirx.PrimFunc))
+    return str(var.name_hint), func
+
+
 @dataclass(frozen=True)
 class Question:
     """What is asked about: a scheduled module, and the arrays to run it on.
@@ -106,10 +112,7 @@ class Question:
     def schedule(self) -> s_tir.Schedule:
         """A schedule of a copy, at work on the module's only function."""
         sch = s_tir.Schedule(self.mod)
-        (name,) = (
-            g.name_hint for g, f in self.mod.functions.items() if isinstance(f, tirx.PrimFunc)
-        )
-        sch.work_on(name)
+        sch.work_on(only_function(self.mod)[0])
         return sch
 
     def attempt(self, change: Callable[[s_tir.Schedule], tvm.IRModule | None]) -> Attempt | None:

@@ -101,10 +101,18 @@ class Log:
                 corrupt += 1
         return Reading(list(records.values()), corrupt, foreign)
 
+    def files(self) -> list[Path]:
+        """The files of records, whether or not they are there if the log is none."""
+        return sorted(self.folder.glob("*.jsonl")) if self.folder.is_dir() else [self.folder]
+
+    def stamp(self) -> tuple[tuple[str, int, int], ...]:
+        """What changes when the log does: name, time and size of each file that is there."""
+        found = [(str(file), file.stat()) for file in self.files() if file.exists()]
+        return tuple((name, facts.st_mtime_ns, facts.st_size) for name, facts in found)
+
     def _lines(self) -> Iterator[bytes]:
-        files = sorted(self.folder.glob("*.jsonl")) if self.folder.is_dir() else [self.folder]
         with refusing(f"Cannot read a log at {self.folder}"):
-            texts = [file.read_bytes() for file in files]
+            texts = [file.read_bytes() for file in self.files()]
         if not texts:
             raise RecordError(f"Folder {self.folder} holds no *.jsonl file of records.")
         return (line for text in texts for line in text.splitlines() if line.strip())

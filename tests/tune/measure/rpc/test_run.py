@@ -256,6 +256,7 @@ def test_session_serves_many_trials_and_ends_with_one_that_fails(
 def test_problem_is_sent_once_a_server(
     farm: Farm, runner: RpcRunner, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    results(runner, shelf.artifacts("right", "right"))
     sent: list[str] = []
     call = client._There.call
 
@@ -321,7 +322,8 @@ def test_trackers_that_are_not_there_or_have_no_server_say_how_to_start_one(farm
 def test_servers_that_are_all_gone_fail_the_trials_in_a_sentence(
     farm: Farm, runner: RpcRunner, shelf: Shelf
 ) -> None:
-    farm.kill_one()
+    while farm._servers:
+        farm.kill_one()
     farm._wait(0)
     runner.fleet.tracker = dataclasses.replace(runner.fleet.tracker, patience=0.5)
     left, other = results(runner, shelf.artifacts("right", "right"))
@@ -382,14 +384,15 @@ def test_a_server_with_a_token_serves_only_who_knows_it(monkeypatch: pytest.Monk
     farm = Farm(1)
     try:
         free = farm.tracker.next_free()
-        assert client._There.open(*free).name == "cpu"
+        name = client._There.open(*free).name
+        assert name
         client._There.close()
         monkeypatch.setenv(VARIABLE, "simsim")
         free = farm.tracker.next_free()
         with pytest.raises(ServerLostError, match=f"or has another {VARIABLE}"):
             client._There.open(*free)
         monkeypatch.setenv(VARIABLE, "sesame")
-        assert client._There.open(*farm.tracker.next_free()).name == "cpu"
+        assert client._There.open(*farm.tracker.next_free()).name == name
         client._There.close()
     finally:
         farm.close()
