@@ -25,7 +25,7 @@ from ..memory.access import AccessInstruction
 from ..memory.nvcc_plan import Instruction, NvccPlan
 from ..model.linear import Form, form_of
 from ..model.places import Places, handle
-from .nvcc_least import Group, LeastRequests, CountedLoop, Unit, windows
+from .nvcc_least import CountedLoop, Group, LeastRequests, Unit, windows
 
 #: Statements that print as nothing.
 _SILENT = (ops.ASSUME,)
