@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tvm import s_tir, te
 
+from tests.programs.mapped import computed
 from tvm_layout_ext.analysis.kernel_facts import KernelFacts
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.tune.measure.simulated import count
@@ -208,9 +208,7 @@ def test_a_module_without_blocks_has_no_kernel() -> None:
 
 
 def test_a_block_that_is_mapped_when_lowered_counts_as_it_will_be() -> None:
-    a = te.placeholder((256, 256), "float32", "A")
-    b = te.compute((256, 256), lambda i, j: a[i, j] + a[j, i], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((256, 256), lambda a, i, j: a[i, j] + a[j, i])
     assert sch.auto_coalesce("B").text.startswith("when the program is lowered")
     (kernel,) = kernels_of(sch.mod)
     assert (kernel.grid, kernel.threads) == (16, 512)
