@@ -92,8 +92,9 @@ def windows(group: Group, *, is_sure: bool) -> list[tuple[Unit, Turn, Instructio
     """Instructions of shared memory that a group needs, each with what it begins with.
 
     A window of more than two elements is loaded at once if more than half of it is wanted, and
-    stored at once if all of it is. It ``is_sure`` for narrow floats only up to four of float16, and
-    for one of others: copies of them were joined, operands were not.
+    stored at once if all of it is. Of elements under 4 bytes this ``is_sure`` only if those wanted
+    begin the window and have no gap, for float16 up to four, and for no narrower float: copies of
+    these were joined, operands were not.
     """
     left = {form.base: (unit, turn) for form, unit, turn in group}
     divisor = group[0][0].divisor if group else 0
@@ -107,8 +108,10 @@ def windows(group: Group, *, is_sure: bool) -> list[tuple[Unit, Turn, Instructio
             low = base // wide * wide
             inside = [at for at in left if low <= at < low + wide]
             wanted = sum(left[at][0].instruction[2] for at in inside)
-            half = unit.is_load and wide > 2 * width
-            if divisor % wide == 0 and (wanted > wide // 2 if half else wanted == wide):
+            end = max(at + left[at][0].instruction[2] for at in inside)
+            gaps = not is_sure or width >= _WORD or end - low == wanted
+            half = unit.is_load and wide > 2 * width and wanted > wide // 2 and gaps
+            if divisor % wide == 0 and (half or wanted == wide):
                 break
             low, wide, inside = base, wide // 2, [base]
         made.append((unit, turn, (lane, start + low - base, wide)))
