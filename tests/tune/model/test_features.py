@@ -58,13 +58,16 @@ def test_every_feature_is_a_finite_number(name: str, shape: tuple[int, ...], dty
     assert 0 < costs(task, config, module).seconds < 1
 
 
-@pytest.mark.parametrize(("offset", "conflicts"), [(0, 8), (1, 1), (2, 2)])
-def test_conflicts_of_a_transpose_are_the_simulated_ones(offset: int, conflicts: int) -> None:
+# nvcc joins four stores of a row that begins at a multiple of 16 bytes, and two where it is of 8.
+@pytest.mark.parametrize(("offset", "conflicts", "joined"), [(0, 8, 6144), (1, 1, 0), (2, 2, 2048)])
+def test_conflicts_of_a_transpose_are_the_simulated_ones(
+    offset: int, conflicts: int, joined: int
+) -> None:
     task, config = candidate("transpose", (256, 256), "float32", align_offset=offset)
     values = features(task, config, task.module(config))
     _, counted = count(task, config)
     total = 2 ** values["wavefronts"] - 1
-    assert round(total * 2 ** values["grid"]) == counted["wavefronts"]
+    assert round(total * 2 ** values["grid"]) == counted["wavefronts"] + joined
     assert max(values["conflict_load"], values["conflict_store"]) == conflicts
 
 
