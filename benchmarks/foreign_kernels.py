@@ -83,7 +83,6 @@ CASES: dict[str, Callable[[], list[Any]]] = {
     "bias_relu": _made(lambda a, b: topi.nn.relu(topi.add(a, b) * a), (64, 300), (300,)),
     "gather": _gather,
     "concatenate": _made(lambda a, b: topi.concatenate([a, b], axis=1), (64, 100), (64, 60)),
-    "cumsum": _made(lambda a: topi.gpu.cumsum(a, axis=1), (8, 300)),
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
-__all__ = ["NONE", "TILES", "check", "cycles", "fit", "multiply", "prune"]
+__all__ = ["NONE", "TILES", "check", "cycles", "fit", "fit_windows", "multiply", "prune"]
 
 NONE = "none"
 #: Rows and columns of a tile; of fewer than 64 rows the columns go to the instruction's rows.
@@ -80,6 +80,8 @@ _WORTH = 1.3
 _MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
     (slices, 1): 0.99 for slices in _split_k.SLICES[1:]
 }
+#: How many times the terms of a convolution may be with the zeros that fill channels up.
+_MOST_ZEROS = 2
 #: Steps that a slice of K has at least.
 _LEAST_STEPS = 4
 
@@ -226,6 +228,32 @@ def fit(
         return {}
     best, slices, cluster, _ = _best(shape, dtype, b_transposed)
     return {"wgmma": best, "split_k": slices, "cluster": cluster}
+
+
+def fit_windows(
+    sizes: tuple[int, int, int], channels: int, dtype: str, b_transposed: bool
+) -> str | None:
+    """The tile of the fewest modelled cycles for a convolution of so many channels, or None.
+
+    Rows are pixels, which come in boxes of 64, and a step has channels of one place in the window.
+    None where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
+    with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
+    by 128x112 (H200, ``benchmarks/results/h200_conv.json``).
+    """
+    m, n, k = sizes
+    depth = PANEL_BYTES // np.dtype(dtype).itemsize
+    padded = k // channels * ceil(channels / depth) * depth
+    if padded > _MOST_ZEROS * k:
+        return None
+    size = np.dtype(dtype).itemsize
+    sizes_of = ((one, *_SIZES[one]) for one in TILES if _has_tile(dtype, one))
+    tiles = [
+        one
+        for one, rows, columns in sizes_of
+        if rows >= WARPGROUP_ROWS and rows * columns <= _LARGEST
+    ]
+    even = [one for one in tiles if n % _SIZES[one][1] == 0]
+    return min(even or tiles, key=lambda one: cycles((m, n, padded), one, b_transposed, 1, size))
 
 
 @lru_cache(maxsize=64)

@@ -11,6 +11,12 @@ import pytest
 OpenPage = Callable[[Path, int], Any]
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels and charts are kept on disk: each test has a folder of its own."""
+    monkeypatch.setenv("TVM_LAYOUT_EXT_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[OpenPage]:
     """Open a file at a width.

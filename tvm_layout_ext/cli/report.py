@@ -38,15 +38,12 @@ def report(
     if not out.parent.is_dir():
         raise LayoutError(f"Cannot write {out}: there is no folder {out.parent}.")
     reading = some_records(log)
-    for with_kernels in dict.fromkeys((False, kernels)):
-        # The page is there at once, and has the kernels in the end.
-        shown = workloads(
-            reading.records,
-            kernels=with_kernels,
-            told=_tell if with_kernels == kernels else None,
-            programs=Programs(log),
-        )
-        write_text(out, render_page(str(log), shown, reading.warning or ""))
+    programs, skipped = Programs(log), reading.warning or ""
+    # The page is there at once, and has charts and kernels in the end.
+    shown = workloads(reading.records, kernels=False, programs=programs)
+    write_text(out, render_page(str(log), shown, skipped, is_first=True))
+    shown = workloads(reading.records, kernels=kernels, told=_tell, programs=programs)
+    write_text(out, render_page(str(log), shown, skipped))
     if png is not None:
         for path in write_plots(png, shown):
             typer.echo(f"Wrote {path}.")

@@ -20,6 +20,7 @@ from ..analysis.nest import element_bytes
 from ..build import device_program, to_module
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
+from ..ir.device_program import DeviceProgram
 from ..ir.queries import is_number
 from ..simulate.report import AccessCounts
 from ..simulation import simulate
@@ -27,6 +28,7 @@ from ..target import resolve
 from ..text import columns
 from .advice import Advice, Question, advise
 from .banks import bank_tables, read_conflicts
+from .cuda_listing import cuda_listing
 from .limit import Limit
 from .listing import listing
 from .shared_buffers import SharedBuffer, read_shared_buffers
@@ -152,6 +154,7 @@ class Explanation:
     decisions: list[decisions.Decision]
     banks: list[Conflict]
     question: Question = field(repr=False)
+    program: DeviceProgram = field(repr=False)
 
     @cached_property
     def limit(self) -> Limit | None:
@@ -167,6 +170,11 @@ class Explanation:
     def listing(self) -> str:
         """The device functions, whose lines the table counts, with counters beside the lines."""
         return listing(self.question.report)
+
+    @cached_property
+    def cuda(self) -> str:
+        """The kernels in CUDA, with the same counters beside the lines."""
+        return cuda_listing(self.program, self.question.report)
 
     def tables(self) -> list[Table]:
         """Accesses, and shared buffers if there are any.
@@ -186,6 +194,7 @@ class Explanation:
             *(columns(*table) for table in self.tables()),
             f"Shared memory of a block: {self.shared_bytes:,} bytes; {run:,} of {blocks:,} blocks "
             f"were run. Bank conflicts in the blocks run: {self.bank_conflicts:,}.",
+            "\n".join(self.question.report.open),
             "\n".join(f"Hazard: {hazard}" for hazard in self.hazards),
             str(self.limit or ""),
             "\n".join(map(str, self.advice)),
@@ -202,6 +211,7 @@ class Explanation:
             "shared": [asdict(buffer) for buffer in self.shared],
             "shared_bytes": self.shared_bytes,
             "bank_conflicts": self.bank_conflicts,
+            "open": self.question.report.open,
             "hazards": self.hazards,
             "limit": self.limit and {"name": self.limit.name, **asdict(self.limit)},
             "advice": [asdict(advice) for advice in self.advice],
@@ -285,6 +295,7 @@ def explain(
         decisions=list(dict.fromkeys(made)),
         banks=read_conflicts(program),
         question=Question(mod, report, drawn, bound, widest, grid_sample, is_te),
+        program=program,
     )
 
 

@@ -94,30 +94,6 @@ def bank_grids(layout: Layout, shape: Sequence[int], element_bits: int) -> list[
     return grids
 
 
-def strided_grid(shape: tuple[int, int], stride: int, bits: int) -> Grid:
-    """Show elements of rows that lie any number of elements apart, with bank and offset.
-
-    ``storage_align`` may pad by 5; paddings of Triton's layouts are powers of two.
-
-    Examples
-    --------
-    >>> [row[0].label for row in strided_grid((2, 1), 37, 32).rows]
-    ['0:0', '5:37']
-    """
-    rows, columns = map(range, shape)
-    # The widest access of a thread has one colour.
-    alike = MAX_ACCESS_BYTES // BANK_BYTES
-    cells = [
-        [
-            _placed((i, j), i * stride + j, bits, _bank(i * stride + j, bits) // alike)
-            for j in columns
-        ]
-        for i in rows
-    ]
-    title = f"Elements (bank:offset), rows {stride} elements apart"
-    return Grid(title, [*map(str, rows)], [*map(str, columns)], cells)
-
-
 class _Holder(NamedTuple):
     """A register of a thread."""
 

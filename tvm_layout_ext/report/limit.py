@@ -81,19 +81,26 @@ class Limit:
         return f"Limit: {self.name}{idle}; {total}, of which, each alone: {told}."
 
 
-def read_limits(mod: tvm.IRModule, target: Any, report: Report | None = None) -> list[Limit]:
+def read_limits(
+    mod: tvm.IRModule,
+    target: Any,
+    report: Report | None = None,
+    counted: tvm.IRModule | None = None,
+) -> list[Limit]:
     """Model each kernel of a scheduled module; empty where nothing can be counted.
 
-    That is so of a module that ``lower`` gave, and of kernels of warpgroups.
+    That is so of a module that ``lower`` gave, and of kernels of warpgroups. ``counted`` is what
+    the report is of, where that is the same schedule of a smaller shape.
     """
     facts = [one for func in _functions(mod) for one in read_kernels(func)]
     try:
-        mapped = _mapped(tirx.transform.BindTarget(target)(mod))
-        works = [work for func in _functions(mapped) for work in count_kernels(func)]
+        works = _works(mod, target)
+        run = works if counted is None else _works(counted, target)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError):
         return []
-    if report is not None and len(report.launches) == len(works):
-        works = [_simulated(work, report, n) for n, work in enumerate(works)]
+    if report is not None and len(report.launches) == len(works) == len(run):
+        scales = [_conflicts(work, report, n) for n, work in enumerate(run)]
+        works = [_scaled(work, scale) for work, scale in zip(works, scales, strict=True)]
     known = facts if len(facts) == len(works) else [None] * len(works)
     return [_limit(work, fact) for work, fact in zip(works, known, strict=True)]
 
@@ -116,14 +123,22 @@ def _mapped(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def _simulated(work: KernelWork, report: Report, position: int) -> KernelWork:
-    """Scale wavefronts to what was counted: the model takes swizzles for free of conflicts."""
+def _works(mod: tvm.IRModule, target: Any) -> list[KernelWork]:
+    mapped = _mapped(tirx.transform.BindTarget(target)(mod))
+    return [work for func in _functions(mapped) for work in count_kernels(func)]
+
+
+def _conflicts(work: KernelWork, report: Report, position: int) -> float:
+    """Wavefronts counted over those modelled: the model takes swizzles for free of conflicts."""
     launch = report.launches[position]
     counted = sum(a.wavefronts for a in report.accesses if a.kernel == launch.kernel)
     modelled = work.total("wavefronts")
     if not modelled or not launch.sampled:
-        return work
-    scale = counted * launch.blocks / launch.sampled / modelled
+        return 1.0
+    return counted * launch.blocks / launch.sampled / modelled
+
+
+def _scaled(work: KernelWork, scale: float) -> KernelWork:
     accesses = (replace(a, wavefronts=a.wavefronts * scale) for a in work.accesses)
     return replace(work, accesses=tuple(accesses))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..simulate.report import AccessCounts, Report
 
@@ -17,22 +17,34 @@ def listing(report: Report, *, is_whole: bool = True) -> str:
 
     A long listing that is not to be whole has the lines that access memory, and dots for others.
     """
+    script = report.script.split("\n")
+    is_whole = is_whole or len(script) <= _WHOLE
+    return numbered(script, counted_lines(report), is_whole=is_whole)
+
+
+def counted_lines(report: Report) -> dict[int, list[AccessCounts]]:
+    """The accesses of global and shared memory by their line."""
     by_line: dict[int, list[AccessCounts]] = {}
     for access in report.accesses:
         if access.scope in ("global", "shared", "shared.dyn"):
             by_line.setdefault(access.site.line, []).append(access)
-    script = report.script.split("\n")
-    is_whole = is_whole or len(script) <= _WHOLE
-    return "\n".join(_lines(script, by_line, is_whole=is_whole))
+    return by_line
+
+
+def numbered(
+    lines: Sequence[str], counted: Mapping[int, list[AccessCounts]], *, is_whole: bool = True
+) -> str:
+    """Lines by their number from 1, with the sums of what was counted there."""
+    return "\n".join(_lines(lines, counted, is_whole=is_whole))
 
 
 def _lines(
-    script: list[str], by_line: dict[int, list[AccessCounts]], *, is_whole: bool
+    lines: Sequence[str], counted: Mapping[int, list[AccessCounts]], *, is_whole: bool
 ) -> Iterator[str]:
     yield _row(*_HEADS, "")
     is_cut = False
-    for number, text in enumerate(script, 1):
-        found = by_line.get(number, [])
+    for number, text in enumerate(lines, 1):
+        found = counted.get(number, [])
         if not is_whole and not found:
             if not is_cut:
                 yield _row("...", "", "", "")

@@ -9,9 +9,16 @@ import tvm
 from ..target import cuda_target
 from ..tune.model.costs import COUNTED_EXTENT, counted_inputs
 from ..tune.records.log import Record
-from ..tune.space.operator import Operator
-from ..tune.space.task import make_task
+from ..tune.space.operator import Operator, Shape
+from ..tune.space.task import Task, make_task
 from .explain import Explanation, explain
+
+#: Sums of a product are cut to this length, as all of their steps do the same: 16 tiles of 32, more
+#: than any pipeline has stages. A block of a product of 16384 terms took 7 s, of 512 it takes 0.5.
+_COUNTED_SUM = 512
+#: Operations a byte from which on an operator counts as a product. Sums of rows are mapped by their
+#: length and stay as they are.
+_PRODUCT = 8
 
 
 def explain_record(record: Record, operator: Operator | None = None) -> Explanation:
@@ -20,18 +27,36 @@ def explain_record(record: Record, operator: Operator | None = None) -> Explanat
     By default the operator is that of the record's name in ``schedules/``; for a function or a
     schedule of one's own :meth:`.Programs.operator` has it.
     """
-    module, arrays = schedule_record(record, operator)
+    task = task_of(record, operator)
+    module, arrays = schedule_record(task, record)
     return explain(module, arrays=arrays, target=cuda_target(record.arch))
 
 
-def schedule_record(
-    record: Record, operator: Operator | None = None
-) -> tuple[tvm.IRModule, list[Any]]:
-    """Schedule a record's kernel again, on a shape cut down as for counting; its inputs, too."""
+def task_of(record: Record, operator: Operator | None = None) -> Task:
+    """What a record was a trial of."""
     workload = record.workload
     target = cuda_target(record.arch)
-    chosen = operator or workload.operator
-    task = make_task(chosen, workload.shape, workload.dtype, record.seed, target)
+    task = make_task(
+        operator or workload.operator, workload.shape, workload.dtype, record.seed, target
+    )
     task.operator.check_config(record.config)
-    shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
+    return task
+
+
+def schedule_record(task: Task, record: Record) -> tuple[tvm.IRModule, list[Any]]:
+    """Schedule a record's kernel again, on a shape cut down as for counting; its inputs, too."""
+    shape = counted_shape(task, record)
     return task.module(record.config, shape), counted_inputs(task, shape)
+
+
+def counted_shape(task: Task, record: Record) -> Shape:
+    """A smaller shape of which each block does what it does at the whole one."""
+    operator, shape = task.operator, task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
+    flops, traffic = operator.flops(task.shape), operator.traffic(task.shape, task.dtype)
+    if flops < _PRODUCT * traffic:
+        return shape
+    sums = [dim for dim in operator.dims if dim not in operator.parallel]
+    short = task.sub_shape(_COUNTED_SUM, sums)
+    both = tuple(map(min, shape, short))
+    refused = operator.check(both, task.dtype, record.config, task.architecture)
+    return shape if refused else both

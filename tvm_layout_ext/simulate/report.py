@@ -45,12 +45,23 @@ class AccessCounts:
     bytes: int  #: Of all threads; an address that several ask for counts each time
     site: Site
     kernel: str = ""  #: Name of its device function
+    #: How many of the requests, sectors and wavefronts nvcc may do without.
+    open_requests: int = 0
+    open_sectors: int = 0
+    open_wavefronts: int = 0
 
     @classmethod
     def of(
-        cls, site: Site, scope: str, kind: str, width: int, count: Count, kernel: str = ""
+        cls,
+        site: Site,
+        scope: str,
+        kind: str,
+        width: int,
+        count: Count,
+        sure: Count,
+        kernel: str = "",
     ) -> AccessCounts:
-        """Make the record of a site from its counts."""
+        """Make the record of a site from its counts, and from those that are sure."""
         conflicts = count.wavefronts - count.least_wavefronts
         return cls(
             site.buffer,
@@ -65,11 +76,17 @@ class AccessCounts:
             count.bytes,
             site,
             kernel,
+            max(count.requests - sure.requests, 0),
+            max(count.sectors - sure.sectors, 0),
+            max(count.wavefronts - sure.wavefronts, 0),
         )
 
     def __add__(self, other: AccessCounts) -> AccessCounts:
         """Both together, of the same buffer and kind; the place is the earlier one."""
-        names = ("requests", "sectors", "ideal_sectors", "wavefronts", "bank_conflicts", "bytes")
+        names = (
+            "requests", "sectors", "ideal_sectors", "wavefronts", "bank_conflicts", "bytes",
+            "open_requests", "open_sectors", "open_wavefronts",
+        )  # fmt: skip
         totals = {name: getattr(self, name) + getattr(other, name) for name in names}
         return replace(self, **totals, site=min(self.site, other.site, key=lambda site: site.line))
 
@@ -162,16 +179,29 @@ class Report:
             alike[key] = one + alike[key] if key in alike else one
         return _HEADINGS, [_row(access) for access in alike.values()]
 
+    @property
+    def open(self) -> list[str]:
+        """What of the counts nvcc decides, a sentence for each buffer and kind of access."""
+        alike: dict[Any, AccessCounts] = {}
+        for one in self.accesses:
+            key = one.buffer, one.kind, one.kernel
+            alike[key] = one + alike[key] if key in alike else one
+        return [_open(one) for one in alike.values() if one.open_requests or one.open_wavefronts]
+
     def summary(self) -> str:
-        """Totals and hazards."""
+        """Totals, what of them is open, and hazards."""
         more = [f"and {self.unlisted:,} cases of further hazards"] if self.unlisted else []
-        return "\n".join([self._totals(), *map(str, [*self.hazards, *self.redundant]), *more])
+        found = map(str, [*self.hazards, *self.redundant])
+        return "\n".join([self._totals(), *self.open, *found, *more])
 
     def to_json(self) -> dict[str, Any]:
         """Counters and hazards as plain values, without the outputs."""
         kept = ("accesses", "hazards", "redundant", "launches")
         listed = {name: [asdict(one) for one in getattr(self, name)] for name in kept}
-        names = ("bank_conflicts", "sectors", "ideal_sectors", "barriers", "shared_bytes", "script")
+        names = (
+            "bank_conflicts", "sectors", "ideal_sectors", "barriers", "shared_bytes", "script",
+            "open",
+        )  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, **listed}
 
     def __str__(self) -> str:
@@ -196,6 +226,15 @@ _HEADINGS = (
     "buffer", "scope", "kind", "bytes", "requests", "sectors/request", "least", "wavefronts",
     "conflicts", "block", "line",
 )  # fmt: skip
+
+
+def _open(one: AccessCounts) -> str:
+    what = "sectors" if one.scope == "global" else "wavefronts"
+    whole, left = getattr(one, what), getattr(one, f"open_{what}")
+    return (
+        f"Open: {one.requests - one.open_requests:,} to {one.requests:,} {one.kind} requests of "
+        f"{one.buffer}, {whole - left:,} to {whole:,} {what}, as nvcc unrolls and keeps values."
+    )
 
 
 def _row(access: AccessCounts) -> tuple[str, ...]:

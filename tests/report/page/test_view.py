@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,22 @@ import pytest
 from tests.report.page.logs import DEFAULT, measured, modelled, transposes
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext.errors import RecordError
-from tvm_layout_ext.report.layout_grids import strided_grid
 from tvm_layout_ext.report.page import render_page, workloads, write_plots
 from tvm_layout_ext.report.page.kernel import kernel_of
+from tvm_layout_ext.report.page.search import importance, search_of
 from tvm_layout_ext.report.page.table import trial_table
+from tvm_layout_ext.report.winner import counted_shape
 from tvm_layout_ext.tune.space.operator import Workload
 from tvm_layout_ext.tune.space.task import make_task
 
 #: The key of what is red.
 LEGEND = 'height="12" fill="#f2a29b"'
+
+
+def counted(listing: str) -> int:
+    """Sectors of global memory that the lines of a listing have."""
+    found = re.findall(r"^ *\d+ +([\d,]+) \(", listing, re.MULTILINE)
+    return sum(int(text.replace(",", "")) for text in found)
 
 
 def test_the_table_keeps_numbers_as_numbers_and_leaves_empty_columns_out() -> None:
@@ -137,35 +145,81 @@ def test_a_log_of_failures_has_no_winner() -> None:
     assert "<b>wrong" not in page
 
 
-def test_the_winners_kernel_has_layout_banks_and_accesses() -> None:
+def test_the_winners_kernel_has_sources_banks_and_accesses() -> None:
     record = make_record(config=DEFAULT, conflict_model=make_model(1.0))
     kernel = kernel_of(record)
     assert kernel.problem == ""
-    assert kernel.found is not None
-    assert any(row.buffer == "A_shared" for row in kernel.found.rows)
-    ((title, picture),) = kernel.layouts.items()
-    assert title == "A_shared: rows 65 elements apart, first 16 of 64 rows of 64 elements"
-    assert "(1, 0): offset 65, bank 1" in picture
+    (_, accesses), (_, shared) = kernel.tables
+    assert any(row[0] == "A_shared" for row in accesses)
+    assert shared[0][:3] == ["A_shared", "64x64", "65"]
+    assert counted(kernel.cuda) == counted(kernel.script) > 0
     assert kernel.banks.startswith("<svg")
     assert "#f2a29b" not in kernel.banks.replace(LEGEND, ""), "without conflicts nothing is red"
     assert kernel.pipeline == ""
 
 
-def test_a_swizzled_buffer_is_drawn_by_its_layout() -> None:
+def test_a_kernel_tells_its_pipeline_and_what_was_chosen() -> None:
     workload = Workload("gemm", (128, 128, 128), "float16")
     default = make_task("gemm", (128, 128, 128), "float16").space.default()
     record = make_record(workload=workload, config=default | {"wgmma": "none"})
     kernel = kernel_of(record)
     assert kernel.problem == ""
-    assert any("SwizzledShared(vec=8" in title for title in kernel.layouts)
     assert "groups under way" in kernel.pipeline
-    assert any(
-        "SwizzleSharedMemory chose" in decision for decision in map(str, kernel.found.decisions)
-    )
-    # Tiles of warpgroups lie as the hardware swizzles them.
+    assert any("SwizzleSharedMemory chose" in decision for decision in kernel.decisions)
     kernel = kernel_of(make_record(workload=workload, config=default))
     assert kernel.problem == ""
-    assert any("stages by TMA" in decision for decision in map(str, kernel.found.decisions))
+    assert any("stages by TMA" in decision for decision in kernel.decisions)
+
+
+def test_sums_of_a_product_are_cut_and_those_of_rows_are_not() -> None:
+    """A block of a product of 16384 terms took 7 s; its steps are all alike."""
+    shapes = {
+        ("gemm", (4096, 4096, 16384)): (2048, 2048, 512),
+        ("gemm_nt", (100, 2048, 1000)): (100, 2048, 1000),
+        ("row_sum", (32768, 16384)): (2048, 16384),
+    }
+    for (name, shape), cut in shapes.items():
+        task = make_task(name, shape, "float16")
+        record = make_record(workload=task.workload, config=task.space.default())
+        assert counted_shape(task, record) == cut
+
+
+def test_a_kernel_is_kept_and_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = make_record(config=DEFAULT)
+    first = kernel_of(record)
+    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.schedule_record", None)
+    assert kernel_of(record) == first
+    other = kernel_of(make_record(config=DEFAULT | {"align_offset": 0}))
+    assert "cannot be built" in other.problem
+
+
+def test_knobs_have_a_place_for_each_value_and_a_share() -> None:
+    """Knob a decides all, b nothing; what failed has a place and no say."""
+    records = [
+        modelled(n, 10.0 if a == "x" else 20.0, a=a, b=b)
+        for n, (a, b) in enumerate([("x", 16), ("y", 16), ("x", 8), ("y", 8)] * 2)
+    ]
+    records = [replace(one, config={k: one.config[k] for k in "ab"}) for one in records]
+    failed = replace(
+        records[0], trial=8, status="error", conflict_model=None, config={"a": "z", "b": 8}
+    )
+    found = search_of([*records, failed])
+    assert found is not None
+    assert [(axis.name, axis.values) for axis in found.axes] == [
+        ("a", ["x", "y", "z"]),
+        ("b", ["8", "16"]),
+    ]
+    assert found.trials[0].at == [0, 1]
+    assert found.trials[-1].at == [2, 0]
+    assert found.trials[-1].score is None
+    assert found.importance == [("a", pytest.approx(1.0)), ("b", 0.0)]
+    assert search_of([records[0], records[0]]) is None
+
+
+def test_a_knob_of_a_value_a_trial_explains_nothing() -> None:
+    assert importance([(n, 1.0 + n) for n in range(9)]) is None
+    assert importance([(0, 1.0), (0, 2.0)]) is None
+    assert importance([(n % 2, 5.0) for n in range(9)]) is None
 
 
 def test_the_page_needs_nothing_but_itself() -> None:
@@ -192,12 +246,3 @@ def test_plots_are_written_as_png(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
     with pytest.raises(RecordError, match="Cannot write plots in /dev/null/png"):
         write_plots(Path("/dev/null/png"), shown)
-
-
-@pytest.mark.parametrize(
-    ("stride", "bits", "banks"),
-    [(32, 32, [0, 0, 0]), (33, 32, [0, 1, 2]), (37, 32, [0, 5, 10]), (40, 16, [0, 20, 8])],
-)
-def test_banks_of_a_column(stride: int, bits: int, banks: list[int]) -> None:
-    grid = strided_grid((3, 2), stride, bits)
-    assert [row[0].owner for row in grid.rows if row[0]] == banks

@@ -6,40 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.model.values import split_type
 from tvm_layout_ext.transform import PackBytes
 
-TARGET = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
-
 
 def packed(func: Any) -> Any:
     return PackBytes()(tvm.IRModule({"main": func}))["main"]
-
-
-def test_equal_bytes_become_equal_words() -> None:
-    @T.prim_func(s_tir=True)
-    def before(B: T.Buffer((64,), "int8"), C: T.Buffer((32,), "uint16")) -> None:
-        T.func_attr({"layout_ext.annotated": 1})
-        B[T.Ramp(0, 1, 16)] = T.Broadcast(T.int8(-3), 16)
-        B[T.Ramp(16, 1, 8)] = T.Broadcast(B[0], 8)
-        C[T.Ramp(0, 1, 8)] = T.Broadcast(T.uint16(5), 8)
-
-    @T.prim_func(s_tir=True)
-    def after(B: T.Buffer((64,), "int8"), C: T.Buffer((32,), "uint16")) -> None:
-        T.func_attr({"layout_ext.annotated": 1})
-        B[T.Ramp(0, 1, 16)] = T.reinterpret("int8x16", T.Broadcast(T.uint32(0xFDFDFDFD), 4))
-        B[T.Ramp(16, 1, 8)] = T.reinterpret(
-            "int8x8",
-            T.Broadcast(T.Cast("uint32", T.Cast("uint8", B[0])) * T.uint32(0x01010101), 2),
-        )
-        C[T.Ramp(0, 1, 8)] = T.reinterpret("uint16x8", T.Broadcast(T.uint32(0x00050005), 4))
-
-    tvm.ir.assert_structural_equal(packed(before), after.with_attr("global_symbol", "before"))
 
 
 def test_what_tvm_writes_itself_stays() -> None:
@@ -58,9 +36,7 @@ def _values(dtype: str) -> Any:
 
 
 def _mapped(dtype: str, body: Any, columns: int = 512) -> Any:
-    a = te.placeholder((4, 512), dtype, "A")
-    b = te.compute((4, columns), lambda i, j: body(a, i, j), "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((4, 512), lambda a, i, j: body(a, i, j), dtype, out=(4, columns))
     sch.auto_coalesce("B")
     return sch
 

@@ -31,7 +31,7 @@ def rows(subject: Subject) -> list[Strategy]:
     if subject.is_reduction:
         return []
     groups, vector = subject.groups, subject.mapping.vector
-    threads = subject.threads or threads_for(subject.mapping, None)
+    threads = subject.threads or threads_for(subject.nest, subject.mapping, None)
     warps = threads // WARP_SIZE
     if len(groups) < 2 or threads % WARP_SIZE or warps & (warps - 1) or not warps:
         return []

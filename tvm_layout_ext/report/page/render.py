@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..._version import __version__
+from ...calls import disk
 from ...errors import RecordError
 from ...tune.measure.environment import now
 from ...tune.records.files import replace_file
@@ -24,11 +26,14 @@ _OVERVIEW = (
 )
 
 
-def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> str:
+def render_page(
+    name: str, shown: Sequence[WorkloadView], skipped: str = "", *, is_first: bool = False
+) -> str:
     """Write a page with its styles, its script and its drawings in it.
 
     ``name`` is what the log is called, ``skipped`` a sentence on lines of it that are no records.
-    jinja2 and matplotlib are needed.
+    The first page of two is without charts, which take a third of a second each. jinja2 and
+    matplotlib are needed.
     """
     return str(
         template(__package__, "page.html.j2").render(
@@ -38,10 +43,24 @@ def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> 
             time=now(),
             version=__version__,
             overview_heads=_OVERVIEW,
-            convergence_chart=convergence_chart,
-            roofline_chart=roofline_chart,
+            is_first=is_first,
+            charts=_charts,
         )
     )
+
+
+def _charts(one: WorkloadView) -> dict[str, str]:
+    """Convergence, and roofline where there is one, as SVG; kept on disk by the records."""
+    records = [record.to_json() for record in one.records]
+
+    def drawn() -> bytes:
+        charts = {"convergence": convergence_chart(one.records).svg()}
+        if one.roof is not None:
+            charts["roofline"] = roofline_chart(one.roof).svg()
+        return json.dumps(charts).encode()
+
+    found = json.loads(disk.remembered(disk.key_of("charts", records), drawn))
+    return {str(name): str(chart) for name, chart in found.items()}
 
 
 def write_plots(folder: Path, shown: Sequence[WorkloadView]) -> list[Path]:

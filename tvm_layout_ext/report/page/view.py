@@ -21,6 +21,7 @@ from ..comparison import counter_rows
 from ..tuning import score_text
 from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, winner_of, work_unit
+from .search import Search, search_of
 from .table import Table, trial_table
 
 #: Errors of scheduling, lowering and compiling, by the names that records have.
@@ -46,6 +47,8 @@ class WorkloadView:
     refused : list of list of str
         Rule, how many combinations it refused while building, and the first sentence, the most
         first.
+    search : Search or None
+        What was tried, in the order of the table; None if no knob varies.
     failures : list of (str, int)
         Each reason why what was built failed, with how many trials did.
     after : KernelView or None
@@ -62,6 +65,7 @@ class WorkloadView:
     measured: bool
     table: Table
     records: list[Record]
+    search: Search | None
     roof: Roofline | None
     winner: Record | None
     default: Record | None
@@ -141,6 +145,7 @@ def _workload(
         measured=first.measured,
         table=trial_table(ranked, winner),
         records=group,
+        search=search_of(ranked),
         roof=roof,
         verdict=_verdict(winner, default, roof, after),
         winner=winner,
@@ -167,8 +172,8 @@ def _verdict(
         gain = default.score / winner.score
         is_default = default.id == winner.id
         parts.append("the default" if is_default else f"{gain:.2f} times as fast as the default")
-    limit = after.found.limit if after is not None and after.found is not None else None
-    return f"{', '.join(parts)}. {limit or ''}".strip()
+    limit = after.limit if after is not None else ""
+    return f"{', '.join(parts)}. {limit}".strip()
 
 
 def _beside(default: Record | None, winner: Record | None) -> list[list[str]]:

@@ -21,6 +21,7 @@ from ..model.warp_batch import Geometry, WarpBatch
 from ..races import Clocks
 from ..sites import Blocks, Script
 from .early import Early, find_early
+from .nvcc import Nvcc
 from .statements import StatementCompiler
 
 #: Lanes of a batch: enough to hide Python's cost, few enough to stay in cache.
@@ -90,7 +91,9 @@ def compile_kernel(
     compiler.names = find_names(function, places)
     note_versions(function, places, compiler.names)
     compiler.bind_parameters(function, scalars)
+    compiler.nvcc = Nvcc(function, places)
     program = compiler.compile(function)
+    compiler.nvcc.finish()
     return CompiledKernel(
         name,
         places,

@@ -112,13 +112,15 @@ class StatementCompiler(PlainCompiler):
 
     def _emit_if(self, statement: Any) -> None:
         branch = self._add(Branch(self.expr(statement.condition), self.site("if")))
-        self.emit(statement.then_case)
+        with self.nvcc.branch():
+            self.emit(statement.then_case)
         if statement.else_case is None:
             self._target_here([branch])
             return
         jump = self._add(Jump())
         self._target_here([branch])
-        self.emit(statement.else_case)
+        with self.nvcc.branch():
+            self.emit(statement.else_case)
         self._target_here([jump])
 
     def _emit_for(self, statement: Any) -> None:
@@ -135,7 +137,8 @@ class StatementCompiler(PlainCompiler):
         start = len(self.program)
         leave = self._add(Branch(lift(np.less, var, end), self.site("for")))
         self.loops.append((str(statement.loop_var.name), slot))
-        self._loop_body(statement.body)
+        with self.nvcc.loop(statement, slot):
+            self._loop_body(statement.body)
         self.loops.pop()
         self._add(SetSlot(slot, lift(np.add, var, step)))
         self._close_loop(start, leave, None)
@@ -154,11 +157,13 @@ class StatementCompiler(PlainCompiler):
     def _emit_while(self, statement: Any) -> None:
         start = len(self.program)
         leave = self._add(Branch(self.expr(statement.condition), self.site("while")))
-        self._loop_body(statement.body)
+        with self.nvcc.loop(statement, 0):
+            self._loop_body(statement.body)
         self._close_loop(start, leave, leave.site)
 
     def _emit_evaluate(self, statement: Any) -> None:
         name = op_name(statement.value)
+        self.nvcc.call(statement.value)
         if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
             self._add(Barrier(self.site("barrier")))
         elif name in _AWAITS:
