@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import json
 import re
 import runpy
 import shutil
@@ -37,7 +38,11 @@ def pages(run: Callable[[Path], str]) -> dict[str, str]:
         "tutorials.md": _list_of_tutorials(scripts),
         "reference.md": reference(),
     }
-    return {name: _relinked(text, set(made)) for name, text in made.items()}
+    linked = {name: _relinked(text, set(made)) for name, text in made.items()}
+    return linked | {
+        **{path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.js"))},
+        **{f"{path.stem}.ipynb": notebook(path.read_text()) for path in scripts},
+    }
 
 
 def _relinked(text: str, names: set[str]) -> str:
@@ -59,33 +64,47 @@ def _relinked(text: str, names: set[str]) -> str:
 
 def tutorial(text: str, printed: str) -> str:
     """A script of the gallery as a page: its prose, its code, and what it prints."""
+    made = [p if kind == "markdown" else f"```python\n{p}\n```" for kind, p in cells(text)]
+    return "\n\n".join([*made, f"## What it prints\n\n```text\n{printed.strip()}\n```"])
+
+
+def notebook(text: str) -> str:
+    """A script of the gallery as a Jupyter notebook, without outputs."""
+    made = [
+        {"cell_type": kind, "id": str(n), "metadata": {}, "source": part.splitlines(keepends=True)}
+        | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+        for n, (kind, part) in enumerate(cells(text))
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    found = {"cells": made, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(found, indent=1) + "\n"
+
+
+def cells(text: str) -> list[tuple[str, str]]:
+    """Prose and code of a script in their order, as ``markdown`` and ``code``."""
     head, *parts = text.split(_BREAK)
     _, docstring, code = head.split('"""', 2)
-    docstring = re.sub(r"^\.\. _.*\n", "", docstring.strip())
-    made = [_prose(docstring), _code(code)]
+    made = [("markdown", re.sub(r"^\.\. _.*\n", "", docstring.strip())), ("code", code)]
     for part in parts:
         lines = part.split("\n")
         end = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
         told = "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[:end])
-        made += [_prose(told), _code("\n".join(lines[end:]))]
-    return "\n\n".join(
-        [*filter(None, made), f"## What it prints\n\n```text\n{printed.strip()}\n```"]
-    )
+        made += [("markdown", told), ("code", "\n".join(lines[end:]))]
+    plain = [(kind, _prose(part) if kind == "markdown" else part.strip()) for kind, part in made]
+    return [(kind, part) for kind, part in plain if part]
 
 
 def _prose(text: str) -> str:
     return re.sub(r":\w+:", "", text.replace("``", "`")).strip()
 
 
-def _code(text: str) -> str:
-    return f"```python\n{text.strip()}\n```" if text.strip() else ""
-
-
 def _list_of_tutorials(scripts: list[Path]) -> str:
     lines = []
     for path in scripts:
         title = re.search(r"^(.+)\n=+$", path.read_text(), re.MULTILINE)
-        lines.append(f"* [{title[1] if title else path.stem}]({path.stem}.md)")
+        name = title[1] if title else path.stem
+        book = f'<a href="{path.stem}.ipynb" download>notebook</a>'
+        lines.append(f"* [{name}]({path.stem}.md), {book}")
     return "\n".join(["# Tutorials", "", "Each is a script, with what it prints.", "", *lines])
 
 

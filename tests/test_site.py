@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import runpy
 from pathlib import Path
@@ -30,6 +32,8 @@ def heads(text: str) -> set[str]:
 
 def test_no_link_of_the_site_is_dead(pages: dict[str, str]) -> None:
     for name, text in pages.items():
+        if not name.endswith(".md"):
+            continue
         for target, anchor in LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
             if target.startswith("http"):
                 continue
@@ -40,7 +44,7 @@ def test_no_link_of_the_site_is_dead(pages: dict[str, str]) -> None:
 def test_what_the_menu_names_is_there(pages: dict[str, str]) -> None:
     menu = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2].partition("validation:")[0]
     named = set(re.findall(r"\S+\.md", menu))
-    subjects = {name for name in pages if not re.match(r"\d\d_", name)}
+    subjects = {name for name in pages if re.fullmatch(r"[a-z].*\.md", name)}
     assert named == subjects
 
 
@@ -61,3 +65,28 @@ def test_a_tutorial_is_prose_code_and_what_it_prints(pages: dict[str, str]) -> N
     assert page.count("```python") >= 4
     assert page.endswith("```text\n01_storage_align_row_sum was run\n```")
     assert "#" * 70 not in page
+
+
+def test_a_notebook_is_its_script(pages: dict[str, str]) -> None:
+    scripts = sorted((ROOT / "tutorials").glob("*.py"))
+    assert len(scripts) >= 8
+    for path in scripts:
+        book = json.loads(pages[f"{path.stem}.ipynb"])
+        assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+        code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+        assert code
+        assert all("outputs" in cell for cell in book["cells"] if cell["cell_type"] == "code")
+        script = ast.parse(path.read_text())
+        script.body = script.body[1:]
+        assert ast.dump(ast.parse("\n".join(code))) == ast.dump(script)
+        assert f'"{path.stem}.ipynb"' in pages["tutorials.md"]
+
+
+def test_the_cells_of_a_notebook_run_one_after_the_other(
+    pages: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in json.loads(pages["01_storage_align_row_sum.ipynb"])["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert capsys.readouterr().out.strip()

@@ -12,7 +12,7 @@ from ..tuning import score_text
 
 
 @dataclass(frozen=True)
-class Axis:
+class KnobAxis:
     """A knob with at least two values, in order."""
 
     name: str
@@ -20,7 +20,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Tried:
     """Number, score or None, its text, and by axis the place of the trial's value."""
 
     trial: int
@@ -37,8 +37,8 @@ class Search:
     worked.
     """
 
-    axes: list[Axis]
-    trials: list[Trial]
+    axes: list[KnobAxis]
+    trials: list[Tried]
     importance: list[tuple[str, float]]
 
     def drawn(self) -> dict[str, Any]:
@@ -56,12 +56,12 @@ def search_of(records: Sequence[Record]) -> Search | None:
         values = [record.config.get(name) for record in records]
         known = sorted(set(values), key=_order)
         if len(known) > 1:
-            axes.append(Axis(name, ["-" if value is None else str(value) for value in known]))
+            axes.append(KnobAxis(name, ["-" if value is None else str(value) for value in known]))
             places.append([known.index(value) for value in values])
     if not axes:
         return None
     trials = [
-        Trial(record.trial, record.score, score_text(record), [place[n] for place in places])
+        Tried(record.trial, record.score, score_text(record), [place[n] for place in places])
         for n, record in enumerate(records)
     ]
     shares = {
