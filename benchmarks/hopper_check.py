@@ -1,9 +1,10 @@
 """Check the GEMM of warpgroups against float64 and time it beside cuBLAS, under a watchdog.
 
-``python -m benchmarks.hopper_check [--cases few] [--out FILE]`` runs cases one after the other in a
-process of its own. A kernel that never ends would hold the GPU: the process is ended when a case
-takes longer than ``--limit`` seconds, and another one goes on with the next case. Products of few
-rows read other weights in every call, so that they come from memory.
+``python -m benchmarks.hopper_check [--cases drawn] [--out FILE]`` builds kernels in parallel, and
+runs them case after case in a process of its own: the default configuration, beside it other tiles,
+clusters and slices, and cuBLAS, in turns. A kernel that never ends would hold the GPU: the process
+is ended when a case takes longer than ``--limit`` seconds, and another one goes on with the next.
+Products of few rows read other weights in every call, so that they come from memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import multiprocessing
 import os
 import statistics
 import sys
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,39 +60,34 @@ _DRAWN = (
     (1920, 8064, 3264),
     (1111, 2224, 3336),
 )
-#: Tiles and slices to be compared, by size.
-_COMPARED: dict[tuple[int, int, int], tuple[tuple[str, int], ...]] = {
-    (128, 4096, 4096): (("64x64", 1), ("128x64", 1), ("128x128", 4), ("128x64", 2), ("none", 4)),
-    (640, 640, 10240): (("64x64", 1), ("128x128", 4), ("128x224", 8)),
-    (200, 5120, 5120): (("64x128", 1), ("128x160", 2), ("128x96", 1)),
-    (777, 1304, 4096): (("128x96", 1), ("64x128", 1)),
-    (64, 4096, 4096): (("64x64", 1), ("none", 4)),
-    (24, 8192, 8192): (("64x64", 1), ("none", 4)),
-}
 
 
-def _case(shape: Any, layout: str = "nt", dtype: str = "float16", **more: Any) -> dict[str, Any]:
-    return {"shape": shape, "layout": layout, "dtype": dtype, "more": more}
+def _case(
+    shape: Any, layout: str = "nt", dtype: str = "float16", beside: int = 0
+) -> dict[str, Any]:
+    return {"shape": shape, "layout": layout, "dtype": dtype, "beside": beside}
 
 
 #: Rows of a product below which weights are read from memory, and bytes of them all.
 _FEW, _WEIGHTS = 128, 400_000_000
+#: Tiles are compared that are modelled to take so many times as long as the best one at most.
+_WORTH = 1.1
+#: Sums of a product whose tiles are more than multiprocessors; begins of the names of tiles of few
+#: rows.
+_MANY, _SWAPPED = 5_000_000, ("8x", "16x", "24x", "32x", "48x")
 #: Cycles in which the host queues the launches of a measurement.
 _QUEUED = 2_000_000
-#: Cases by name.
+#: Cases by name. Those that are fitted have so many other tiles beside the default.
 _CASES = {
     "large": (
         *(_case(shape) for shape in (*_TABLE, *_DRAWN)),
         *(_case(shape, "nn") for shape in (*_TABLE[:5], *_DRAWN[:3])),
         *(_case(shape, "nt", "bfloat16") for shape in _TABLE[1:4]),
     ),
-    "compared": tuple(
-        _case(shape, wgmma=tile, split_k=slices)
-        for shape, chosen in _COMPARED.items()
-        for tile, slices in chosen
-    ),
+    "table": tuple(_case(shape, beside=3) for shape in _TABLE),
+    "drawn": tuple(_case(shape, beside=3) for shape in _DRAWN),
     "few": tuple(
-        _case((m, n, k))
+        _case((m, n, k), beside=2)
         for n, k in ((4096, 4096), (11008, 4096), (4096, 14336))
         for m in (1, 4, 16, 64, 128)
     ),
@@ -101,52 +99,91 @@ _CASES = {
 }
 
 
-def _built(case: Any) -> Any:
-    """The kernel of a case, and its configuration."""
-    import tvm_layout_ext as tlx
+def _configs(case: Any) -> list[dict[str, Any]]:
+    """The default configuration of a case, then others: tiles, clusters, slices."""
     from tvm_layout_ext.gpu.hardware import architecture
+    from tvm_layout_ext.schedules import _gemm_hopper, gemm, gemm_nt
+    from tvm_layout_ext.tune.space.space import Space
+
+    operator = (gemm_nt if case["layout"] == "nt" else gemm).OPERATOR
+    shape, size = tuple(case["shape"]), 1 if case["dtype"][-1] == "8" else 2
+    default = Space(operator, shape, case["dtype"], architecture("sm_90a")).default()
+
+    def cycles(choice: tuple[str, int, int]) -> float:
+        tile, slices, cluster = choice
+        return _gemm_hopper.cycles(shape, tile, case["layout"] == "nt", slices, size, cluster)
+
+    tiles = [
+        one for one in _gemm_hopper.TILES if 2 * int(one.partition("x")[0]) >= min(128, shape[0])
+    ]
+    found: list[tuple[str, int, int]] = []
+    for slices, cluster in ((1, 1), (1, 2), (2, 2), (4, 4), (2, 1), (4, 1)):
+        if (slices > 1 and shape[0] * shape[1] > _MANY) or (cluster > slices and shape[0] <= 64):
+            continue
+        best = sorted(((tile, slices, cluster) for tile in tiles), key=cycles)
+        best = [one for one in best if cluster <= slices or not one[0].startswith(_SWAPPED)]
+        if slices == 1 or cycles(best[0]) < _WORTH * cycles(found[0]):
+            found += best[: case["beside"] if slices <= cluster else 1]
+    more = [dict(zip(("wgmma", "split_k", "cluster"), one, strict=True)) for one in found]
+    if shape[0] * shape[1] > _MANY:
+        more += [{"group": 4}, {"group": 16}]
+    return [default, *(one for one in (default | other for other in more) if one != default)]
+
+
+def _build(case: Any, folder: str, number: int) -> list[tuple[dict[str, Any], str]]:
+    """Libraries of a case's kernels."""
+    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+    import tvm_layout_ext as tlx
     from tvm_layout_ext.schedules import gemm, gemm_nt
 
     operator = (gemm_nt if case["layout"] == "nt" else gemm).OPERATOR
-    shape, dtype = tuple(case["shape"]), case["dtype"]
-    assert operator.fit is not None
-    plain = operator.default_config() | {"group": 8 if min(shape[:2]) > 1024 else 1}
-    config = plain | operator.fit(shape, dtype, plain, architecture("sm_90a")) | case["more"]
     target = tlx.cuda_target("sm_90a")
-    with target:
-        sch = operator.schedule(operator.compute(shape, dtype), config)
-    return tlx.build(sch, target=target)["main"], config
+    found = []
+    for place, config in enumerate(_configs(case)):
+        with target:
+            tensors = operator.compute(tuple(case["shape"]), case["dtype"])
+            sch = operator.schedule(tensors, config)
+        path = f"{folder}/{number}_{place}.so"
+        tlx.build(sch, target=target).export_library(path)
+        found.append((config, path))
+    return found
 
 
-def _run(case: Any) -> dict[str, Any]:
+def _run(case: Any, built: Any) -> list[dict[str, Any]]:
     import torch
+    import tvm
 
-    kernel, config = _built(case)
     m, n, k = case["shape"]
     of = Case((m, n, k), "", case["dtype"], case["layout"])
     a, b = operands(of)
     right = b.t() if case["layout"] == "nt" else b
-    poison = 77 if of.result == "int32" else float("nan")
-    c = torch.full((m, n), poison, dtype=getattr(torch, of.result), device="cuda")
-    views = [_view(x) for x in (a, b, c)]
-    kernel(*views)
-    torch.cuda.synchronize()
-    found: dict[str, Any] = {"wrong": _wrong(a, right, c, k, of.operand), "config": config}
-    first = c.clone()
     others = [b.clone() for _ in range(_WEIGHTS // b.nbytes if m <= _FEW else 0)] or [b]
     weights = [_view(x) for x in others]
-    ours = _turns([lambda one=one: kernel(views[0], one, views[2]) for one in weights])
-    calls = {"ours": ours, "cublas": _turns([torch_product(of, a, one) for one in others])}
+    calls = {"cublas": _turns([torch_product(of, a, one) for one in others])}
+    found = []
+    for name, (config, path) in enumerate(built):
+        kernel = tvm.runtime.load_module(path)["main"]
+        poison = 77 if of.result == "int32" else float("nan")
+        c = torch.full((m, n), poison, dtype=getattr(torch, of.result), device="cuda")
+        left, out = _view(a), _view(c)
+        kernel(left, _view(b), out)
+        torch.cuda.synchronize()
+        first = c.clone()
+        kernel(left, _view(b), out)
+        row = {"wrong": _wrong(a, right, c, k, of.operand), "config": config}
+        found.append(row | {"repeats": bool(torch.equal(first, c))})
+        calls[str(name)] = _turns(
+            [lambda one=one, f=kernel, x=left, y=out: f(x, one, y) for one in weights]
+        )
     times = _seconds(calls, 2 * m * n * k)
-    for name, seconds in times.items():
-        found[name] = round(2 * m * n * k / seconds / 1e12, 1)
-        found[f"{name}_us"] = round(seconds * 1e6, 2)
-    moved = a.nbytes + b.nbytes + c.nbytes
-    found["terabytes"] = round(moved / times["ours"] / 1e12, 2)
-    found["host_us"] = round(_host_seconds(calls["ours"]) * 1e6, 1)
-    found["ratio"] = round(times["cublas"] / times["ours"], 3)
-    kernel(*views)
-    found["repeats"] = bool(torch.equal(first, c))
+    moved = a.nbytes + b.nbytes + m * n * torch.finfo(torch.float16).bits // 8
+    for name, row in enumerate(found):
+        for who, seconds in (("ours", times[str(name)]), ("cublas", times["cublas"])):
+            row[who] = round(2 * m * n * k / seconds / 1e12, 1)
+            row[f"{who}_us"] = round(seconds * 1e6, 2)
+        row["terabytes"] = round(moved / times[str(name)] / 1e12, 2)
+        row["ratio"] = round(times["cublas"] / times[str(name)], 3)
+        row["host_us"] = round(_host_seconds(calls[str(name)]) * 1e6, 1)
     return found
 
 
@@ -217,35 +254,61 @@ def _seconds(calls: Any, flops: int) -> dict[str, float]:
     return {name: statistics.median(all_) for name, all_ in seconds.items()}
 
 
-def _work(pipe: Any, cases: list[Any]) -> None:
-    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
-    for case in cases:
+def _work(pipe: Any) -> None:
+    while (task := pipe.recv()) is not None:
+        case, built = task
         try:
-            pipe.send(_run(case))
+            pipe.send(_run(case, built))
         except Exception as error:
-            pipe.send({"error": f"{type(error).__name__}: {str(error)[-300:]}"})
+            pipe.send([{"error": f"{type(error).__name__}: {str(error)[-300:]}"}])
 
 
-def _watched(cases: list[Any], limit: float) -> Any:
+def _watched(cases: list[Any], built: list[Any], limit: float) -> Any:
     """Results of cases one after the other; a process is ended when one takes too long."""
     context = multiprocessing.get_context("spawn")
-    done = 0
-    while done < len(cases):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, cases[done:]), daemon=True)
-        process.start()
-        theirs.close()
-        while done < len(cases):
-            try:
-                found = ours.recv() if ours.poll(limit) else None
-            except EOFError:
-                found = {"error": "the process ended"}
-            yield cases[done], found or {"error": f"no answer in {limit:.0f} s: ended"}
-            done += 1
-            if found is None or found.get("error") == "the process ended":
-                process.kill()
-                break
+    process = None
+    for case, kernels in zip(cases, built, strict=True):
+        if process is None:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+        if failed := kernels.exception():
+            yield case, [{"error": f"{type(failed).__name__}: {str(failed)[-300:]}"}]
+            continue
+        try:
+            ours.send((case, kernels.result()))
+            found = ours.recv() if ours.poll(limit) else None
+        except EOFError:
+            found = [{"error": "the process ended"}]
+        yield case, found or [{"error": f"no answer in {limit:.0f} s: ended"}]
+        if found is None or found[0].get("error") == "the process ended":
+            process.kill()
+            process = None
+    if process is not None:
+        ours.send(None)
         process.join(10)
+
+
+def _told(row: Any) -> str:
+    """A line of the table."""
+    v = row.get("config", {})
+    tile = " ".join(str(v.get(name)) for name in ("wgmma", "split_k", "cluster", "group"))
+    return f"{tile:18}" + (
+        row.get("error")
+        or f"wrong {row['wrong']} same {row['repeats']} {row['ours']:6.1f} / "
+        f"{row['cublas']:6.1f} = {row['ratio']:.3f}, {row['ours_us']} us, "
+        f"{row['terabytes']} TB/s, host {row['host_us']} us"
+    )
+
+
+def _mean(rows: list[Any]) -> str:
+    """Geometric mean and least of the defaults' ratios to cuBLAS."""
+    ratios = [row["ratio"] for row in rows if row.get("default") and "ratio" in row]
+    if not ratios:
+        return "no default was measured"
+    mean = statistics.geometric_mean(ratios)
+    return f"{len(ratios)} defaults: {mean:.3f} of cuBLAS, {min(ratios):.3f} at least"
 
 
 def main() -> None:
@@ -254,23 +317,25 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", choices=sorted(_CASES), default=sorted(_CASES))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--limit", type=float, default=60.0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
     begun, rows = time.time(), []
     cases = [case for name in given.cases for case in _CASES[name]]
-    for case, found in _watched(cases, given.limit):
-        rows.append(case | found)
-        m, n, k = case["shape"]
-        v = found.get("config", {})
-        tile = f"{v.get('wgmma')} split {v.get('split_k')} group {v.get('group')}"
-        told = found.get("error") or (
-            f"wrong {found['wrong']} same {found['repeats']} {found['ours']:6.1f} / "
-            f"{found['cublas']:6.1f} = {found['ratio']:.3f}, {found['ours_us']} us, "
-            f"{found['terabytes']} TB/s, host {found['host_us']} us"
-        )
-        where = f"{m}x{n}x{k} {case['layout']} {case['dtype']}"
-        print(f"{time.time() - begun:5.0f} s {where:34} {tile:24} {told}", flush=True)
-        if given.out:
-            given.out.write_text(json.dumps({**provenance("hopper_check"), "rows": rows}))
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(given.jobs, mp_context=context) as pool,
+    ):
+        built = [pool.submit(_build, case, folder, i) for i, case in enumerate(cases)]
+        for case, found in _watched(cases, built, given.limit):
+            print(f"{time.time() - begun:5.0f} s {'x'.join(map(str, case['shape']))}", end=" ")
+            print(case["layout"], case["dtype"], flush=True)
+            for place, row in enumerate(found):
+                rows.append(case | row | {"default": place == 0})
+                print(f"      {_told(row)}", flush=True)
+            if given.out:
+                given.out.write_text(json.dumps({**provenance("hopper_check"), "rows": rows}))
+    print(_mean(rows))
     sys.exit(any(row.get("error") or row.get("wrong") for row in rows))
 
 

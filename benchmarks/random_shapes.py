@@ -35,6 +35,8 @@ from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects
 
 __all__ = ["programs"]
 
+#: Programs to draw.
+COUNT = 60
 KINDS = ("copy", "cast", "permute", "slice", "pad", "concat", "broadcast")
 SUMS = ("sum", "max", "argmax", "mean")
 DTYPES = ("float32", "float16", "int8")
@@ -235,7 +237,7 @@ def forecast(listed: list[Program]) -> str:
 
 def main(
     out: Annotated[Path, typer.Option(help="Write the results here, as JSON.")] = Path(os.devnull),
-    count: Annotated[int, typer.Option(help="Programs to draw.")] = 60,
+    count: Annotated[int, typer.Option(help="Programs to draw.")] = COUNT,
     seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
     part: Annotated[str, typer.Option(help="Which of how many parts to take.")] = "1/1",
     only: Annotated[str, typer.Option(help="Only names with one of these in them: sum-,max-")] = "",

@@ -5,6 +5,8 @@ minutes; ``--dry-run`` only counts and models, and needs none of them. Workers s
 build; this process times, behind a read of other memory that clears the second-level cache. Each
 result is compared with torch's first. A kernel of over 50 ms is launched once or twice and no more.
 
+``--drawn`` takes the programs of :mod:`benchmarks.random_shapes` instead, all but means.
+
 ``python3 -m benchmarks.fit_thread_maps FILE`` fits the model's constants to what was written.
 """
 
@@ -27,7 +29,7 @@ import tvm
 import typer
 from tvm import s_tir
 
-from benchmarks.thread_programs import PROGRAMS, Program, program
+from benchmarks.thread_programs import PROGRAMS, Program
 from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.propose import propose
 from tvm_layout_ext.coalesce.request import Request
@@ -111,6 +113,14 @@ def proposals(one: Program, most: int) -> Iterator[tuple[Pair, Any]]:
             asked = request.as_annotation()
             pair = Pair(one.name, way.path, said, asked, kernels, modelled_seconds(works))
             yield pair, trial.mod
+
+
+def program(name: str) -> Program:
+    """Find a program by its name, drawn ones among them."""
+    # That module takes functions from this one.
+    from benchmarks.random_shapes import COUNT, programs
+
+    return (PROGRAMS | {one.name: one for one in programs(COUNT)})[name]
 
 
 def built(name: str, most: int, parent: str, objects: HostObjects | None) -> list[Pair]:
@@ -234,16 +244,24 @@ def _write(out: Path, pairs: Sequence[Pair], header: dict[str, Any]) -> None:
     out.write_text(f'{{"header": {json.dumps(header)},\n"pairs": [\n{text}\n]}}\n')
 
 
+def _names(drawn: bool) -> list[str]:
+    from benchmarks.random_shapes import COUNT, programs
+
+    return [one.name for one in programs(COUNT) if len(one.blocks) == 1] if drawn else [*PROGRAMS]
+
+
 def main(
     out: Annotated[Path, typer.Option(help="Write every pair here, as JSON.")],
     seconds_limit: Annotated[float, typer.Option(help="End after so many seconds.")] = 420.0,
     most: Annotated[int, typer.Option(help="Mappings of a program.")] = 30,
-    only: Annotated[str, typer.Option(help="Only programs whose name contains this.")] = "",
+    only: Annotated[str, typer.Option(help="Only names with one of these in them: sum-,max-")] = "",
+    drawn: Annotated[bool, typer.Option(help="Take the programs of random_shapes.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Count and model; build and time nothing.")] = False,
 ) -> None:
     """Time every mapping of every program, and write what was counted, modelled and measured."""
     start = time.monotonic()
-    names = [name for name in PROGRAMS if only in name]
+    names = _names(drawn)
+    names = [name for name in names if any(text in name for text in only.split(","))]
     random.Random(0).shuffle(names)
     pairs: list[Pair] = []
     header: dict[str, Any] = {"gpu": None, "dry_run": dry_run}
@@ -280,7 +298,10 @@ def main(
         done = sum(pair.measured is not None for pair in pairs)
         print(f"{done} of {len(pairs)} pairs, {time.monotonic() - start:.0f} s", flush=True)
         torch.cuda.empty_cache()
-    for pair in pairs:
+    for pair in sorted(pairs, key=lambda pair: (pair.program, pair.measured or 0.0)):
+        if pair.measured:
+            times = f"{pair.measured * 1e6:9.1f} us, modelled {pair.modelled * 1e6:9.1f}"
+            print(f"{pair.program:44}{times}  {pair.path}, {pair.map} {pair.request}")
         if pair.error:
             print(f"{pair.program} {pair.map} {pair.request}: {pair.error.splitlines()[0]}")
 

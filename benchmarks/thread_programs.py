@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tvm_layout_ext import te
 
-__all__ = ["PROGRAMS", "Program", "program"]
+__all__ = ["PROGRAMS", "Program"]
 
 #: Types in which sums are added up.
 _SUMS = {"float16": "float32", "int8": "int32", "uint8": "int32"}
@@ -251,8 +251,3 @@ def _listed() -> Iterator[Program]:
 
 
 PROGRAMS: dict[str, Program] = {one.name: one for one in _listed()}
-
-
-def program(name: str) -> Program:
-    """Find a program by its name."""
-    return PROGRAMS[name]

@@ -9,7 +9,7 @@ are multiprocessors take tile after tile. Tiles of any width fit the waves of a 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTE
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
-from tvm_layout_ext.schedule.composed.by_warpgroups import by_warpgroups
+from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
@@ -39,6 +39,9 @@ _SIZES = dict(zip(TILES, _TILES, strict=True))
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
+#: Blocks of few rows that share a multiprocessor at most, and shared memory that each takes beside
+#: its stages: a KB of the system's, and one of barriers.
+_MOST_RESIDENT, _RESERVED = 4, 2048
 #: Bytes along K that a multiprocessor multiplies in a cycle, of any type, bytes that come to it out
 #: of L2 in one, and what a byte costs beside products: tiles of 128x128 did 691 TFLOPS where those
 #: of 128x256 did 750 (float16, 4096^3, H200).
@@ -49,6 +52,9 @@ _TORN = ((LINE_BYTES, 1.0), (SECTOR_BYTES, 1.2), (1, 1.6))
 #: Bytes of partial sums that a cycle stores, beside those that the second kernel moves: eight
 #: slices of 640x640x10240 took 22 us, four 20.
 _WORKSPACE = 1500
+#: Cycles for which the blocks of a cluster wait for each other to add up slices of K, and bytes of
+#: sums that go to another block in one.
+_MET, _EXCHANGED = 1500, 32
 #: How much longer a step takes where one warpgroup alone multiplies 64 rows: 128x4096x4096 took
 #: 17.7 us by 64x128 in two slices, 15.1 by 128x64 (float16, cold, H200).
 _ALONE = 1.4
@@ -76,7 +82,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     what = read_contraction(sch.get(sch.get_sblock(block) if isinstance(block, str) else block))
     one = WarpgroupInstruction(what.operand, what.sums, columns)
     multiples = (rows, columns, one.shape[2])
-    slices = int(config.get("split_k", 1))
+    slices, cluster, together = _placed(int(config["split_k"]), int(config["cluster"]))
     cut = sch.split_k(block, slices, multiple=multiples[2]) if slices > 1 else None
     product = cut.partial if cut else block
     tc = sch.use_tensor_core(product, one.name, multiples=multiples, swap=swap)
@@ -84,7 +90,32 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         for copy in cut.copies:
             sch.compute_inline(copy)
         _split_k.add_up(sch, cut.sum)
-    by_warpgroups(sch, tc, rows, _stages(tile, tc.b_k_major), int(config["group"]))
+    extents = [ceil(int(sch.get(loop).extent) / n) for loop, n in ((tc.m, rows // 64), (tc.n, 1))]
+    resident = _resident(tile, prod(extents) * together)
+    by_warpgroups(
+        sch,
+        tc,
+        (rows, columns),
+        _stages(tile, tc.b_k_major, resident),
+        int(config["group"]),
+        cluster,
+        together,
+        stay=resident == together == 1,
+    )
+
+
+def _placed(slices: int, cluster: int) -> tuple[int, int, int]:
+    """Slices with a second kernel, blocks that share tiles, and slices that are a cluster."""
+    together = slices if cluster == slices else 1
+    return slices // together, cluster // together, together
+
+
+def _resident(tile: tuple[int, int], blocks: int) -> int:
+    """Blocks that a multiprocessor holds at a time.
+
+    Products of few rows read weights as fast as memory gives them: all blocks shall read at once.
+    """
+    return min(_MOST_RESIDENT, ceil(blocks / MULTIPROCESSORS)) if _is_swapped(tile) else 1
 
 
 def _is_swapped(tile: tuple[int, int]) -> bool:
@@ -95,11 +126,12 @@ def _consumers(rows: int) -> int:
     return min(2, rows // WARPGROUP_ROWS)
 
 
-def _stages(tile: tuple[int, int], k_major: bool) -> int:
+def _stages(tile: tuple[int, int], k_major: bool, resident: int = 1) -> int:
     """As many stages as shared memory holds; results of a swapped tile do not go through it."""
     rows, columns = sorted(tile, reverse=True) if _is_swapped(tile) else tile
     left = _SHARED if _is_swapped(tile) else _SHARED - _CHUNKS * _consumers(rows)
-    return min(_MOST_STAGES, left // ((rows + _wide(columns, k_major)) * PANEL_BYTES))
+    each = left // resident - (_RESERVED if resident > 1 else 0)
+    return min(_MOST_STAGES, each // ((rows + _wide(columns, k_major)) * PANEL_BYTES))
 
 
 def _wide(columns: int, k_major: bool) -> int:
@@ -109,7 +141,12 @@ def _wide(columns: int, k_major: bool) -> int:
 
 
 def cycles(
-    shape: tuple[int, ...], tile: str, b_transposed: bool, slices: int = 1, size: int = 2
+    shape: tuple[int, ...],
+    tile: str,
+    b_transposed: bool,
+    slices: int = 1,
+    size: int = 2,
+    cluster: int = 1,
 ) -> float:
     """Modelled cycles of a product by tiles: waves of blocks, each of steps and a store.
 
@@ -126,15 +163,22 @@ def cycles(
     """
     m, n, k = shape
     rows, columns = _SIZES[tile]
-    turns = ceil(ceil(m / rows) * ceil(n / columns) * slices / MULTIPROCESSORS)
     wide = _wide(columns, b_transposed)
-    loaded = rows * _row_bytes(k * size) + wide * _row_bytes((k if b_transposed else n) * size)
+    slices, cluster, together = _placed(slices, cluster)
+    high, broad = (cluster, 1) if columns >= rows else (1, cluster)
+    tiles = ceil(m / (rows * high)) * ceil(n / (columns * broad)) * cluster
+    turns = ceil(tiles * slices * together / MULTIPROCESSORS)
+    loaded = rows / broad * _row_bytes(k * size)
+    loaded += wide / high * _row_bytes((k if b_transposed else n) * size)
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
     step *= (_PADDED if wide > columns else 1) * (_ALONE if rows == WARPGROUP_ROWS else 1)
     step += _OUTSIDE * (-ceil(m / 8) * 8 % rows) / ceil(m / rows)
-    steps = ceil(ceil(k * size / PANEL_BYTES) / slices)
-    computed = turns * (steps * step + rows * columns / _STORED)
+    steps = ceil(ceil(k * size / PANEL_BYTES) / (slices * together))
+    stored = rows * columns / _STORED / together
+    if together > 1:
+        stored += _MET + rows * columns * 4 * (together - 1) / together / _EXCHANGED
+    computed = turns * (steps * step + stored)
     moved = ((m + n) * k * size + m * n * 2) / (H200.memory / H200.clock)
     found = (computed**H200.overlap + moved**H200.overlap) ** (1 / H200.overlap)
     workspace = _split_k.workspace_bytes(shape, slices) / _WORKSPACE

@@ -315,9 +315,9 @@ def _root_blocks(sch: s_tir.Schedule) -> set[str]:
 def unbound(sch: s_tir.Schedule) -> set[str]:
     """Blocks that are in no kernel yet."""
     return {
-        name
-        for name in _root_blocks(sch)
-        if all(sch.get(loop).thread_binding is None for loop in sch.get_loops(sch.get_sblock(name)))
+        str(sch.get(block).name_hint)
+        for block in sch.get_child_blocks(sch.get_sblock("root"))
+        if all(sch.get(loop).thread_binding is None for loop in sch.get_loops(block))
     }
 
 

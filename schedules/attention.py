@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.transform.attention.plan import HELD
+from tvm_layout_ext.transform.attention.plan import why_crowded
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
@@ -93,14 +93,9 @@ def check(
         return Refusal("heads", f"{shape[1]} heads of Q do not share {shape[2]} of K and V.")
     if architecture.name != "sm_90a":
         return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
-    keys, consumers = int(config["keys"]), int(config["consumers"])
-    held = keys * 3 // 4 + shape[5] // 2
-    if keys and consumers and held > HELD[consumers]:
-        return Refusal(
-            "registers",
-            f"{keys} keys are {held} numbers a thread; {consumers} warpgroups have registers for "
-            f"{HELD[consumers]}.",
-        )
+    consumers = int(config["consumers"])
+    if consumers and (crowded := why_crowded(int(config["keys"]), shape[5], consumers)):
+        return Refusal("registers", crowded)
     return None
 
 

@@ -38,7 +38,7 @@ from tvm import s_tir
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import BANK_BYTES, WARP_SIZE, Architecture
 from tvm_layout_ext.gpu.tile_copies import copy_of
-from tvm_layout_ext.schedule.composed.by_warps import by_warps
+from tvm_layout_ext.schedule.composed.gemm import by_warps
 from tvm_layout_ext.schedules import _gemm_hopper
 from tvm_layout_ext.schedules._gemm_hopper import NONE
 from tvm_layout_ext.schedules._gemm_space import check_grid, fit, prune

@@ -78,6 +78,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerWarpMemoryFully,
         transform.RenameOperands,
         transform.PackBytes,
+        transform.JoinComparisons,
     ),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever
     # looks at stores has done so after PlanSync.

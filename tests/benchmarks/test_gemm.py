@@ -17,7 +17,6 @@ _TIMES = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_gemm.json"
 SM90 = architecture("sm_90a")
 #: 2 * 1000^3 operations: a millisecond is 2 TFLOPS.
 SHAPE = (1000, 1000, 1000)
-TILE = "tile_m=128 tile_n=128"
 
 
 def test_every_case_is_legal_and_says_whether_it_prefetches() -> None:

@@ -25,14 +25,6 @@ def selected(length: int, low: int, high: int, dtype: str) -> Any:
     return te.create_prim_func([a, b])
 
 
-def turned(shape: tuple[int, int], rows: int, choose: Any) -> Any:
-    """A transpose that loads some rows of the result only."""
-    a = te.placeholder(shape[::-1], "float32", "A")
-    zero = tirx.const(0, "float32")
-    b = te.compute(shape, lambda i, j: choose(i < rows, a[j, i], zero), "B")
-    return te.create_prim_func([a, b])
-
-
 def named(shape: tuple[int, int], rows: int) -> Any:
     """The same behind a ``let``."""
     n, m = shape

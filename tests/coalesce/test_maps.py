@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tvm import s_tir, te
 
-from tests.programs.moves import padded, sliced
+from tests.programs.patterns import padded, sliced
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
 from tvm import s_tir, te
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import numbers
+from tests.programs.emitted import cuda_text, require_no_spills
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -129,11 +128,7 @@ def test_it_replays_from_its_trace() -> None:
 def test_no_register_is_spilled_and_loads_go_before_the_stores(dtype: str, tmp_path: Path) -> None:
     sch = permuting((256, 256), (1, 0), dtype)
     sch.auto_coalesce("B")
-    source = tvm.compile(sch.mod, target=H200).mod.imports[0].inspect_source()
-    (tmp_path / "k.cu").write_text(source)
-    command = ["nvcc", "-arch=sm_90a", "-cubin", "-Xptxas=-v", "-o", "k.cubin", "k.cu"]
-    told = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True).stderr.decode()
-    assert "0 bytes spill stores, 0 bytes spill loads" in told
+    told = require_no_spills(cuda_text(sch), tmp_path)
     (registers,) = map(int, re.findall(r"Used (\d+) registers", told))
     # Two blocks of 1,024 threads, or four of 512, fill a multiprocessor.
     assert registers <= 32

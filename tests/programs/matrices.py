@@ -6,9 +6,6 @@ from typing import Any
 
 from tests.programs.simulated import by_threads
 
-#: Two warps, so that mixing them up shows.
-THREADS = 64
-
 
 def _all(name: str, count: int) -> str:
     """All registers of an array, as operands."""

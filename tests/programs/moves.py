@@ -1,126 +1,17 @@
-"""Pads, slices and casts whose rows lie askew, and what moving them by vectors takes at least."""
+"""What moving rows that lie askew by aligned vectors takes at least."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
-from tvm import te, tirx
 
-WARP, SECTOR = 32, 32
+from tests.programs.patterns import SECTOR, Pattern
 
-
-@dataclass(frozen=True)
-class Move:
-    """A move of one array.
-
-    ``body`` gives an element of the result of the placeholder and the indices, ``numpy`` the whole,
-    ``flat`` the place in the source of each element of the result, -1 where there is none.
-    """
-
-    name: str
-    dtype: str
-    to: str
-    source: tuple[int, ...]
-    shape: tuple[int, ...]
-    body: Callable[[Any, Sequence[Any]], Any]
-    numpy: Callable[[np.ndarray], np.ndarray]
-    flat: np.ndarray
-
-    def tensors(self, index: str = "int32") -> list[te.Tensor]:
-        """As a te program."""
-        source, shape = ([tirx.IntImm(index, n) for n in s] for s in (self.source, self.shape))
-        held = te.placeholder(source, self.dtype, name="A")
-        return [held, te.compute(shape, lambda *i: self.body(held, i), name="B")]
-
-    def array(self) -> np.ndarray:
-        """Values of which no two neighbours are equal."""
-        return (np.arange(prod(self.source)) % 113 - 56).astype(self.dtype).reshape(self.source)
+WARP = 32
 
 
-def sliced(
-    source: tuple[int, ...],
-    starts: tuple[int, ...],
-    shape: tuple[int, ...],
-    dtype: str,
-    to: str | None = None,
-) -> Move:
-    """Cut out a box, and perhaps cast it."""
-    box = tuple(slice(s, s + n) for s, n in zip(starts, shape, strict=True))
-
-    def body(held: Any, at: Sequence[Any]) -> Any:
-        value = held[tuple(i + s for i, s in zip(at, starts, strict=True))]
-        return value.astype(to) if to else value
-
-    return Move(
-        f"slice-{'x'.join(map(str, shape))}-at-{'x'.join(map(str, starts))}-{dtype}-{to or dtype}",
-        dtype,
-        to or dtype,
-        source,
-        shape,
-        body,
-        lambda a: a[box].astype(to or dtype),
-        np.arange(prod(source)).reshape(source)[box],
-    )
-
-
-def padded(
-    source: tuple[int, ...],
-    before: tuple[int, ...],
-    after: tuple[int, ...],
-    dtype: str,
-    to: str | None = None,
-    value: float = 0,
-) -> Move:
-    """Put a border around, and perhaps cast."""
-    widths = list(zip(before, after, strict=True))
-    shape = tuple(n + b + a for n, (b, a) in zip(source, widths, strict=True))
-
-    def body(held: Any, at: Sequence[Any]) -> Any:
-        inside = [
-            part for i, b, n in zip(at, before, source, strict=True) for part in (i >= b, i < n + b)
-        ]
-        moved = held[tuple(i - b for i, b in zip(at, before, strict=True))]
-        moved = moved.astype(to) if to else moved
-        return tirx.if_then_else(tirx.all(*inside), moved, tirx.const(value, to or dtype))
-
-    return Move(
-        f"pad-{'x'.join(map(str, source))}-by-{'x'.join(map(str, before))}-{dtype}-{to or dtype}",
-        dtype,
-        to or dtype,
-        source,
-        shape,
-        body,
-        lambda a: np.pad(a.astype(to or dtype), widths, constant_values=value),
-        np.pad(np.arange(prod(source)).reshape(source), widths, constant_values=-1),
-    )
-
-
-def selected(shape: tuple[int, ...], columns: tuple[int, int], dtype: str) -> Move:
-    """Keep the columns from one to before another, and have 0 elsewhere."""
-    first, last = columns
-    held = (np.arange(shape[-1]) >= first) & (np.arange(shape[-1]) < last)
-
-    def body(source: Any, at: Sequence[Any]) -> Any:
-        inside = tirx.all(at[-1] >= first, at[-1] + (shape[-1] - last) < shape[-1])
-        return tirx.Select(inside, source[tuple(at)], tirx.const(0, dtype))
-
-    return Move(
-        f"select-{'x'.join(map(str, shape))}-of-{first}-to-{last}-{dtype}",
-        dtype,
-        dtype,
-        shape,
-        shape,
-        body,
-        lambda a: np.where(held, a, 0).astype(dtype),
-        np.where(held, np.arange(prod(shape)).reshape(shape), -1),
-    )
-
-
-def least(move: Move, vector_bytes: int = 16) -> dict[str, tuple[int, int]]:
+def least(move: Pattern, vector_bytes: int = 16) -> dict[str, tuple[int, int]]:
     """Requests and sectors of each side, if lanes take vector after vector of the result.
 
     Every lane gets the aligned vectors of the source in which its elements lie: the first of its
@@ -128,14 +19,14 @@ def least(move: Move, vector_bytes: int = 16) -> dict[str, tuple[int, int]]:
     loaded it, or by a request of its own if that lane is in another warp or row; those of a second
     row by up to two more. Nothing is requested that no lane of the warp needs.
     """
-    size, to = (np.dtype(t).itemsize for t in (move.dtype, move.to))
+    size, to = (np.dtype(t).itemsize for t in (move.dtype, move.stored))
     vector = vector_bytes // max(size, to)
-    flat, columns = move.flat.reshape(-1), move.shape[-1]
+    flat, columns = move.places(0).reshape(-1), move.shape[-1]
     requests = sectors = 0
     for start in range(0, len(flat), vector * WARP):
         lanes = [_Lane(flat, e, vector, columns) for e in range(start, len(flat), vector)[:WARP]]
         for wanted in _rounds(lanes):
-            for one in _parts(wanted, vector, prod(move.source)):
+            for one in _parts(wanted, vector, prod(move.inputs[0])):
                 requests += 1
                 sectors += len({at * size // SECTOR for at in one})
     store = _parts(set(range(-(-len(flat) // vector))), vector, len(flat))

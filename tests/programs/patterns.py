@@ -1,25 +1,27 @@
-"""Access patterns for auto_coalesce, and the sectors in which their elements lie."""
+"""Blocks that move elements, and the sectors in which their elements lie."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
 SECTOR = 32
+#: Where the flat index of an element is told from what fills a border.
+_FAR = 1 << 40
 
 
 @dataclass(frozen=True)
 class Pattern:
     """A block that moves elements.
 
-    ``body(tensors, indices)`` gives an element, ``numpy`` the output of the inputs,
-    ``source(indices)`` for arrays of output indices the flat index in input 0, or -1; ``more`` are
-    such functions of the other inputs. ``to`` is the output's type where it differs, ``index`` says
-    which input holds row numbers, of ``index_type``.
+    ``body(tensors, indices)`` gives an element, ``numpy`` the output of the inputs, which are cast
+    to ``to``, the output's type, first. ``index`` says which input holds row numbers, of
+    ``index_type``.
     """
 
     name: str
@@ -28,46 +30,58 @@ class Pattern:
     shape: tuple[int, ...]
     body: Callable[[Sequence[Any], Sequence[Any]], Any]
     numpy: Callable[..., np.ndarray]
-    source: Callable[[Sequence[np.ndarray]], np.ndarray]
     to: str | None = None
     index: int | None = None
     index_type: str = "int32"
-    more: tuple[Callable[[Sequence[np.ndarray]], np.ndarray], ...] = ()
 
-    def tensors(self) -> list[Any]:
-        """Placeholders, and the output B."""
+    @property
+    def stored(self) -> str:
+        """Type of the output."""
+        return self.to or self.dtype
+
+    def tensors(self, of_index: str = "int32", name: str = "A{}") -> list[te.Tensor]:
+        """Placeholders, and the output B; loops count in ``of_index``."""
+        *sources, shape = (
+            [tirx.IntImm(of_index, n) for n in s] for s in (*self.inputs, self.shape)
+        )
         held = [
-            te.placeholder(shape, self.index_type if i == self.index else self.dtype, f"A{i}")
-            for i, shape in enumerate(self.inputs)
+            te.placeholder(
+                source, self.index_type if i == self.index else self.dtype, name.format(i)
+            )
+            for i, source in enumerate(sources)
         ]
-        return [*held, te.compute(self.shape, lambda *i: self.body(held, i), "B")]
+        return [*held, te.compute(shape, lambda *i: self.body(held, i), "B")]
 
-    def arrays(self, rng: np.random.Generator) -> list[np.ndarray]:
-        """Random inputs."""
+    def arrays(self) -> list[np.ndarray]:
+        """Values of which no two neighbours are equal."""
         return [
-            rng.integers(0, self.inputs[0][0], shape).astype(self.index_type)
+            (np.arange(prod(shape)) * 7 % self.inputs[0][0]).astype(self.index_type).reshape(shape)
             if i == self.index
-            else rng.integers(-100, 100, shape).astype(self.dtype)
+            else ((np.arange(prod(shape)) + 50 * i) % 113 - 56).astype(self.dtype).reshape(shape)
             for i, shape in enumerate(self.inputs)
         ]
+
+    def expected(self, *arrays: np.ndarray) -> np.ndarray:
+        """Output of the inputs."""
+        return self.numpy(*(a.astype(self.to) if self.to else a for a in arrays))
+
+    def places(self, number: int) -> np.ndarray:
+        """Flat index in an input of each element of the output, below 0 where there is none."""
+        numbers = [np.zeros(shape, "int64") for shape in self.inputs]
+        numbers[number] = _FAR + np.arange(prod(self.inputs[number])).reshape(self.inputs[number])
+        return self.numpy(*numbers) - _FAR
 
     def distinct_sectors(self) -> dict[str, int]:
         """Sectors of each buffer in which elements lie that must be touched, by their addresses."""
-        at = list(np.indices(self.shape).reshape(len(self.shape), -1))
-        size, stored = (np.dtype(t).itemsize for t in (self.dtype, self.to or self.dtype))
-        found = {"B": _distinct(np.arange(len(at[0])), stored)}
-        for number, source in enumerate((self.source, *self.more)):
-            found[f"A{number}"] = _distinct(source(at), size)
+        found = {"B": _distinct(np.arange(prod(self.shape)), self.stored)}
+        for number in range(len(self.inputs)):
+            found[f"A{number}"] = _distinct(self.places(number), self.dtype)
         return found
 
 
-def _distinct(places: np.ndarray, size: int) -> int:
+def _distinct(places: np.ndarray, dtype: str) -> int:
     """Sectors that elements at these places lie in; places below 0 are none."""
-    return len(np.unique(places[places >= 0] * size // SECTOR))
-
-
-def _flat(shape: Sequence[int], indices: Sequence[np.ndarray]) -> np.ndarray:
-    return np.ravel_multi_index(tuple(indices), tuple(shape))
+    return len(np.unique(places[places >= 0] * np.dtype(dtype).itemsize // SECTOR))
 
 
 def _sizes(shape: Sequence[int]) -> str:
@@ -82,8 +96,7 @@ def copy(shape: tuple[int, ...], dtype: str, to: str | None = None) -> Pattern:
         (shape,),
         shape,
         lambda t, i: t[0][tuple(i)].astype(to) if to else t[0][tuple(i)],
-        lambda a: a.astype(to or dtype),
-        lambda i: _flat(shape, i),
+        lambda a: a,
         to,
     )
 
@@ -98,74 +111,91 @@ def permuted(shape: tuple[int, ...], order: tuple[int, ...], dtype: str) -> Patt
         tuple(shape[d] for d in order),
         lambda t, i: t[0][tuple(i[w] for w in where)],
         lambda a: a.transpose(order),
-        lambda i: _flat(shape, [i[w] for w in where]),
     )
 
 
 def broadcast(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Pattern:
     """Repeat along some axes, and add to a whole tensor."""
-    small = tuple(n for d, n in enumerate(shape) if d not in axes)
-
-    def pick(i: Sequence[Any]) -> list[Any]:
-        return [x for d, x in enumerate(i) if d not in axes]
-
-    def numpy(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return b + np.expand_dims(a, axes)
-
     return Pattern(
         f"broadcast-{_sizes(shape)}-{''.join(map(str, axes))}-{dtype}",
         dtype,
-        (small, shape),
+        (tuple(n for d, n in enumerate(shape) if d not in axes), shape),
         shape,
-        lambda t, i: t[0][tuple(pick(i))] + t[1][tuple(i)],
-        numpy,
-        lambda i: _flat(small, pick(i)),
-        more=(lambda i: _flat(shape, i),),
+        lambda t, i: t[0][tuple(x for d, x in enumerate(i) if d not in axes)] + t[1][tuple(i)],
+        lambda a, b: b + np.expand_dims(a, axes),
     )
 
 
 def sliced(
-    shape: tuple[int, ...], starts: tuple[int, ...], sizes: tuple[int, ...], dtype: str
+    shape: tuple[int, ...],
+    starts: tuple[int, ...],
+    sizes: tuple[int, ...],
+    dtype: str,
+    to: str | None = None,
 ) -> Pattern:
-    """Cut out a box."""
+    """Cut out a box, and perhaps cast it."""
+
+    def body(t: Sequence[Any], i: Sequence[Any]) -> Any:
+        value = t[0][tuple(x + s for x, s in zip(i, starts, strict=True))]
+        return value.astype(to) if to else value
+
     return Pattern(
-        f"slice-{_sizes(sizes)}-of-{_sizes(shape)}-{dtype}",
+        f"slice-{_sizes(sizes)}-of-{_sizes(shape)}-{dtype}" + (f"-{to}" if to else ""),
         dtype,
         (shape,),
         sizes,
-        lambda t, i: t[0][tuple(x + s for x, s in zip(i, starts, strict=True))],
+        body,
         lambda a: a[tuple(slice(s, s + n) for s, n in zip(starts, sizes, strict=True))],
-        lambda i: _flat(shape, [x + s for x, s in zip(i, starts, strict=True)]),
+        to,
     )
 
 
 def padded(
-    shape: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], dtype: str
+    shape: tuple[int, ...],
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    dtype: str,
+    to: str | None = None,
+    value: float = 0,
 ) -> Pattern:
-    """Put zeros around."""
-    size = tuple(n + b + a for n, b, a in zip(shape, before, after, strict=True))
+    """Put a border around, and perhaps cast."""
+    widths = list(zip(before, after, strict=True))
 
     def body(t: Sequence[Any], i: Sequence[Any]) -> Any:
         inside = [
             part for x, b, n in zip(i, before, shape, strict=True) for part in (x >= b, x < n + b)
         ]
-        moved = tuple(x - b for x, b in zip(i, before, strict=True))
-        return tirx.if_then_else(tirx.all(*inside), t[0][moved], tirx.const(0, dtype))
-
-    def source(i: Sequence[np.ndarray]) -> np.ndarray:
-        moved = [x - b for x, b in zip(i, before, strict=True)]
-        inside = np.all([(m >= 0) & (m < n) for m, n in zip(moved, shape, strict=True)], axis=0)
-        clipped = [np.clip(m, 0, n - 1) for m, n in zip(moved, shape, strict=True)]
-        return np.where(inside, _flat(shape, clipped), -1)
+        moved = t[0][tuple(x - b for x, b in zip(i, before, strict=True))]
+        moved = moved.astype(to) if to else moved
+        return tirx.if_then_else(tirx.all(*inside), moved, tirx.const(value, to or dtype))
 
     return Pattern(
-        f"pad-{_sizes(shape)}-{_sizes(before)}-{dtype}",
+        f"pad-{_sizes(shape)}-{_sizes(before)}-{dtype}" + (f"-{to}" if to else ""),
         dtype,
         (shape,),
-        size,
+        tuple(n + b + a for n, (b, a) in zip(shape, widths, strict=True)),
         body,
-        lambda a: np.pad(a, list(zip(before, after, strict=True))),
-        source,
+        lambda a: np.pad(a, widths, constant_values=value),
+        to,
+    )
+
+
+def selected(shape: tuple[int, ...], columns: tuple[int, int], dtype: str) -> Pattern:
+    """Keep the columns from one to before another, and have 0 elsewhere."""
+    first, last = columns
+    held = (np.arange(shape[-1]) >= first) & (np.arange(shape[-1]) < last)
+
+    def body(t: Sequence[Any], i: Sequence[Any]) -> Any:
+        inside = tirx.all(i[-1] >= first, i[-1] + (shape[-1] - last) < shape[-1])
+        return tirx.Select(inside, t[0][tuple(i)], tirx.const(0, dtype))
+
+    return Pattern(
+        f"select-{_sizes(shape)}-of-{first}-to-{last}-{dtype}",
+        dtype,
+        (shape,),
+        shape,
+        body,
+        lambda a: np.where(held, a, np.zeros_like(a)),
     )
 
 
@@ -178,54 +208,33 @@ def strided(length: int, step: int, dtype: str) -> Pattern:
         (length,),
         lambda t, i: t[0][i[0] * step],
         lambda a: a[::step],
-        lambda i: i[0] * step,
     )
 
 
 def every_other_row(rows: int, columns: int, step: int, dtype: str) -> Pattern:
     """Whole rows, some left out."""
-    shape = (rows * step, columns)
     return Pattern(
         f"rows-{rows}x{columns}-{step}-{dtype}",
         dtype,
-        (shape,),
+        ((rows * step, columns),),
         (rows, columns),
         lambda t, i: t[0][i[0] * step, i[1]],
         lambda a: a[::step],
-        lambda i: _flat(shape, [i[0] * step, i[1]]),
     )
 
 
 def gathered(
-    rows: int, picked: int, columns: int, dtype: str, index_type: str = "int32"
+    rows: int, picked: int, columns: tuple[int, ...], dtype: str, index_type: str = "int32"
 ) -> Pattern:
-    """Rows by number."""
+    """Rows, or elements where there are no columns, by number."""
     return Pattern(
-        f"gather-{picked}x{columns}-{dtype}-{index_type}",
+        f"gather-{_sizes((picked, *columns))}-{dtype}-{index_type}",
         dtype,
-        ((rows, columns), (picked,)),
-        (picked, columns),
-        lambda t, i: t[0][t[1][i[0]], i[1]],
+        ((rows, *columns), (picked,)),
+        (picked, *columns),
+        lambda t, i: t[0][(t[1][i[0]], *i[1:])],
         lambda a, r: a[r],
-        lambda i: np.full_like(i[0], -1),
         index=1,
-        more=(lambda i: i[0],),
-        index_type=index_type,
-    )
-
-
-def gathered_elements(size: int, picked: int, dtype: str, index_type: str) -> Pattern:
-    """Elements by number."""
-    return Pattern(
-        f"gather-{picked}-{dtype}-{index_type}",
-        dtype,
-        ((size,), (picked,)),
-        (picked,),
-        lambda t, i: t[0][t[1][i[0]]],
-        lambda a, r: a[r],
-        lambda i: np.full_like(i[0], -1),
-        index=1,
-        more=(lambda i: i[0],),
         index_type=index_type,
     )
 
@@ -243,8 +252,6 @@ def stacked(top: int, bottom: int, columns: int, dtype: str) -> Pattern:
         (top + bottom, columns),
         body,
         lambda a, b: np.concatenate([a, b], 0),
-        lambda i: np.where(i[0] < top, np.minimum(i[0], top - 1) * columns + i[1], -1),
-        more=(lambda i: np.where(i[0] >= top, np.maximum(i[0] - top, 0) * columns + i[1], -1),),
     )
 
 
@@ -261,8 +268,6 @@ def concatenated(rows: int, left: int, right: int, dtype: str) -> Pattern:
         (rows, left + right),
         body,
         lambda a, b: np.concatenate([a, b], 1),
-        lambda i: np.where(i[1] < left, i[0] * left + np.minimum(i[1], left - 1), -1),
-        more=(lambda i: np.where(i[1] >= left, i[0] * right + np.maximum(i[1] - left, 0), -1),),
     )
 
 
@@ -320,10 +325,10 @@ def all_patterns() -> list[Pattern]:
         *(strided(*one) for one in ((1000, 2, "float32"), (33, 3, "float64"), (4097, 4, "int8"))),
         every_other_row(33, 64, 2, "float16"),
         every_other_row(20, 7, 3, "float32"),
-        gathered(50, 33, 64, "float32"),
-        gathered(20, 100, 7, "float16"),
-        gathered(50, 33, 64, "int8", "int64"),
-        gathered(20, 100, 7, "float32", "int64"),
-        *(gathered_elements(100, 1000, "float32", kind) for kind in ("int32", "int64")),
+        gathered(50, 33, (64,), "float32"),
+        gathered(20, 100, (7,), "float16"),
+        gathered(50, 33, (64,), "int8", "int64"),
+        gathered(20, 100, (7,), "float32", "int64"),
+        *(gathered(100, 1000, (), "float32", kind) for kind in ("int32", "int64")),
         sliced((64, 64), (0, 4), (64, 20), "float16"),
     ]

@@ -37,6 +37,8 @@ def schedule(
     consumers: int = 2,
     group: int = 2,
     persistent: bool = False,
+    cluster: tuple[int, int] = (1, 1),
+    slices: int = 1,
     block: str = "product",
 ) -> s_tir.Schedule:
     """Schedule a product as a user would."""
@@ -50,6 +52,9 @@ def schedule(
     sch.rasterize(m, tc.n, group)
     if persistent:
         sch.persistent(m)
+    for loop, blocks in zip((m, tc.n), cluster, strict=True):
+        sch.cluster(loop, blocks, multicast=True)
+    sch.cluster(tc.k, slices)
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
     sch.pipeline(tc.k, stages, async_copy="tma")

@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, event, given, note, settings
 
 from tests import sampling
@@ -57,12 +56,3 @@ def test_random_schedules_equal_numpy() -> None:
     total = sum(outcomes.values())
     assert total >= sampling.matrix_examples(300)
     assert outcomes["refused"] <= max(1, _MOST_REFUSED * total)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_arrays_are_small_integers(seed: int) -> None:
-    from tests.programs.chains import matmul
-
-    for array in matmul(3, 4, 5).arrays(seed):
-        assert array.dtype == np.float32
-        assert set(array.ravel()) <= set(range(-4, 5))

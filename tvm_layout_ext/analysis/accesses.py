@@ -24,7 +24,7 @@ from ..ir.conditions import choice_parts
 from ..ir.evaluate import bind_lets, known_value
 from ..ir.ops import CHOICE
 from ..ir.pointers import POINTER_OPS, pointer_of, source_of
-from ..ir.queries import is_among
+from ..ir.queries import is_among, is_global
 from ..ir.walk import Context, LoopVar, own_parts, walk
 from .nest import element_bytes
 
@@ -207,7 +207,7 @@ def _copied(store: Any) -> CopySource | None:
         value, fills = choice[1], True
     if not isinstance(value, tvm.ir.TensorLoad) or value.source.dtype != store.buffer.dtype:
         return None
-    if str(value.source.scope()) not in ("", "global"):
+    if not is_global(value.source):
         return None
     return CopySource(value.source, tuple(value.indices), fills)
 

@@ -13,8 +13,9 @@ from tvm import s_tir, sym, tirx
 from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import choice_parts, is_zero
-from ..ir.queries import is_among, is_call_of, is_load_of, loads_in, nodes_in, substitute, uses
+from ..ir.queries import is_among, is_call_of, loads_in, nodes_in, substitute, uses
 from ..ir.walk import top_statements
+from .contraction import term_of
 
 #: What is not above it is taken for "hidden" where a program selects it in place of a score.
 _HIDDEN = -1e4
@@ -139,11 +140,11 @@ def has_attention(func: tirx.PrimFunc) -> bool:
     if len(products) < 2:
         return False
     between = blocks[products[0] : products[-1]]
-    return any(is_call_of(call, ops.EXP, ops.EXP2) for b in between for call in _calls(b))
+    return any(_has_exponential(block.body) for block in between)
 
 
-def _calls(block: Any) -> list[Any]:
-    return nodes_in(block.body, tvm.ir.Call)
+def _has_exponential(part: Any) -> bool:
+    return any(is_call_of(call, ops.EXP, ops.EXP2) for call in nodes_in(part, tvm.ir.Call))
 
 
 def _blocks(func: tirx.PrimFunc) -> Iterator[tuple[int, Any]]:
@@ -159,18 +160,9 @@ def _summed(block: Any) -> list[Any]:
     return [one for one in block.iter_vars if one.iter_type == _REDUCED]
 
 
-def _term(block: Any, kind: Any) -> Any:
-    """What a block adds to its sum, or compares with its maximum; None if it does not."""
-    value, buffer = block.body.value, block.body.buffer
-    if block.init is None or not isinstance(value, kind):
-        return None
-    rest = [one for one in (value.a, value.b) if not is_load_of(one, buffer)]
-    return rest[0] if len(rest) == 1 else None
-
-
 def _factors(block: Any) -> tuple[Any, Any] | None:
     """Both factors of a product, or None."""
-    term = _term(block, tirx.Add)
+    term = term_of(block, tirx.Add)
     if not isinstance(term, tirx.Mul) or not is_zero(block.init.value):
         return None
     return term.a, term.b
@@ -383,8 +375,7 @@ class _AttentionReader:
         raw = _factors(mean)
         assert raw is not None
         both = [self._simplified(self._resolved(substitute(one, values))) for one in raw]
-        hot = [any(is_call_of(c, ops.EXP, ops.EXP2) for c in nodes_in(one, tvm.ir.Call))
-               for one in both]  # fmt: skip
+        hot = [_has_exponential(one) for one in both]
         if sum(hot) != 1:
             raise ScheduleError(
                 f"Block {mean.name_hint} does not multiply weights of a softmax by values."
@@ -415,7 +406,7 @@ class _AttentionReader:
     def _softmax(self, weights: Any, key: Any) -> tuple[Scores, Any]:
         share, total = self._quotient(_plain(weights))
         block = self._made_by(_plain(total), "the sum of weights")
-        term = _term(block, tirx.Add)
+        term = term_of(block, tirx.Add)
         if term is None or len(_summed(block)) != 1:
             raise ScheduleError(f"Block {block.name_hint} is no sum of weights.")
         values = self._values_at(block, _plain(total).indices) | {_summed(block)[0].var: key.var}
@@ -449,7 +440,7 @@ class _AttentionReader:
         if not isinstance(exponent, tirx.Sub):
             raise ScheduleError(f"The exponent of a weight is {exponent}; no maximum is taken off.")
         top = self._made_by(_plain(exponent.b), "a maximum")
-        if _term(top, tirx.Max) is None or uses(exponent.b, key):
+        if term_of(top, tirx.Max) is None or uses(exponent.b, key):
             raise ScheduleError(f"Block {top.name_hint} is no maximum of a row.")
         found, load = self._logit(_plain(exponent.a), tuple(visible))
         return found.times(factor), load

@@ -66,6 +66,15 @@ class Contraction:
         return replace(self, rows=self.columns, columns=self.rows, a=self.b, b=self.a)
 
 
+def term_of(block: Any, kind: Any) -> Any:
+    """What a block adds to its sum, or compares with its maximum; None if it does not."""
+    value, buffer = getattr(block.body, "value", None), getattr(block.body, "buffer", None)
+    if block.init is None or not isinstance(value, kind):
+        return None
+    rest = [one for one in (value.a, value.b) if not is_load_of(one, buffer)]
+    return rest[0] if len(rest) == 1 else None
+
+
 def read_contraction(block: Any) -> Contraction:
     """Take a block apart: a sum of products of two buffers with an m, an n and a k."""
     return _ContractionReader(block).read()
@@ -94,11 +103,6 @@ def iterators_of(block: Any, index: Any) -> list[int]:
         length *= extent
         found.insert(0, at)
     return found
-
-
-def _factor(extent: Any) -> int:
-    """What a symbolic extent is known to be a multiple of."""
-    return int(tvm.sym.Analyzer().modular_set(extent).coeff)
 
 
 def _terms(index: Any, factor: int) -> list[tuple[int, Any]]:
@@ -159,14 +163,10 @@ class _ContractionReader:
         return body
 
     def _factors(self, store: Any) -> tuple[Any, Any]:
-        value = store.value
-        if not isinstance(value, tirx.Add):
-            raise ScheduleError(f"{self.name} is no sum C = C + A * B, but {value}.")
-        sides = [value.a, value.b]
-        rest = [one for one in sides if not is_load_of(one, store.buffer)]
-        if len(rest) != 1 or not isinstance(rest[0], tirx.Mul):
-            raise ScheduleError(f"{self.name} is no sum C = C + A * B, but {value}.")
-        factors = [self._load(one, store.buffer.dtype) for one in (rest[0].a, rest[0].b)]
+        term = term_of(self.block, tirx.Add)
+        if not isinstance(term, tirx.Mul):
+            raise ScheduleError(f"{self.name} is no sum C = C + A * B, but {store.value}.")
+        factors = [self._load(one, store.buffer.dtype) for one in (term.a, term.b)]
         if factors[0].source.same_as(factors[1].source):
             raise ScheduleError(
                 f"{self.name} multiplies {factors[0].source.name} by itself; tensor cores need two "
@@ -213,7 +213,8 @@ class _ContractionReader:
             extent = self.block.iter_vars[position].dom.extent
             if isinstance(extent, tirx.IntImm):
                 continue
-            if len(groups) < sum(map(len, groups)) or _factor(extent) % _TILE:
+            known = int(tvm.sym.Analyzer().modular_set(extent).coeff)
+            if len(groups) < sum(map(len, groups)) or known % _TILE:
                 raise ScheduleError(
                     f"{self.name} has {extent} iterations of {self.variables[position].name}; "
                     "use_tensor_core needs numbers."

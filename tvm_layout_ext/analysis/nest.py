@@ -201,7 +201,7 @@ def read_nest(sch: Any, block: Any) -> Nest:
     assumptions = NO_ASSUMPTIONS if held is None else read_assumptions(held[1])
     facts: dict[str, Any] = {
         "assumptions": assumptions,
-        "most_lanes": _most_lanes(stmt.body),
+        "most_lanes": _most_lanes(stmt),
         "axes": tuple(stmt.iter_vars),
     }
     accesses = tuple(
@@ -222,11 +222,14 @@ def _references(block: Any) -> list[BodyAccess]:
     return found
 
 
-def _most_lanes(body: Any) -> int:
+def _most_lanes(block: Any) -> int:
     """Elements of the longest vector that TVM can write of a body, whatever its buffers are."""
+    body = block.body
     if binds_truth(body):
         return 1
-    if compares_values(without_lets(body)):
+    reduces = any(it.iter_type == IterVar.CommReduce for it in block.iter_vars)
+    # Reductions load vectors and combine them element by element.
+    if compares_values(without_lets(body)) and not reduces:
         return _TRUTH_LANES
     casts = nodes_in(body, tirx.Cast)
     types = [str(t) for cast in casts if loads_in(cast.value) for t in (cast.ty, cast.value.ty)]

@@ -18,6 +18,10 @@ _THREADS = 128
 _THREAD_BYTES = 32
 #: Most accesses of a thread that are on their way together, however narrow.
 _STEPS = 4
+#: Results for an element that is loaded, from which on they count as written only. Blocks of 128
+#: vectors would then be handed out more slowly than memory takes them: 438 MB of one float went in
+#: 132 us, 0.62 ns a block, and take 98.6 us by 256 threads of 4 vectors (108 by 128).
+_REPEATED = 4
 #: Blocks below which more of them matter more than steps a thread.
 _MANY_BLOCKS = 512
 
@@ -29,10 +33,10 @@ def groups_of(mapping: Mapping) -> int:
     return outer * -(-run // mapping.vector)
 
 
-def threads_for(mapping: Mapping, asked: int | None) -> int:
-    """Threads of a block: 128 where none are asked for, less where there is not enough to do."""
+def threads_for(nest: Nest, mapping: Mapping, asked: int | None) -> int:
+    """Threads of a block, if none are asked for; less than usual where there is less to do."""
     enough = WARP_SIZE * max(1, -(-groups_of(mapping) // WARP_SIZE))
-    return asked or min(_THREADS, enough)
+    return asked or min(_THREADS * (2 if _is_repeated(nest) else 1), enough)
 
 
 def lanes_of(threads: int) -> int:
@@ -52,6 +56,23 @@ def _steps(nest: Nest, mapping: Mapping) -> int:
     """Accesses that a thread does one after the other, by the widest of them."""
     accesses = nest.of_scope("global")
     widest = mapping.vector * max((access.bytes for access in accesses), default=1)
+    if _is_repeated(nest):
+        return _STEPS
     if widest >= MAX_ACCESS_BYTES and all(access.is_affine() for access in accesses):
         return 1
     return max(1, min(_STEPS, _THREAD_BYTES // widest))
+
+
+def _is_repeated(nest: Nest) -> bool:
+    """Whether all that is loaded is stored several times, so that loads take no time."""
+    done = prod(placeholder_extent(loop.extent) for loop in nest.loops)
+    loads = [access for access in nest.of_scope("global") if access.kind == "load"]
+    moved = [
+        prod(
+            placeholder_extent(loop.extent)
+            for loop, step in zip(nest.loops, access.steps, strict=True)
+            if step is None or placeholder_extent(step) != 0
+        )
+        for access in loads
+    ]
+    return all(_REPEATED * one <= done for one in moved)

@@ -47,6 +47,11 @@ MIN_BLOCKS = "layout_ext.min_blocks_per_sm"
 #: Annotation of a loop bound to a grid axis: neighbouring blocks of a cluster along it. The axis is
 #: added, for TVM leaves the annotations of inner bound loops to loops of one iteration.
 CLUSTER = "layout_ext.cluster."
+#: Annotation of a grid loop: so many neighbouring tiles along it are of a cluster, whose blocks
+#: send each other the operand that they share.
+MULTICAST = "layout_ext.multicast"
+#: Annotation of a loop of steps along K: so many blocks, a cluster, take a part each and add up.
+ADD_UP = "layout_ext.add_up"
 #: Annotation of a block that is one tile of a warpgroup: the name of its ``wgmma``.
 WARPGROUP = "layout_ext.warpgroup"
 #: Block annotation of a product by ``mma.sync`` on a GPU that has ``wgmma``: why it is not that.

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from .ops import CHOICE, LIKELY
-from .queries import depends_on, is_call_of, loads_in, nodes_in, substitute, uses
+from .queries import depends_on, is_call_of, is_global, loads_in, nodes_in, substitute, uses
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: TVM rounds signed quotients down by a comparison.
@@ -97,7 +97,7 @@ def selects_as_choices(node: Any) -> Any:
 
     def choice(select: Any) -> Any:
         loads = [*loads_in(select.true_value), *loads_in(select.false_value)]
-        if not any(load.source.scope() in ("", "global") for load in loads):
+        if not any(is_global(load.source) for load in loads):
             return select
         if loads_in(select.condition) or any(uses(select.condition, var) for var in bound):
             return select

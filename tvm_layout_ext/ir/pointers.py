@@ -39,11 +39,8 @@ class PointerOp:
 
 def _matrix_count(args: Sequence[Any]) -> int:
     """Registers before the address of ``tirx.ptx.ldmatrix``: 1, 2 or 4, as ``.num`` says."""
-    return next(int(text[1]) for text in map(_text, args) if text in ("x1", "x2", "x4"))
-
-
-def _text(argument: Any) -> str:
-    return str(argument.value) if isinstance(argument, tvm.ir.StringImm) else ""
+    texts = (str(one.value) for one in args if isinstance(one, tvm.ir.StringImm))
+    return next(int(text[1]) for text in texts if text in ("x1", "x2", "x4"))
 
 
 POINTER_OPS: dict[str, PointerOp] = {

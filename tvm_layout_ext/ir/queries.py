@@ -76,6 +76,11 @@ def is_load_of(expr: Any, buffer: Any) -> bool:
     return isinstance(expr, tvm.ir.TensorLoad) and bool(expr.source.same_as(buffer))
 
 
+def is_global(buffer: Any) -> bool:
+    """Whether a buffer is in global memory."""
+    return buffer.scope() in ("", "global")
+
+
 def is_number(expr: Any, value: int) -> bool:
     """Whether an expression is a literal of this value."""
     return isinstance(expr, tirx.IntImm) and int(expr) == value

@@ -15,7 +15,7 @@ from ..tune.space.off_tensor_cores import is_product
 
 
 def refuse_matrices(func: tirx.PrimFunc) -> None:
-    """Raise ScheduleError for a product of several rows and columns, also of windows.
+    """Raise ScheduleError for a product of several rows, columns and terms, also of windows.
 
     As a sum it would read each element of an operand once for each row, or column, of the other.
     """
@@ -23,11 +23,16 @@ def refuse_matrices(func: tirx.PrimFunc) -> None:
         if not is_product(block):
             continue
         m, n = _sides(block)
-        if min(m, n) > 1:
+        if min(m, n) > 1 and _terms(block) > 1:
             raise ScheduleError(
                 f"Block {block.name_hint} multiplies {m} rows by {n} columns; as a sum it would "
                 "read its operands again and again."
             )
+
+
+def _terms(block: Any) -> int:
+    summed = (one for one in block.iter_vars if one.iter_type == tirx.IterVar.CommReduce)
+    return prod(placeholder_extent(one.dom.extent) for one in summed)
 
 
 def _sides(block: Any) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,39 @@ from .shared_tiles import fetch, staged, store
 _ROWS, _ACROSS = 32, 2
 #: What the columns of a tile are multiples of: two warps of 16.
 _COLUMNS = 32
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """What ``sch.gemm`` made, to go on with.
+
+    Attributes
+    ----------
+    m, n : LoopRV
+        Tiles of a result, bound to ``blockIdx.y`` and ``blockIdx.x``.
+    warp_m, warp_n : LoopRV
+        Warps of a tile, bound to ``threadIdx.y`` and ``threadIdx.z``; with ``wgmma`` ``warp_m`` has
+        the warpgroups, and ``warp_n`` is None.
+    k : LoopRV
+        Steps along K, which are pipelined.
+    tensor_core : TensorCore
+        The blocks.
+    k_inner, m_inner, n_inner : LoopRV or None
+        Instructions of a warp in a step, unrolled; with ``wgmma`` only ``m_inner``.
+    copies : tuple of CopyLoops
+        Of the operands A and B to shared memory; none with ``wgmma``.
+    """
+
+    m: Any
+    n: Any
+    warp_m: Any
+    warp_n: Any
+    k: Any
+    tensor_core: Any
+    k_inner: Any = None
+    m_inner: Any = None
+    n_inner: Any = None
+    copies: tuple[Any, ...] = ()
 
 
 def check_tile(tile: Any) -> tuple[int, int, int]:
@@ -57,32 +90,52 @@ def why_no_warpgroups(what: Contraction, tile: Any, gpu: Architecture) -> str | 
     return None
 
 
+def split_warpgroups(sch: Any, tc: Any, rows: int) -> tuple[Any, Any, Any]:
+    """Split rows of ``wgmma`` into tiles of so many, warpgroups, and their pieces of 64."""
+    count = min(2, rows // WARPGROUP_ROWS)
+    m, group, piece = sch.split(tc.m, [None, count, rows // WARPGROUP_ROWS // count])
+    sch.reorder(*tc.batch, m, tc.n, group, tc.k, piece)
+    return m, group, piece
+
+
 def by_warpgroups(sch: Any, tc: Any, tile: Sequence[int]) -> Any:
     """Split the loops of ``wgmma`` into tiles of a block, warpgroups and their 64 rows."""
-    count = min(2, tile[0] // WARPGROUP_ROWS)
-    m, group, piece = sch.split(tc.m, [None, count, tile[0] // WARPGROUP_ROWS // count])
-    sch.reorder(*tc.batch, m, tc.n, group, tc.k, piece)
+    m, group, _ = split_warpgroups(sch, tc, tile[0])
     return replace(tc, m=m, warpgroup=group)
 
 
-def by_warps(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> Any:
-    """Split the loops of ``mma.sync`` so too: rows and columns of warps, and their tiles."""
-    m, group, mi = sch.split(tc.m, [None, tile[0] // _ROWS, _ROWS // shape[0]])
-    n, across, ni = sch.split(tc.n, [None, _ACROSS, tile[1] // _ACROSS // shape[1]])
+def split_warps(
+    sch: Any,
+    tc: Any,
+    tile: Sequence[int],
+    warps: Sequence[int],
+    shape: Sequence[int],
+    prefetch: bool = True,
+) -> Gemm:
+    """Split the loops of ``mma.sync`` into tiles, their warps and instructions of a shape."""
+    m, wm, mi = sch.split(tc.m, [None, warps[0], tile[0] // warps[0] // shape[0]])
+    n, wn, ni = sch.split(tc.n, [None, warps[1], tile[1] // warps[1] // shape[1]])
     k, ki = sch.split(tc.k, [None, tile[2] // shape[2]])
-    sch.reorder(*tc.batch, m, n, group, across, k, ki, mi, ni)
+    sch.reorder(*tc.batch, m, n, wm, wn, k, ki, mi, ni)
     # Bound first: a tile in shared memory is then that of all warps.
-    sch.bind(group, "threadIdx.y")
-    sch.bind(across, "threadIdx.z")
+    sch.bind(wm, "threadIdx.y")
+    sch.bind(wn, "threadIdx.z")
     for loop in (ki, mi, ni):
         sch.unroll(loop)
     for fragment in (tc.a_fragment, tc.b_fragment):
         sch.compute_at(fragment, ki, preserve_unit_loops=True)
         for loop in sch.get_loops(fragment)[-2:]:
             sch.unroll(loop)
-        sch.prefetch(fragment)
-    out = staged(sch, tc.result, across)
-    return replace(tc, m=m, n=n, k=k, warpgroup=group, result=out)
+        if prefetch:
+            sch.prefetch(fragment)
+    return Gemm(m, n, wm, wn, k, tc, ki, mi, ni)
+
+
+def by_warps(sch: Any, tc: Any, tile: Sequence[int], shape: Sequence[int]) -> Any:
+    """Split the loops of ``mma.sync`` so too: warps of 32 rows, two side by side."""
+    one = split_warps(sch, tc, tile, (tile[0] // _ROWS, _ACROSS), shape)
+    out = staged(sch, tc.result, one.warp_n)
+    return replace(tc, m=one.m, n=one.n, k=one.k, warpgroup=one.warp_m, result=out)
 
 
 def is_by_warps(nest: Any) -> bool:

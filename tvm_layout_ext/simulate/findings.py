@@ -147,7 +147,7 @@ class Findings:
         key = ("async", access.site, other)
         found = None if key in self._hazards else copy_into(batch, memory, cell)
         when = _in_iteration(self._iteration(other, *found)) if found else ""
-        index = _element(access, batch, memory, cell, lane)
+        index = _element(access, memory, cell)
         thread = batch.thread_name(lane)
         verb = "reads" if access.kind in ("load", "ldmatrix") else "writes"
         message = (
@@ -173,7 +173,7 @@ class Findings:
         cell, lane = int(cells[where]), int(lanes[where[-1]])
         reader = int(source.lanes[np.argwhere(source.cells == cell)[0][-1]])
         other = source.access.site
-        index = _element(access, batch, memory, cell, lane)
+        index = _element(access, memory, cell)
         threads = batch.thread_name(lane), batch.thread_name(reader)
         issue = f"{other}{_in_iteration(self._iteration(other, slots, reader))}"
         message = (
@@ -197,7 +197,7 @@ class Findings:
         # A tag may stand for several threads by one of them: name a case of two, if there is one.
         at = int(np.argmax(conflict.other_lane() != conflict.lanes))
         lane = int(conflict.lanes[at])
-        index = _element(access, batch, memory, int(conflict.cells[at]), lane)
+        index = _element(access, memory, int(conflict.cells[at]))
         mine = batch.thread_name(lane)
         theirs = _other_thread(batch, conflict, at)
         sites = (access.site, self.sites[other])
@@ -254,13 +254,13 @@ def _other_thread(batch: Any, conflict: UnorderedAccesses, at: int) -> str:
     return str(batch.thread_name(other))
 
 
-def _element(access: AccessInstruction, batch: Any, memory: Memory, cell: int, lane: int) -> int:
+def _element(access: AccessInstruction, memory: Memory, cell: int) -> int:
     """Element index in the user's view of a shadow cell."""
     element = cell * memory.granule // access.place.dtype.itemsize
     if memory.scope == "global":
         return element
     storage = access.place.storage
-    return element - int(batch.block_of[lane]) * (storage.span // access.place.dtype.itemsize)
+    return element % (storage.span // access.place.dtype.itemsize)
 
 
 def _in_iteration(iteration: tuple[tuple[str, int], ...]) -> str:

@@ -38,35 +38,54 @@ def site_of(tags: Any) -> Any:
 
 
 class Clocks:
-    """Happens-before of the warps of a batch."""
+    """Happens-before of the warps of a batch.
 
-    def __init__(self, start: int, blocks: int, warps: int) -> None:
+    Warps know of each other in a block, and in a cluster of blocks: ``warps`` of them.
+    """
+
+    def __init__(self, start: int, blocks: int, warps: int, cluster: int = 1) -> None:
         self.start = start
         self.now = start
-        self.warps = warps
-        self.seen = np.full((blocks * warps, warps), start, np.int64)
+        self.own, self.warps = warps, warps * cluster
+        self.seen = np.full((blocks * warps, self.warps), start, np.int64)
         self.floor = np.full(blocks * warps, start, np.int64)
         self.low = start
 
     def join_blocks(self, blocks: Any) -> None:
         """Order everything before now in the given blocks (bool a block) before what follows."""
         self.now += 1
-        if blocks.all():
+        if blocks.all() and self.own == self.warps:
             self.seen.fill(self.now)
             self.floor.fill(self.now)
         else:
-            rows = np.repeat(blocks, self.warps)
-            self.seen[rows] = self.now
-            self.floor[rows] = self.now
-        self.low = int(self.floor.min())
+            for first in np.flatnonzero(blocks) * self.own:
+                rows = slice(first, first + self.own)
+                self.seen[rows] = self.seen[rows].max(axis=0)
+                begin = first % self.warps
+                self.seen[rows, begin : begin + self.own] = self.now
+                self.floor[rows] = self.now
+        self._lower()
 
     def join_warps(self, warps: Any) -> None:
         """Order everything before now in each given warp (bool a warp) before what it does next."""
         self.now += 1
         rows = np.flatnonzero(warps)
         self.seen[rows, rows % self.warps] = self.now
-        self.floor[rows] = self.seen[rows].min(axis=1)
-        self.low = int(self.floor.min())
+        self._refloor(rows)
+
+    def learn(self, warp: int, known: Any) -> None:
+        """Let a warp know so much of the others."""
+        np.maximum(self.seen[warp], known, out=self.seen[warp])
+        self._refloor(np.array([warp]))
+
+    def _refloor(self, rows: Any) -> None:
+        """Note the least that warps know of those of their own blocks."""
+        columns = (rows // self.own * self.own % self.warps)[:, None] + np.arange(self.own)
+        self.floor[rows] = self.seen[rows[:, None], columns].min(axis=1)
+        self._lower()
+
+    def _lower(self) -> None:
+        self.low = int((self.floor if self.own == self.warps else self.seen).min())
 
 
 @dataclass(frozen=True)

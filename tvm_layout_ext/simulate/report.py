@@ -45,12 +45,24 @@ class AccessCounts:
     bytes: int  #: Of all threads; an address that several ask for counts each time
     site: Site
     kernel: str = ""  #: Name of its device function
+    #: How many of the requests, sectors and wavefronts nvcc may do without.
+    open_requests: int = 0
+    open_sectors: int = 0
+    open_wavefronts: int = 0
 
     @classmethod
     def of(
-        cls, site: Site, scope: str, kind: str, width: int, count: Count, kernel: str = ""
+        cls,
+        site: Site,
+        scope: str,
+        kind: str,
+        width: int,
+        count: Count,
+        kernel: str = "",
+        certain: Count | None = None,
     ) -> AccessCounts:
-        """Make the record of a site from its counts."""
+        """Make the record of a site from its counts, and from those that are certain."""
+        sure = certain or count
         conflicts = count.wavefronts - count.least_wavefronts
         return cls(
             site.buffer,
@@ -65,11 +77,17 @@ class AccessCounts:
             count.bytes,
             site,
             kernel,
+            max(count.requests - sure.requests, 0),
+            max(count.sectors - sure.sectors, 0),
+            max(count.wavefronts - sure.wavefronts, 0),
         )
 
     def __add__(self, other: AccessCounts) -> AccessCounts:
         """Both together, of the same buffer and kind; the place is the earlier one."""
-        names = ("requests", "sectors", "ideal_sectors", "wavefronts", "bank_conflicts", "bytes")
+        names = (
+            "requests", "sectors", "ideal_sectors", "wavefronts", "bank_conflicts", "bytes",
+            "open_requests", "open_sectors", "open_wavefronts",
+        )  # fmt: skip
         totals = {name: getattr(self, name) + getattr(other, name) for name in names}
         return replace(self, **totals, site=min(self.site, other.site, key=lambda site: site.line))
 

@@ -127,7 +127,7 @@ class _Simulation:
         if problem := hardware.launch_problem(geometry.extents):
             raise SimulationError(f"Kernel {name} {problem}.")
         kernel.scalars[:] = scalars
-        chosen = self._choose(geometry.blocks)
+        chosen = self._choose(geometry.blocks, geometry.cluster)
         done, total = self._report.blocks
         self._report.blocks = done + len(chosen), total + geometry.blocks
         if not geometry.blocks or not geometry.threads:
@@ -144,14 +144,15 @@ class _Simulation:
                 fresh = memory.shadow.writes != 0
                 self._written[id(memory)] = self._written.get(id(memory), False) | fresh
 
-    def _choose(self, blocks: int) -> Any:
+    def _choose(self, blocks: int, cluster: int) -> Any:
+        """Blocks that are run: all, or the first, the last and some between; whole clusters."""
         if self._sample is None or self._sample >= blocks:
             return np.arange(blocks)
-        ends = [0, blocks - 1][: self._sample]
-        inner = self._random.choice(
-            np.arange(1, blocks - 1), self._sample - len(ends), replace=False
-        )
-        return np.sort(np.r_[ends, inner].astype(np.int64))
+        count, last = -(-self._sample // cluster), blocks // cluster - 1
+        ends = [0, last][:count]
+        inner = self._random.choice(np.arange(1, last), count - len(ends), replace=False)
+        chosen = np.sort(np.r_[ends, inner].astype(np.int64))
+        return (chosen[:, None] * cluster + np.arange(cluster)).ravel()
 
     def _result(self, argument: ArrayArgument) -> Any:
         memory = argument.memory
@@ -187,7 +188,9 @@ class _Simulation:
         report.unlisted = self._findings.dropped
         report.shared_bytes = max(k.shared_bytes for k in self._kernels.values())
         report.accesses = [
-            AccessCounts.of(a.site, a.place.storage.scope, a.kind, a.width, a.count, name)
+            AccessCounts.of(
+                a.site, a.place.storage.scope, a.kind, a.width, a.count, name, a.sure_count()
+            )
             for name, kernel in self._kernels.items()
             for a in kernel.accesses
         ]

@@ -29,6 +29,7 @@ from .tvm_fixes.check_tile_bounds import CheckTileBounds
 from .tvm_fixes.check_vectors import CheckVectors
 from .tvm_fixes.expose_pointers import ExposePointers
 from .tvm_fixes.guard_reductions import GuardReductions
+from .tvm_fixes.join_comparisons import JoinComparisons
 from .tvm_fixes.lower_shared_results import LowerSharedResults
 from .tvm_fixes.lower_warp_memory import LowerWarpMemoryFully
 from .tvm_fixes.pack_bytes import PackBytes
@@ -58,6 +59,7 @@ __all__ = [
     "HideReversedIndices",
     "HoistGridAnnotations",
     "InjectMultiStageBuffer",
+    "JoinComparisons",
     "KeepEvictionPolicy",
     "LaunchClusters",
     "LowerAsyncCopy",

@@ -55,22 +55,17 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, 
     return outcome, way, way.isolated or subject.isolated
 
 
-def _find_asking(func: Any) -> list[str]:
-    return [one.name_hint for one in blocks_in(func.body) if COALESCE in one.annotations]
-
-
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.AutoCoalesce")
 def _auto_coalesce(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-    asking = {
-        gv: names
+    asking = [
+        (gv.name_hint, one.name_hint)
         for gv, func in mod.functions.items()
-        if isinstance(func, tirx.PrimFunc) and (names := _find_asking(func))
-    }
-    if not asking:
-        return mod
-    for gv, names in asking.items():
-        for name in names:
-            mod = _map(mod, gv.name_hint, name)
+        if isinstance(func, tirx.PrimFunc)
+        for one in blocks_in(func.body)
+        if COALESCE in one.annotations
+    ]
+    for function, block in asking:
+        mod = _map(mod, function, block)
     return mod
 
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, te
 
-from tests.programs.moves import Move, least, padded, selected, sliced
+from tests.programs.moves import least
+from tests.programs.patterns import Pattern, padded, selected, sliced
 from tests.sampling import matrix_examples, pairwise
 from tvm_layout_ext.coalesce.propose.shifted import shifted as shifted_map
 from tvm_layout_ext.coalesce.request import Request
@@ -24,12 +25,12 @@ DTYPES = ("int8", "float16", "float32", "float64")
 TEXT = "shifted into place"
 
 
-def scheduled(move: Move, **options: Any) -> tuple[s_tir.Schedule, Any]:
+def scheduled(move: Pattern, **options: Any) -> tuple[s_tir.Schedule, Any]:
     sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
     return sch, sch.auto_coalesce("B", **options)
 
 
-def by_element(move: Move) -> s_tir.Schedule:
+def by_element(move: Pattern) -> s_tir.Schedule:
     sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
     loops = sch.get_loops("B")
     block, thread = sch.split(sch.fuse(*loops) if len(loops) > 1 else loops[0], [None, 128])
@@ -38,10 +39,10 @@ def by_element(move: Move) -> s_tir.Schedule:
     return sch
 
 
-def checked(move: Move, sch: Any) -> Report:
-    array = move.array()
-    report = simulate(sch, array, None)
-    np.testing.assert_array_equal(report.outputs["B"], move.numpy(array))
+def checked(move: Pattern, sch: Any) -> Report:
+    arrays = move.arrays()
+    report = simulate(sch, *arrays, None)
+    np.testing.assert_array_equal(report.outputs["B"], move.expected(*arrays))
     assert report.hazards == []
     assert report.bank_conflicts == 0
     return report
@@ -55,7 +56,7 @@ def counts(report: Report) -> dict[str, tuple[int, int]]:
     return found
 
 
-def by_windows(move: Move, *index: str, **options: Any) -> s_tir.Schedule:
+def by_windows(move: Pattern, *index: str, **options: Any) -> s_tir.Schedule:
     """Shift the vectors of a move, whether or not that is the fastest way to take it."""
     sch = s_tir.Schedule(te.create_prim_func(move.tensors(*index)))
     block = sch.get_sblock("B")
@@ -64,7 +65,7 @@ def by_windows(move: Move, *index: str, **options: Any) -> s_tir.Schedule:
     return sch
 
 
-def shifted(move: Move, **options: Any) -> Report:
+def shifted(move: Pattern, **options: Any) -> Report:
     """Check a move that goes by shifted vectors; return what it took.
 
     Where the last vector is not whole, its rest may ask for a sector that was asked for before.
@@ -131,7 +132,7 @@ def test_slices_are_numpys_with_the_fewest_sectors(
     ],
     ids=lambda move: move.name,
 )
-def test_casts_ranks_and_values(move: Move) -> None:
+def test_casts_ranks_and_values(move: Pattern) -> None:
     shifted(move)
 
 
@@ -191,7 +192,7 @@ def test_any_move_is_right(data: Any) -> None:
     ],
     ids=lambda move: move.name,
 )
-def test_rows_of_whole_vectors_in_three_dims_are_found_to_follow_each_other(move: Move) -> None:
+def test_rows_of_whole_vectors_in_three_dims_are_found_to_follow_each_other(move: Pattern) -> None:
     """TVM takes the vector out of the digit that divides by the rows, not out of the slabs'."""
     checked(move, by_windows(move))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tvm import s_tir, te, tirx
 
-from tests.programs.moves import Move, padded, sliced
+from tests.programs.patterns import Pattern, padded, sliced
 from tvm_layout_ext.coalesce.shifted.move import pieces, read_move, vector_of, why_not
 from tvm_layout_ext.errors import ScheduleError
 
@@ -106,11 +106,11 @@ def test_symbolic_shapes_and_strides_are_told() -> None:
         (sliced((44, 100), (1, 1), (40, 15), "float16"), 8, "rows of 15 are too short"),
         (sliced((44, 100), (1, 1), (40, 90), "float16"), 1, "not the 4 bytes of a shuffle"),
         (sliced((44, 100), (1, 1), (40, 90), "int8"), 2, "2 elements of 1 bytes"),
-        (sliced((44, 100), (1, 1), (40, 90), "bool"), 16, "A has elements of bool"),
-        (sliced((44, 300), (1, 1), (40, 290), "float16"), 64, "A is not aligned to 128 bytes"),
+        (sliced((44, 100), (1, 1), (40, 90), "bool"), 16, "A0 has elements of bool"),
+        (sliced((44, 300), (1, 1), (40, 290), "float16"), 64, "A0 is not aligned to 128 bytes"),
     ],
 )
-def test_what_vectors_cannot_do(move: Move, vector: int, why: str) -> None:
+def test_what_vectors_cannot_do(move: Pattern, vector: int, why: str) -> None:
     found = read_move(block_of(move.tensors()))
     assert found is not None
     reason = why_not(found, vector)

@@ -105,9 +105,11 @@ def test_matmul_reads() -> None:
     A, B = kernels.random((64, 64)), kernels.random((64, 64), seed=1)
     report = simulate(kernels.matmul(), A, B)
     np.testing.assert_allclose(report.outputs["C"], A @ B, rtol=1e-4, atol=1e-4)
-    # 8 warps, 64 steps of k, 4 x 4 products a thread.
+    # 8 warps, 64 steps of k, 4 x 4 products a thread; an element of A stays the same in four.
     a, b = find(report, "A_shared", "load"), find(report, "B_shared", "load")
-    assert a.requests == b.requests == 8 * 64 * 16
+    assert (a.requests, b.requests) == (8 * 64 * 4, 8 * 64 * 16)
+    # Unrolled, each element is loaded once, and four at a time.
+    assert a.requests - a.open_requests == b.requests - b.open_requests == 8 * 64
     # A: two rows of threads read two words 64 words apart, in one bank. B: 16 threads read every
     # fourth word, so 8 banks serve 16 words.
     assert (a.wavefronts, b.wavefronts) == (2 * a.requests, 2 * b.requests)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from tests.programs import warpgroups as w
 from tvm_layout_ext import SimulationError
 from tvm_layout_ext.gpu.warpgroups import WARPGROUP_THREADS
 from tvm_layout_ext.ir import ops
+from tvm_layout_ext.ir.queries import nodes_in
 from tvm_layout_ext.layout import NVMMADistributedLayout, NVMMASharedLayout
 from tvm_layout_ext.simulate.warpgroups.product import DescribedTile, spread
 from tvm_layout_ext.simulate.warpgroups.tensor_map import swizzled
@@ -138,6 +139,95 @@ def test_a_missing_order_is_a_hazard(case: str) -> None:
     name, change, which, text = HAZARDS[case]
     report, _ = run(mutated(name, change, which))
     assert any(text in hazard.message for hazard in report.hazards), report.hazards
+
+
+#: Of two blocks each copies half of B for both, and gives stages back to both.
+CLUSTER_SHAPE = (256, 128, 320)
+
+
+Changes = Sequence[tuple[str, Callable[[Any], Any], int | None]]
+
+
+def in_a_cluster(changes: Changes, given: Any = None) -> Any:
+    given = given or w.program(w.schedule(w.product(CLUSTER_SHAPE), cluster=(2, 1)))
+    for name, change, which in changes:
+        given = w.changed(given, name, change, which)
+    a, b, _ = w.operands(CLUSTER_SHAPE)
+    return tlx.simulate(given, a, b, progress=False)
+
+
+def _with(position: int, value: int, dtype: str) -> Callable[[Any], Any]:
+    return lambda call: w.with_argument(call, position, tirx.const(value, dtype))
+
+
+_BARRIER_OF_CLUSTER = (ops.PTX_BARRIER_CLUSTER_ARRIVE, ops.PTX_BARRIER_CLUSTER_WAIT)
+CLUSTERS: dict[str, tuple[Changes, str]] = {
+    "only the consumers of a block are counted": (
+        [(ops.PTX_MBARRIER_INIT, _with(1, 2, "uint32"), 1)],
+        r"Deadlock: 2 warps, .* wait at line \d+ for parity 0 of empty\[0\], phase 2",
+    ),
+    "all stages are given back to the first block": (
+        [(ops.PTX_MAPA, _with(2, 0, "uint32"), None)],
+        r"Deadlock: 2 warps, .* empty\[0\], phase 2 of which lacks 4 of 4 arrivals",
+    ),
+    "a stage is given back to no block of the cluster": (
+        [(ops.PTX_MAPA, _with(2, 2, "uint32"), None)],
+        "reaches for block 2 of a cluster of 2",
+    ),
+    "halves are copied to the first block alone": (
+        [(ops.PTX_CP_ASYNC_BULK_TENSOR_G2S_CLUSTER, _with(5, 1, "uint16"), 1)],
+        r"full\[0\], phase 0 of which lacks 16,384 bytes",
+    ),
+    "the start does not wait for the other block": (
+        [(name, _left_out, 0) for name in _BARRIER_OF_CLUSTER],
+        "of another block at line .* nothing orders that after its init",
+    ),
+    "threads wait for a cluster at which they have not arrived": (
+        [(ops.PTX_BARRIER_CLUSTER_ARRIVE, _left_out, 1)],
+        r"barrier.cluster.wait at line \d+ without barrier.cluster.arrive before it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CLUSTERS)
+def test_blocks_of_a_cluster_that_miscount_are_told(case: str) -> None:
+    changes, text = CLUSTERS[case]
+    with pytest.raises(SimulationError, match=text):
+        in_a_cluster(changes)
+
+
+def test_a_block_that_may_have_ended_is_told() -> None:
+    report = in_a_cluster([(name, _left_out, 1) for name in _BARRIER_OF_CLUSTER])
+    assert "changes shared memory of a block that may have ended" in report.hazards[0].message
+
+
+def test_a_stage_that_the_other_block_still_reads_is_told() -> None:
+    given = w.program(w.schedule(w.product(CLUSTER_SHAPE), cluster=(2, 1)))
+    (kernel,) = given.kernels.values()
+    ranks = (one.node for one in nodes_in(kernel.body, tirx.AttrStmt))
+    rank = next(one.var for one in ranks if str(one.thread_tag) == "clusterCtaIdx.x")
+    report = in_a_cluster(
+        [(ops.PTX_MAPA, lambda call: w.with_argument(call, 2, tirx.Cast("uint32", rank)), None)],
+        given,
+    )
+    assert any("overwrites what a wgmma may still read" in one.message for one in report.hazards)
+
+
+@pytest.mark.parametrize(
+    ("which", "text"),
+    [
+        ([0, 2], "overwrites what a wgmma may still read"),
+        ([1, 3], "reads tiles"),
+    ],
+)
+def test_sums_that_no_barrier_orders_are_told(which: list[int], text: str) -> None:
+    # Both roles have two barriers of the cluster: of the copies first, then of the products.
+    given = w.program(w.schedule(w.product(CLUSTER_SHAPE), slices=2, stages=4))
+    for number in reversed(which):
+        for name in _BARRIER_OF_CLUSTER:
+            given = w.changed(given, name, _left_out, number)
+    report = in_a_cluster([], given)
+    assert any(text in one.message for one in report.hazards), report.hazards
 
 
 def test_a_wrong_descriptor_gives_wrong_sums() -> None:

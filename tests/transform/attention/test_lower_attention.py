@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tvm
 from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tests.programs.attended import Heads, error
+from tests.programs.emitted import cuda_text, require_no_spills
 from tvm_layout_ext import ScheduleError, SimulationError, decisions
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
@@ -177,7 +175,6 @@ def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
 
 
 @pytest.mark.nvcc
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on the PATH")
 @pytest.mark.parametrize(
     ("case", "consumers"),
     [
@@ -189,22 +186,7 @@ def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
 )
 def test_ptxas_keeps_everything_in_registers(case: Heads, consumers: int, tmp_path: Path) -> None:
     """No spill, and no warning that wgmma is serialised."""
-    source = (
-        tvm.compile(case.schedule(consumers=consumers).mod, target=w.SM90A)
-        .mod.imports[0]
-        .inspect_source()
-    )
-    path = tmp_path / "kernel.cu"
-    path.write_text(source)
-    options = ["-std=c++17", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
-    done = subprocess.run(
-        ["nvcc", "-w", *options, "-o", str(path.with_suffix(".cubin")), str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    report = done.stdout + done.stderr
-    assert "0 bytes spill stores" in report
+    report = require_no_spills(cuda_text(case.schedule(consumers=consumers)), tmp_path)
     assert not re.search(r"C75\d\d|C7602", report)
 
 

@@ -329,13 +329,6 @@ def test_a_transpose_of_registers_is_a_conversion() -> None:
         assert any(way in d.text for d in made)
 
 
-def test_columns_of_a_square_transpose_to_rows_in_place() -> None:
-    """Lane and register bits of both layouts are each other's under the transpose."""
-    turned = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
-    script = lowered_fragments(tiles(TRANSPOSED, F=ROWS, G=turned))
-    assert "shared" not in script
-
-
 LINE = L.BlockedLayout([1], [32], [4], [0])
 
 

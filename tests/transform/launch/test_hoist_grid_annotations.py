@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tvm
 from tvm import s_tir, te
@@ -13,8 +11,6 @@ from tests.programs.emitted import cuda_text
 from tvm_layout_ext import decisions
 from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS
 from tvm_layout_ext.transform import HoistGridAnnotations
-
-H200 = tlx.cuda_target("sm_90a")
 
 
 def scheduled() -> s_tir.Schedule:
@@ -34,15 +30,6 @@ def scheduled() -> s_tir.Schedule:
 
 def marked(sch: s_tir.Schedule) -> tvm.IRModule:
     return tvm.IRModule({"main": sch.mod["main"].with_attr(MARK, 1)})
-
-
-def notes(func: Any) -> list[dict[str, Any]]:
-    """Annotations of the loops, from outside in."""
-    found, body = [], func.body.block.body
-    while isinstance(body, tvm.tirx.For):
-        found.append({str(key): int(value) for key, value in body.annotations.items()})
-        body = body.body
-    return found
 
 
 def test_each_kernel_keeps_its_own() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import tvm
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import decisions
-from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS
-from tvm_layout_ext.transform import SetLaunchBounds
+from tvm_layout_ext.ir.annotations import MIN_BLOCKS
 
 
 def plain() -> s_tir.Schedule:
@@ -36,16 +34,3 @@ def test_blocks_are_the_second_number_of_launch_bounds(blocks: int | None, text:
     assert source.partition("__launch_bounds__")[2].partition(")")[0] == text
     said = [decision.text for decision in made if decision.maker == "SetLaunchBounds"]
     assert said == ([] if blocks is None else [f"{blocks} blocks a multiprocessor"])
-
-
-def test_the_annotation_becomes_an_attribute_of_the_kernels_body() -> None:
-    mod = tvm.IRModule({"main": bound(4).mod["main"].with_attr(MARK, 1)})
-    script = SetLaunchBounds()(mod)["main"].script()
-    assert "tirx.launch_bounds_min_blocks_per_sm" in script
-    assert MIN_BLOCKS not in script
-
-
-def test_a_schedule_replays_with_its_bounds() -> None:
-    sch, again = bound(4), plain()
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    assert sch.mod.script() == again.mod.script()

@@ -19,7 +19,6 @@ from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.simulate import run as run_module
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.compile import kernel as kernel_module
-from tvm_layout_ext.transform.launch import overlap_launches
 from tvm_layout_ext.transform.launch.overlap_launches import waits_first
 
 TAG = "tirx.use_programtic_dependent_launch"
@@ -116,24 +115,6 @@ def test_a_missing_wait_is_a_race_and_a_missing_start_is_none(
         "kernel main_kernel_1, launched while main_kernel runs, reads B before "
         "griddepcontrol.wait, and main_kernel writes it." in hazards[0].message
     )
-
-
-def test_what_does_not_wait_is_not_let_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait that comes too late is none."""
-    real = overlap_launches._waiting
-
-    def late(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-        changed = real(kernel)
-        wait, *rest = changed.body.seq
-        return changed.with_body(tirx.SeqStmt([*rest, wait]))
-
-    monkeypatch.setattr(overlap_launches, "_waiting", late)
-    first, second = device_program(two_kernels(ours=True)).kernels.values()
-    assert not waits_first(second)
-    assert controls(first) == []
-    value = np.zeros((4, 256), "float32")
-    kinds = [h.kind for h in simulate(two_kernels(ours=True), value, None).hazards]
-    assert kinds == ["race"]
 
 
 def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:

@@ -11,8 +11,8 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs.pipelines import LANES, block, loop, program
+from tests.programs.running import gives
 from tvm_layout_ext import decisions
-from tvm_layout_ext.simulate import simulate
 
 COPY = re.compile(r'(\d+), "async", "(c[ag])"')
 
@@ -154,10 +154,8 @@ def test_a_bound_of_64_bits_is_not_narrowed_before_it_is_cut(length: int, wide: 
     sch = s_tir.Schedule(program(head, [alloc, loop("for k in range(4)", store, use)], ()))
     sch.double_buffer("S", 2, async_copy=True)
     a = np.random.default_rng(0).integers(-8, 8, 512).astype("float32")
-    report = simulate(sch, a, np.zeros(32, "float32"), length)
     rows = np.where(np.arange(512) < length, a, 0)[: 128 * wide].reshape(4, 32 * wide)
-    np.testing.assert_array_equal(report.outputs["B"], rows.sum(0)[::-1][:32])
-    assert not report.hazards
+    gives(sch, a, np.zeros(32, "float32"), length, B=rows.sum(0)[::-1][:32])
 
 
 def test_an_index_that_the_condition_guards_is_not_loaded_out_of_range() -> None:
@@ -171,7 +169,5 @@ def test_an_index_that_the_condition_guards_is_not_loaded_out_of_range() -> None
     sch.double_buffer("S", 2, async_copy=True)
     rng = np.random.default_rng(0)
     a, index = rng.integers(-8, 8, 512).astype("float32"), rng.integers(0, 512, 100).astype("int32")
-    report = simulate(sch, a, np.zeros(32, "float32"), index)
     rows = np.append(a[index], np.zeros(28)).reshape(4, 32)
-    np.testing.assert_array_equal(report.outputs["B"], rows.sum(0)[::-1])
-    assert not report.hazards
+    gives(sch, a, np.zeros(32, "float32"), index, B=rows.sum(0)[::-1])

@@ -14,31 +14,6 @@ from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.transform import AlignOffsets
 
 
-@T.prim_func(s_tir=True)
-def before(a: T.handle, b: T.handle) -> None:
-    T.func_attr({"layout_ext.annotated": 1})
-    o = T.int32()
-    A = T.match_buffer(a, (64,), "float32", elem_offset=o, offset_factor=4)
-    B = T.match_buffer(b, (64,), "float32")
-    for i in range(32):
-        B[i] = A[i + o]
-
-
-@T.prim_func(s_tir=True)
-def after(a: T.handle, b: T.handle) -> None:
-    T.func_attr({"layout_ext.annotated": 1})
-    o = T.int32()
-    A = T.match_buffer(a, (64,), "float32", elem_offset=o, offset_factor=4)
-    B = T.match_buffer(b, (64,), "float32")
-    for i in range(32):
-        B[i] = A[i + o // 4 * 4]
-
-
-def test_indices_show_the_factor() -> None:
-    got = AlignOffsets()(tvm.IRModule({"main": before}))["main"]
-    tvm.ir.assert_structural_equal(got, after.with_attr("global_symbol", "before"))
-
-
 def test_an_offset_without_a_factor_stays() -> None:
     @T.prim_func(s_tir=True)
     def free(a: T.handle) -> None:

@@ -14,32 +14,9 @@ from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.model.values import split_type
 from tvm_layout_ext.transform import PackBytes
 
-TARGET = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
-
 
 def packed(func: Any) -> Any:
     return PackBytes()(tvm.IRModule({"main": func}))["main"]
-
-
-def test_equal_bytes_become_equal_words() -> None:
-    @T.prim_func(s_tir=True)
-    def before(B: T.Buffer((64,), "int8"), C: T.Buffer((32,), "uint16")) -> None:
-        T.func_attr({"layout_ext.annotated": 1})
-        B[T.Ramp(0, 1, 16)] = T.Broadcast(T.int8(-3), 16)
-        B[T.Ramp(16, 1, 8)] = T.Broadcast(B[0], 8)
-        C[T.Ramp(0, 1, 8)] = T.Broadcast(T.uint16(5), 8)
-
-    @T.prim_func(s_tir=True)
-    def after(B: T.Buffer((64,), "int8"), C: T.Buffer((32,), "uint16")) -> None:
-        T.func_attr({"layout_ext.annotated": 1})
-        B[T.Ramp(0, 1, 16)] = T.reinterpret("int8x16", T.Broadcast(T.uint32(0xFDFDFDFD), 4))
-        B[T.Ramp(16, 1, 8)] = T.reinterpret(
-            "int8x8",
-            T.Broadcast(T.Cast("uint32", T.Cast("uint8", B[0])) * T.uint32(0x01010101), 2),
-        )
-        C[T.Ramp(0, 1, 8)] = T.reinterpret("uint16x8", T.Broadcast(T.uint32(0x00050005), 4))
-
-    tvm.ir.assert_structural_equal(packed(before), after.with_attr("global_symbol", "before"))
 
 
 def test_what_tvm_writes_itself_stays() -> None:

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from tests.programs.emitted import cuda_text, require_no_spills
-from tests.programs.moves import Move, padded, sliced
+from tests.programs.patterns import Pattern, padded, sliced
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.ir.rebuild import loop_with
@@ -24,7 +24,7 @@ SLICE = sliced((66, 1002), (1, 1), (64, 1000), "float16")
 PAD = padded((64, 1000), (1, 1), (1, 1), "int8")
 
 
-def scheduled(move: Move) -> s_tir.Schedule:
+def scheduled(move: Pattern) -> s_tir.Schedule:
     sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
     assert sch.auto_coalesce("B").path == "shifted"
     return sch
@@ -37,12 +37,12 @@ def passed(mod: tvm.IRModule) -> tvm.IRModule:
 def test_loads_are_aligned_vectors_that_a_warp_passes_on() -> None:
     text = passed(scheduled(SLICE).mod).script()
     assert text.count("tvm_warp_shuffle_down") == 4
-    assert re.findall(r"A\[0, T.Ramp\((.*), 1, 8\)\]", text) == [
+    assert re.findall(r"A0\[0, T.Ramp\((.*), 1, 8\)\]", text) == [
         "B_place[2] // 8 * 8",
         "(B_place[2] // 8 + 1) * 8",
     ]
     # 66,132 elements leave half a vector; each of the two may be that one.
-    assert text.count("A[0, 66128 + v]") == 2
+    assert text.count("A0[0, 66128 + v]") == 2
     assert SHIFTED not in text
 
 
@@ -59,7 +59,7 @@ def test_it_notes_what_it_did() -> None:
     assert str(note) == "ShiftVectors chose for B: vectors of 8 by shuffles and shifts"
 
 
-def annotated(move: Move, vector: int, threads: int = 128) -> s_tir.Schedule:
+def annotated(move: Pattern, vector: int, threads: int = 128) -> s_tir.Schedule:
     """Bind a move by hand, and mark it."""
     sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
     fused = sch.fuse(*sch.get_loops(sch.get_sblock("B")))
@@ -72,10 +72,10 @@ def annotated(move: Move, vector: int, threads: int = 128) -> s_tir.Schedule:
 
 
 @pytest.mark.parametrize("move", [SLICE, sliced((9, 1003), (1, 1), (7, 1001), "float16")])
-def test_a_block_may_be_marked_by_hand(move: Move) -> None:
-    array = move.array()
-    report = simulate(annotated(move, 8), array, None)
-    assert (report.outputs["B"] == move.numpy(array)).all()
+def test_a_block_may_be_marked_by_hand(move: Pattern) -> None:
+    arrays = move.arrays()
+    report = simulate(annotated(move, 8), *arrays, None)
+    assert (report.outputs["B"] == move.expected(*arrays)).all()
 
 
 def added() -> s_tir.Schedule:
@@ -196,7 +196,7 @@ def test_what_it_cannot_do_is_refused_by_name(make: Any, why: str) -> None:
     ids=lambda move: move.name,
 )
 @pytest.mark.nvcc
-def test_registers_are_all_that_ptxas_needs(move: Move, tmp_path: Path) -> None:
+def test_registers_are_all_that_ptxas_needs(move: Pattern, tmp_path: Path) -> None:
     said = require_no_spills(cuda_text(scheduled(move)), tmp_path)
     registers = re.search(r"Used (\d+) registers", said)
     assert registers is not None

@@ -34,16 +34,10 @@ def test_every_record_was_measured_on_a_named_gpu() -> None:
         assert record.versions["driver"]
 
 
-#: Workloads whose programs changed after their records, which nobody measured again.
-_OTHER_BLOCKS = ("column_sum 32768x4096 float16",)
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("record", _BEST, ids=lambda r: str(r.workload).replace(" ", "-"))
 def test_the_winner_still_has_the_recorded_counters(record: Record) -> None:
     work = record.workload
-    if str(work) in _OTHER_BLOCKS:
-        pytest.skip("blocks of column sums are others since it was measured")
     task = make_task(work.operator, work.shape, work.dtype, record.seed)
     task.operator.check_config(record.config)
     with warnings.catch_warnings():

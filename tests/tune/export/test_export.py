@@ -24,8 +24,6 @@ from tvm_layout_ext.tune.space.operator import Workload, find_operator
 from tvm_layout_ext.tune.space.task import make_task
 
 TARGET = cuda_target("sm_90a")
-nvcc = pytest.mark.nvcc
-_HAS_NVCC = shutil.which("nvcc") is not None
 
 
 def default_module(func: Any, **changes: Any) -> Any:
@@ -102,8 +100,7 @@ def test_plan_knows_clusters_and_the_sums_of_slices() -> None:
     assert pointers == [("A", "B", "product_rf"), ("C", "product_rf")]
 
 
-@nvcc
-@pytest.mark.skipif(not _HAS_NVCC, reason="no nvcc on the path")
+@pytest.mark.nvcc
 def test_a_library_of_two_kernels_and_clusters_compiles(tmp_path: Path) -> None:
     made = export(product_in_clusters(), tmp_path / "split", target=TARGET)
     source = made.source.read_text()
@@ -112,8 +109,7 @@ def test_a_library_of_two_kernels_and_clusters_compiles(tmp_path: Path) -> None:
     assert ctypes.CDLL(str(made.library)).split(None, None, None, None) == 1
 
 
-@nvcc
-@pytest.mark.skipif(not _HAS_NVCC, reason="no nvcc on the path")
+@pytest.mark.nvcc
 def test_record_becomes_a_library_without_tvm(tmp_path: Path) -> None:
     made = export(record(), tmp_path / "out" / "turn")
     assert sorted(one.name for one in made.library.parent.iterdir()) == [
@@ -131,8 +127,7 @@ def test_record_becomes_a_library_without_tvm(tmp_path: Path) -> None:
     assert not hasattr(library, "main_kernel")
 
 
-@nvcc
-@pytest.mark.skipif(not _HAS_NVCC, reason="no nvcc on the path")
+@pytest.mark.nvcc
 def test_header_is_c_and_cpp_and_loader_checks_its_tensors(tmp_path: Path) -> None:
     made = export(transpose_schedule(64)[1], tmp_path / "turn", target=TARGET)
     for compiler, suffix in (("gcc", "c"), ("g++", "cpp")):

@@ -151,12 +151,6 @@ def test_what_is_tried_already_is_told_to_the_search_and_not_to_the_model(task: 
     assert bench.learnt == [3]
 
 
-def tried() -> list[Config]:
-    runner = FakeRunner()
-    tune("transpose", shape=(64, 64), trials=18, runner=runner)
-    return runner.ran
-
-
 class Failing(FakeRunner):
     """Fails where rows are padded by two, and ends by Ctrl-C in its ``last`` run."""
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules.transpose import shared_wavefronts
 from tvm_layout_ext.tune.space.task import make_task
-
-SM90 = architecture("sm_90a")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tvm import tirx
 
 from ...ir import ops
 from ...ir.pointers import OPAQUE
-from ...ir.queries import is_call_of
+from ...ir.queries import is_call_of, is_global
 from ...ir.walk import THREADS
 from .program import WRITE, EnclosingLoop, Node, Program, Sync
 from .program_accesses import AccessReader, Around
@@ -187,7 +187,7 @@ def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
         return None
 
     def load(node: Any) -> None:
-        if node.source.scope() in ("", "global"):
+        if is_global(node.source):
             loaded.add(node.source)
 
     # Views come first: a store into one must count for all of them.

@@ -36,7 +36,7 @@ def orders(best: Mapping, free: Sequence[Loop]) -> list[Mapping]:
 
 def flat_map(subject: Subject, mapping: Mapping) -> Strategy:
     """Propose one order of all loops that hold no reduction."""
-    threads = threads_for(mapping, subject.threads)
+    threads = threads_for(subject.nest, mapping, subject.threads)
     steps = steps_of(subject.nest, mapping, threads)
     iterator = Iterator(mapping.order, mapping.run)
     lanes = lanes_of(threads)

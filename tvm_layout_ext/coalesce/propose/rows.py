@@ -4,7 +4,8 @@ Fusing all loops lets a warp run on from one row into the next wherever rows end
 rows lie one after the other in memory. Where they do not (slices, pads, rows with a stride), the
 rows are cut at places that have nothing to do with sectors, and each cut costs one more. Here every
 row starts with a fresh lane: lanes cover the contiguous dim first and the rest of them the next
-dim, then warps likewise.
+dim, then warps likewise. A thread may take several vectors of its row, so that what a block is of
+all rows is worked out once for them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from ..subject import Subject
 from ..thread_map import ThreadMap
 from .flat import map_direct
 
+#: Most vectors of a thread.
+_STEPS = 8
+
 
 def rows(subject: Subject) -> list[Strategy]:
     """Propose a layout that covers the loops' extents, if they are of several dims."""
     if subject.is_reduction:
         return []
     groups, vector = subject.groups, subject.mapping.vector
-    threads = subject.threads or threads_for(subject.mapping, None)
+    threads = subject.threads or threads_for(subject.nest, subject.mapping, None)
     warps = threads // WARP_SIZE
     if len(groups) < 2 or threads % WARP_SIZE or warps & (warps - 1) or not warps:
         return []
@@ -36,13 +40,25 @@ def rows(subject: Subject) -> list[Strategy]:
     shape = [1 << max(0, extent - 1).bit_length() for extent in extents]
     order = range(len(groups) - 1, -1, -1)
     layout = BlockedLayout.covering(shape, [*[1] * (len(groups) - 1), vector], order, warps)
-    rest = "block" if subject.kernel is None else "register"
-    spread = ThreadMap.of(
-        [group.name for group in groups],
-        ("vector", [(len(groups) - 1, vector)]),
+    last = len(groups) - 1
+    names = [group.name for group in groups]
+    own = [
+        ("vector", [(last, vector)]),
         ("lane", [(dim, layout.threads_per_warp[dim]) for dim in order]),
         ("warp", [(dim, layout.warps_per_cta[dim]) for dim in order]),
-        (rest, [(dim, None) for dim in order]),
-    )
-    path = "direct" if subject.kernel is None else "copy"
-    return [Strategy(path, partial(map_direct, subject, list(groups), spread))]
+    ]
+    whole = [(dim, None) for dim in order]
+    if subject.kernel is not None:
+        spread = ThreadMap.of(names, *own, ("register", whole))
+        return [Strategy("copy", partial(map_direct, subject, list(groups), spread))]
+    tile = vector * layout.threads_per_warp[last] * layout.warps_per_cta[last]
+    maps = [
+        ThreadMap.of(names, *own, ("register", [(last, steps)]), ("block", whole))
+        for steps in {1: None, _steps(extents[last], tile): None}
+    ]
+    return [Strategy("direct", partial(map_direct, subject, list(groups), one)) for one in maps]
+
+
+def _steps(extent: int, tile: int) -> int:
+    """Vectors of a thread that share a row out with the least rest; of equals the most."""
+    return min(range(1, _STEPS + 1), key=lambda n: (-(-extent // (tile * n)) * n, -n))

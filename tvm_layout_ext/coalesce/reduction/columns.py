@@ -186,7 +186,7 @@ def _sum_rows(
     outs = [sch.cache_write(partial, index, "local") for index in range(plan.results)]
     for out in outs:
         sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
-    is_whole = plan.is_plain and plan.is_inside and not plan.has_factors and plan.places == 1
+    is_whole = plan.is_inside and not plan.has_factors and plan.places == 1
     if is_whole and is_exact:
         batched_load(sch, partial, steps, step, plan)
     else:

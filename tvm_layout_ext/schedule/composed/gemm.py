@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...analysis.contraction import read_contraction
 from ...checks import whole
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
-from ...intrin import choose
+from ...intrin import INSTRUCTIONS, choose
 from ...intrin.warpgroups import is_warpgroup
+from ...ir.annotations import MIN_BLOCKS
+from ..block_tiles import Gemm, split_warpgroups, split_warps
 from ..handles import find_block, own_arch
-from ..primitives.use_tensor_core import use_tensor_core
-from .by_warpgroups import Gemm, by_warpgroups
-from .by_warps import by_warps
+from ..primitives.cluster import cluster as set_cluster
+from ..primitives.persistent import persistent
+from ..primitives.pipeline import pipeline
+from ..primitives.rasterize import rasterize
+from ..primitives.specialize_warps import specialize_warps
+from ..primitives.use_tensor_core import TensorCore, use_tensor_core
+from ..shared_tiles import staged, store
+from .cooperative_copy import cooperative_copy
 
 
 def gemm(
@@ -53,11 +61,10 @@ def gemm(
     prefetch : bool
         Whether fragments are loaded one step before they are used.
     cluster : int
-        Blocks of a cluster along the columns.
+        Blocks of a cluster along the columns; with ``wgmma`` they share the longer side of tiles.
     instruction : str
-        As of ``sch.use_tensor_core``. With ``wgmma``, on ``sm_90a``, ``warps``, ``swizzle``,
-        ``prefetch`` and ``cluster`` say nothing: warpgroups of 64 rows share the tile, and TMA
-        copies.
+        As of ``sch.use_tensor_core``. With ``wgmma``, on ``sm_90a``, ``warps``, ``swizzle`` and
+        ``prefetch`` say nothing: warpgroups of 64 rows share the tile, and TMA copies.
 
     Examples
     --------
@@ -71,12 +78,77 @@ def gemm(
     block = find_block(sch, block, "gemm")
     if is_warpgroup(instruction):
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)
-        return by_warpgroups(sch, tc, sizes[0], stages, group)
+        return by_warpgroups(sch, tc, (sizes[0], sizes[1]), stages, group, cluster)
     what = read_contraction(sch.get(block))
     one = choose(instruction, what.operand, what.sums, architecture(own_arch(sch)))
     _check_tile(sizes, split, one.shape)
     tc = use_tensor_core(sch, block, instruction, multiples=sizes)
     return by_warps(sch, tc, sizes, split, stages, group, swizzle, prefetch, cluster)
+
+
+def by_warps(
+    sch: Any,
+    tc: TensorCore,
+    tile: Sequence[int],
+    warps: Sequence[int],
+    stages: int,
+    group: int,
+    swizzle: str,
+    prefetch: bool,
+    cluster: int,
+) -> Gemm:
+    """Share a product out to blocks and warps; arguments are as of ``sch.gemm``."""
+    one = split_warps(sch, tc, tile, warps, INSTRUCTIONS[tc.instruction].shape, prefetch)
+    if tc.batch:
+        sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
+    rasterize(sch, one.m, one.n, group)
+    if cluster > 1:
+        set_cluster(sch, one.n, cluster)
+    if stages == 1:
+        # Or ptxas stores part of a tile before it loads the rest: a wait for memory more, which
+        # made 212 TFLOPS of 270 (H200, 128x128x64, swizzled and padded).
+        sch.annotate(one.n, MIN_BLOCKS, 1)
+    copies = tuple(
+        cooperative_copy(sch, operand, one.k, warps=warps, swizzle=swizzle, k_major=k_major)
+        for operand, k_major in ((tc.a, tc.a_k_major), (tc.b, tc.b_k_major))
+    )
+    pipeline(sch, one.k, stages)
+    out = staged(sch, tc.result, one.warp_n)
+    sch.reverse_compute_at(out, one.n, preserve_unit_loops=True)
+    store(sch, tc.result, out, warps)
+    return replace(one, copies=copies)
+
+
+def by_warpgroups(
+    sch: Any,
+    tc: TensorCore,
+    tile: tuple[int, int],
+    stages: int,
+    group: int,
+    cluster: int = 1,
+    slices: int = 1,
+    stay: bool = True,
+) -> Gemm:
+    """Let one or two warpgroups multiply a tile, and another copy for them.
+
+    Neighbours of a cluster share the longer side of their tiles, or the steps of one tile. Blocks
+    that ``stay`` take tile after tile.
+    """
+    rows, columns = tile
+    m, warpgroup, piece = split_warpgroups(sch, tc, rows)
+    if tc.batch:
+        sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
+    rasterize(sch, m, tc.n, group)
+    if stay:
+        persistent(sch, m)
+    set_cluster(sch, m if columns >= rows else tc.n, cluster, multicast=True)
+    set_cluster(sch, tc.k, slices)
+    for operand in (tc.a, tc.b):
+        sch.compute_at(operand, tc.k)
+    pipeline(sch, tc.k, stages, async_copy="tma")
+    specialize_warps(sch, warpgroup)
+    sch.reverse_compute_at(tc.result, tc.n)
+    return Gemm(m, tc.n, warpgroup, None, tc.k, tc, m_inner=piece)
 
 
 def _numbers(name: str, given: Sequence[int], count: int) -> list[int]:

@@ -53,16 +53,13 @@ def assume_divisible(buffer_or_var: Any, divisor: int) -> Any:
             )
         # Its buffer does not exist yet.
         _remember(buffer_or_var, divisor)
-        return _assume(_base_condition(_placeholder(buffer_or_var), divisor))
+        buffer = tirx.decl_buffer(buffer_or_var.shape, buffer_or_var.dtype, buffer_or_var.op.name)
+        return _assume(_base_condition(buffer, divisor))
     if _is_buffer(buffer_or_var):
         return _assume(_base_condition(buffer_or_var, divisor))
     if not in_script:
         _remember(buffer_or_var, divisor)
     return _assume(divisible(buffer_or_var, divisor))
-
-
-def _placeholder(tensor: te.Tensor) -> Any:
-    return tirx.decl_buffer(tensor.shape, tensor.dtype, tensor.op.name)
 
 
 def _is_buffer(value: Any) -> bool:

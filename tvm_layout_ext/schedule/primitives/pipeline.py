@@ -8,6 +8,7 @@ import tvm
 from tvm import tirx
 
 from ...errors import ScheduleError
+from ...ir.queries import is_global
 from ..handles import find_loop
 from .double_buffer import check_async_copy, check_num_stages, double_buffer
 
@@ -48,4 +49,4 @@ def _fills_shared(block: Any) -> bool:
 def _gathers(stmt: Any) -> bool:
     """Whether a statement copies an element of a global buffer, wherever its indices lie."""
     value = stmt.value if isinstance(stmt, tirx.BufferStore) else None
-    return isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
+    return isinstance(value, tvm.ir.TensorLoad) and is_global(value.source)

@@ -9,6 +9,7 @@ from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
 from ...ir.block_bindings import guard
+from ...ir.queries import is_number
 from ...transform.auto_coalesce import Request, coalesce
 from ..handles import legal
 from ..primitives.eviction_policy import eviction_policy
@@ -88,7 +89,7 @@ class Placer:
                 f"which is inlined and has no loops."
             )
         self._check_inside_kernel(stage, attach)
-        if not _is_true(guard(self.sch, nest.block)):
+        if not is_number(guard(self.sch, nest.block), 1):
             raise ScheduleError(
                 f"compute_at of {stage.name} would lose the guard of a split that does not divide "
                 f"its axis; before rfactor, split by a divisor of the extent, or compute "
@@ -167,7 +168,3 @@ class Placer:
         variables = [self.sch.get(loop).loop_var for loop in loops]
         found = tirx.analysis.undefined_vars(extent)
         return any(var.same_as(other) for var in found for other in variables)
-
-
-def _is_true(predicate: Any) -> bool:
-    return isinstance(predicate, tirx.IntImm) and bool(predicate.value)

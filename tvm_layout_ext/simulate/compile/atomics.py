@@ -37,7 +37,7 @@ def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> C
         address = access.locate(s, m)
         if address is None:
             return access.place.dtype.type(0), None
-        access.tally(batch, address)
+        access.tally(s, address)
         chosen = batch.threads(address.mask)
         values = []
         for pair in pairs:

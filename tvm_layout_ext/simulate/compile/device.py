@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ..sites import Blocks, Script, loaded_names
 from .atomics import NAMES, atomic
 from .expressions import ExpressionCompiler, added
 from .intrinsics import extern, popcount
+from .nvcc import Nvcc
 
 
 class DeviceCompiler(ExpressionCompiler):
@@ -32,6 +34,7 @@ class DeviceCompiler(ExpressionCompiler):
 
     #: Resolves bare pointers into shared memory.
     names: BufferNames
+    nvcc: Nvcc
 
     def __init__(self, places: Places, findings: Findings, script: Script, blocks: Blocks) -> None:
         super().__init__()
@@ -52,6 +55,15 @@ class DeviceCompiler(ExpressionCompiler):
     def plain(self, statement: Any) -> Run | None:
         """Compile a statement without synchronisation; None if there is nothing to do."""
         raise NotImplementedError
+
+    def branch(self, expr: Any, how: Callable[[Any], Code] | None = None) -> Code:
+        """Compile an operand that only some threads evaluate."""
+        with self.nvcc.branch():
+            return super().branch(expr, how)
+
+    def note_value(self, var: Any, value: Any) -> None:
+        """Note what a variable is bound to."""
+        self.nvcc.bind(var, value)
 
     # Sites.
 
@@ -132,6 +144,7 @@ class DeviceCompiler(ExpressionCompiler):
         if contiguous and lanes > 1 and place.lanes == 1 and not _divisible(start, lanes):
             start, contiguous = expr.indices[0], False
         made = self.access(place, start, lanes, contiguous, "load")
+        self.nvcc.access(made, start, lanes)
         return Code(made.load, VARYING, True)
 
     def _index(self, start: Any, place: Place) -> Code:
@@ -158,6 +171,7 @@ class DeviceCompiler(ExpressionCompiler):
         if place.storage.scope == "local":
             return self._local(place, start, lanes, contiguous).store(value)
         made = self.access(place, start, lanes, contiguous, "store")
+        self.nvcc.access(made, start, lanes)
         pair = value.pair
 
         def run(s: Any, m: Any) -> None:

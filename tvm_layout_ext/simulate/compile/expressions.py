@@ -29,8 +29,8 @@ class ExpressionCompiler:
             "FloatImm": self._constant,
             "Var": self._var,
             "Cast": self._cast,
-            "And": lambda e: short_circuit(self.expr(e.a), self.expr(e.b), stop=False),
-            "Or": lambda e: short_circuit(self.expr(e.a), self.expr(e.b), stop=True),
+            "And": lambda e: short_circuit(self.expr(e.a), self.branch(e.b), stop=False),
+            "Or": lambda e: short_circuit(self.expr(e.a), self.branch(e.b), stop=True),
             "Not": lambda e: lift(np.logical_not, self.expr(e.a)),
             "BitwiseNot": lambda e: lift(np.invert, self.expr(e.a)),
             "Select": lambda e: self.choice(e.condition, e.true_value, e.false_value),
@@ -55,6 +55,13 @@ class ExpressionCompiler:
     def call(self, expr: Any) -> Code:
         """Compile a call."""
         raise NotModelled(f"The simulated GPU does not model {expr.op.name}.")
+
+    def branch(self, expr: Any, how: Callable[[Any], Code] | None = None) -> Code:
+        """Compile an operand that only some threads evaluate."""
+        return (how or self.expr)(expr)
+
+    def note_value(self, var: Any, value: Any) -> None:
+        """Note what a variable is bound to."""
 
     # Bookkeeping.
 
@@ -192,10 +199,12 @@ class ExpressionCompiler:
 
     def choice(self, condition: Any, true: Any, false: Any) -> Code:
         """Compile C's ``? :``, which evaluates only the branch that a thread takes."""
-        return choose(self.expr(condition), self.operand(true), self.operand(false))
+        test = self.expr(condition)
+        return choose(test, self.branch(true, self.operand), self.branch(false, self.operand))
 
     def _let(self, expr: Any) -> Code:
         code = self.narrowed(expr.value)
+        self.note_value(expr.var, expr.value)
         slot = self.bind(expr.var, code)
         body = self.expr(expr.body)
         if slot is None:

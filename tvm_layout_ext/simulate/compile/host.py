@@ -291,7 +291,9 @@ def _geometry(sizes: dict[str, int]) -> Geometry:
             raise SimulationError(
                 f"A grid of {blocks} blocks along {axis} is no multiple of a cluster of {cluster}."
             )
-    return Geometry(grid, block)  # type: ignore[arg-type]
+    clusters = [sizes.get(f"{CLUSTER_AXIS}{axis}", 1) for axis in AXES]
+    along = clusters[0] if clusters[1:] == [1, 1] else 1
+    return Geometry(grid, block, along)  # type: ignore[arg-type]
 
 
 _STATEMENTS: dict[str, Callable[[Host, Any], None]] = {

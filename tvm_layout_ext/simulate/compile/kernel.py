@@ -21,6 +21,7 @@ from ..model.warp_batch import Geometry, WarpBatch
 from ..races import Clocks
 from ..sites import Blocks, Script
 from .early import Early, find_early
+from .nvcc import Nvcc
 from .statements import StatementCompiler
 
 #: Lanes of a batch: enough to hide Python's cost, few enough to stay in cache.
@@ -90,7 +91,9 @@ def compile_kernel(
     compiler.names = find_names(function, places)
     note_versions(function, places, compiler.names)
     compiler.bind_parameters(function, scalars)
+    compiler.nvcc = Nvcc(function, places)
     program = compiler.compile(function)
+    compiler.nvcc.finish()
     return CompiledKernel(
         name,
         places,
@@ -136,11 +139,12 @@ class KernelRun:
     def _batch_blocks(self) -> int:
         lanes = self.geometry.lanes
         by_memory = _BATCH_BYTES // max(self.kernel.block_bytes(lanes), 1)
-        return max(1, min(_BATCH_LANES // lanes, by_memory))
+        cluster = self.geometry.cluster
+        return max(1, min(_BATCH_LANES // lanes, by_memory) // cluster) * cluster
 
     def _run_batch(self, blocks: Any, shared: dict[int, Memory]) -> None:
         kernel, geometry = self.kernel, self.geometry
-        clocks = Clocks(kernel.time, len(blocks), geometry.warps)
+        clocks = Clocks(kernel.time, len(blocks), geometry.warps, geometry.cluster)
         memories = self._batch_memories(len(blocks), shared)
         batch = WarpBatch(self, geometry, blocks, memories, clocks, kernel.caches)
         machine = Machine(batch, kernel.program, kernel.slots)

@@ -87,6 +87,7 @@ class PlainCompiler(DeviceCompiler):
 
     def _plain_bind(self, statement: Any) -> Run | None:
         code = self.narrowed(statement.value)
+        self.note_value(statement.var, statement.value)
         slot = self.bind(statement.var, code)
         if slot is None:
             return None
@@ -104,8 +105,10 @@ class PlainCompiler(DeviceCompiler):
     def _plain_if(self, statement: Any) -> Run:
         condition = self.cached(self.expr(statement.condition))
         key = self.new_cache()
-        yes = self.plain(statement.then_case) or _nothing
-        no = self.plain(statement.else_case) if statement.else_case is not None else None
+        with self.nvcc.branch():
+            yes = self.plain(statement.then_case) or _nothing
+        with self.nvcc.branch():
+            no = self.plain(statement.else_case) if statement.else_case is not None else None
         self.enter(statement)
         site = self.site("if")
         test, fixed = condition.pair, condition.rank in (LAUNCH, FIXED)
@@ -139,7 +142,8 @@ class PlainCompiler(DeviceCompiler):
         step = step_of(statement)
         site = self.site("for")
         self.loops.append((str(statement.loop_var.name), slot))
-        body = self.plain(statement.body)
+        with self.nvcc.loop(statement, slot):
+            body = self.plain(statement.body)
         self.loops.pop()
         if body is None:
             return None
@@ -152,6 +156,7 @@ class PlainCompiler(DeviceCompiler):
         if not isinstance(call, ir.Call):
             return None
         name = op_name(call)
+        self.nvcc.call(call)
         if name in (_WARP_BARRIER, STORAGE_SYNC):
             return self._warp_barrier(call)
         if name in _NOTHING or name == _DEPENDENCY:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
-from ...errors import NotModelled
+from ...errors import NotModelled, SimulationError
 from ...ir import ops
 from ...ir.queries import nodes_in
 from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction, SetSlot
@@ -22,7 +22,13 @@ from .unit_calls import barrier_of
 
 _BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
 #: Threads wait in these for some others of their block.
-_AWAITS = (ops.CUDA_MBARRIER_WAIT, ops.PTX_BAR_SYNC_COUNT, ops.PTX_SETMAXNREG)
+_AWAITS = (
+    ops.CUDA_MBARRIER_WAIT,
+    ops.PTX_BAR_SYNC_COUNT,
+    ops.PTX_SETMAXNREG,
+    ops.PTX_BARRIER_CLUSTER_ARRIVE,
+    ops.PTX_BARRIER_CLUSTER_WAIT,
+)
 _NEXT_TURN = ("Continue", ops.CONTINUE_LOOP)
 _LEAVES = (ops.BREAK_LOOP, ops.CONTINUE_LOOP, ops.THREAD_RETURN)
 
@@ -58,6 +64,8 @@ class StatementCompiler(PlainCompiler):
         self._breaks: list[list[Jump]] = []
         self._continues: list[list[Jump]] = []
         self._returns: list[Jump] = []
+        #: Where threads note which turn of their cluster's barrier they arrived at.
+        self._arrived: int | None = None
         self.emit(kernel.body)
         self._target_here(self._returns)
         self._add(End())
@@ -104,13 +112,15 @@ class StatementCompiler(PlainCompiler):
 
     def _emit_if(self, statement: Any) -> None:
         branch = self._add(Branch(self.expr(statement.condition), self.site("if")))
-        self.emit(statement.then_case)
+        with self.nvcc.branch():
+            self.emit(statement.then_case)
         if statement.else_case is None:
             self._target_here([branch])
             return
         jump = self._add(Jump())
         self._target_here([branch])
-        self.emit(statement.else_case)
+        with self.nvcc.branch():
+            self.emit(statement.else_case)
         self._target_here([jump])
 
     def _emit_for(self, statement: Any) -> None:
@@ -127,7 +137,8 @@ class StatementCompiler(PlainCompiler):
         start = len(self.program)
         leave = self._add(Branch(lift(np.less, var, end), self.site("for")))
         self.loops.append((str(statement.loop_var.name), slot))
-        self._loop_body(statement.body)
+        with self.nvcc.loop(statement, slot):
+            self._loop_body(statement.body)
         self.loops.pop()
         self._add(SetSlot(slot, lift(np.add, var, step)))
         self._close_loop(start, leave, None)
@@ -146,11 +157,13 @@ class StatementCompiler(PlainCompiler):
     def _emit_while(self, statement: Any) -> None:
         start = len(self.program)
         leave = self._add(Branch(self.expr(statement.condition), self.site("while")))
-        self._loop_body(statement.body)
+        with self.nvcc.loop(statement, 0):
+            self._loop_body(statement.body)
         self._close_loop(start, leave, leave.site)
 
     def _emit_evaluate(self, statement: Any) -> None:
         name = op_name(statement.value)
+        self.nvcc.call(statement.value)
         if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
             self._add(Barrier(self.site("barrier")))
         elif name in _AWAITS:
@@ -165,6 +178,17 @@ class StatementCompiler(PlainCompiler):
         elif name == ops.CUDA_MBARRIER_WAIT:
             storage, index = barrier_of(self, call.args[0])
             self._add(AwaitPhase(storage, index, self.expr(call.args[1]), site))
+        elif name == ops.PTX_BARRIER_CLUSTER_ARRIVE:
+            self._arrived = self.new_slot()
+            self._add(RunInstruction(AwaitNamed(None, None, self._arrived, site).arrive))
+        elif name == ops.PTX_BARRIER_CLUSTER_WAIT:
+            if self._arrived is None:
+                raise SimulationError(
+                    f"barrier.cluster.wait at line {site.line} without barrier.cluster.arrive "
+                    "before it."
+                )
+            self._add(AwaitNamed(None, None, self._arrived, site))
+            self._arrived = None
         else:
             number, threads = (self.expr(one) for one in call.args[:2])
             step = AwaitNamed(number, threads, self.new_slot(), site)

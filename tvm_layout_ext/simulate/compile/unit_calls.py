@@ -17,13 +17,16 @@ from ..findings import IN_FLIGHT
 from ..memory.memory import FRESH
 from ..memory.registers import read_all, write_all
 from ..model.code import Code, Run
-from ..model.places import handle
+from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
 from ..warpgroups.product import DescribedTile, gathered, spread
 from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
 
+#: Bits of an address in shared memory below the rank of a block in its cluster.
+_RANK = 24
+_MULTICAST = "multicast::cluster"
 #: What ``ftz`` does not make zero.
 _SMALLEST = 2.0**-126
 _TYPES: dict[str, Any] = {
@@ -81,10 +84,78 @@ def _with_barriers(c: DeviceCompiler, call: Any, act: Callable[..., None]) -> Ru
 
 
 def _initialise(c: DeviceCompiler, call: Any) -> Run:
-    return _with_barriers(c, call, lambda found, b, i, warp, count: found.initialise(b, i, count))
+    return _with_barriers(c, call, lambda found, *given: found.initialise(*given))
+
+
+def _map_address(c: DeviceCompiler, call: Any) -> Run:
+    """The address that an address has in another block: its rank is in the bits above."""
+    (result, address, rank), _ = _operands(call)
+    to, codes = _registers(c, [result]), [c.expr(address), c.expr(rank)]
+
+    def run(s: Any, m: Any) -> None:
+        own, other = (each(s, code, m).astype(np.uint32) for code in codes)
+        write_all(to, s, m, (own | other << _RANK)[None], None)
+
+    return run
+
+
+def _arrive_at(c: DeviceCompiler, address: Any) -> Run:
+    """Arrive at an mbarrier of another block, by its address."""
+    code, site = c.narrowed(address), c.site("barrier")
+    bases = shared_bases(c.places)
+    storages = [one for one in c.places.storages if one.number in bases]
+
+    def run(s: Any, m: Any) -> None:
+        own, found = units_of(s.batch), each(s, code, m)
+        for lane in map(int, lanes_of(s, m)):
+            rank, at = divmod(int(found[lane]), 1 << _RANK)
+            storage = next(x for x in storages if 0 <= at - bases[x.number] < x.bytes)
+            block, index = own.of_cluster(lane, rank), (at - bases[storage.number]) // 8
+            own.reach(lane, block, own.of(storage), index, site)
+            own.of(storage).arrive(block, index, lane // 32)
+
+    return run
+
+
+def _store_at(c: DeviceCompiler, call: Any) -> Run:
+    """Store registers in the shared memory of a block of the cluster, by its address."""
+    (address, *registers), tokens = _operands(call)
+    if "shared::cluster" not in tokens:
+        raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
+    code, parts = c.narrowed(address), _registers(c, registers)
+    arrays = [
+        (base, c.access(access.place, IntImm("int32", 0), 1, True, "store"))
+        for base, access in c.shared_arrays()
+    ]
+
+    def run(s: Any, m: Any) -> None:
+        own, lanes = units_of(s.batch), lanes_of(s, m)
+        values, poison = read_all(parts, s, m, np.dtype(np.uint8))
+        found = each(s, code, m)[lanes]
+        for rank in np.unique(found >> _RANK):
+            here = lanes[found >> _RANK == rank]
+            at = found[found >> _RANK == rank].astype(np.int64) % (1 << _RANK)
+            base, access = next(x for x in reversed(arrays) if x[0] <= at.min())
+            blocks = np.array([own.of_cluster(int(lane), int(rank)) for lane in here])
+            for lane, block in zip(here[::32], blocks[::32], strict=True):
+                own.note(int(lane), int(block), access.site)
+            start = at - base + blocks * access.place.storage.span
+            cells = start + np.arange(len(values))[:, None]
+            memory = s.batch.memories[access.place.storage.number]
+            for block in np.unique(blocks):
+                span = at[blocks == block] - base
+                first = int(here[np.argmax(blocks == block)])
+                own.check_reads(first, block, access, int(span.min()), int(span.max()))
+            codes = None if poison is None else poison[:, here]
+            access.write(s.batch, memory, cells, here, values[:, here], codes)
+
+    return run
 
 
 def _arrive(c: DeviceCompiler, call: Any) -> Run:
+    (pointer, *_), _ = _operands(call)
+    if isinstance(pointer, ir.TensorLoad):
+        return _arrive_at(c, pointer)
     return _with_barriers(c, call, lambda found, *given: found.arrive(*given))
 
 
@@ -109,7 +180,9 @@ def _map(c: DeviceCompiler, pointer: Any) -> int:
 
 
 def _load(c: DeviceCompiler, call: Any) -> Run:
-    (target, tensor, *at, barrier), _ = _operands(call)
+    (target, tensor, *at), tokens = _operands(call)
+    mask = int(at.pop().value) if _MULTICAST in tokens else None
+    barrier = at.pop()
     place, start = c.pointee(target)
     offset, number = c.operand(start), _map(c, tensor)
     access = c.access(place, IntImm("int32", 0), 1, True, "store")
@@ -122,10 +195,16 @@ def _load(c: DeviceCompiler, call: Any) -> Run:
         first, where = each(s, offset, m), each(s, index, m)
         box = [each(s, one, m) for one in coordinates]
         for lane in map(int, lanes_of(s, m)):
-            byte = int(first[lane]) * place.dtype.itemsize
-            own.load(lane, access, byte, tensor, [int(one[lane]) for one in box])
-            block = int(s.batch.block_of[lane])
-            own.of(storage).complete(block, int(where[lane]), lane // 32, tensor.box_bytes)
+            byte, at_barrier = int(first[lane]) * place.dtype.itemsize, int(where[lane])
+            blocks = [int(s.batch.block_of[lane])]
+            if mask is not None:
+                ranks = [rank for rank in range(mask.bit_length()) if mask >> rank & 1]
+                blocks = [own.of_cluster(lane, rank) for rank in ranks]
+            for block in blocks:
+                own.reach(lane, block, own.of(storage), at_barrier, access.site)
+                own.load(lane, block, access, byte, tensor, [int(one[lane]) for one in box])
+            for block in blocks:
+                own.of(storage).complete(block, at_barrier, lane // 32, tensor.box_bytes)
 
     return run
 
@@ -346,6 +425,9 @@ def _as_sums(total: Any, out: Any) -> Any:
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: _initialise,
+    ops.PTX_MAPA: _map_address,
+    ops.PTX_ST: _store_at,
+    ops.PTX_ST_VEC: _store_at,
     ops.PTX_MBARRIER_ARRIVE_NOCOUNT: _arrive,
     ops.PTX_MBARRIER_ARRIVE_EXPECT_TX: _arrive,
     ops.PTX_FENCE_PROXY: _fence,

@@ -27,7 +27,7 @@ class AccessInstruction(LocatedAccess):
         """Read at an address that was checked."""
         batch = s.batch
         memory = batch.memories[self.place.storage.number]
-        self.tally(batch, address)
+        self.tally(s, address)
         elements = self.elements(address.flat)
         value = memory.view(self.place.dtype).take(elements, mode="clip")
         if memory.shadow is None and memory.poison is None:
@@ -90,7 +90,7 @@ class AccessInstruction(LocatedAccess):
         address = self.locate(s, mask)
         if address is None:
             return
-        self.tally(batch, address)
+        self.tally(s, address)
         self.put(batch, address.flat, address.mask, value, poison)
 
     def put(self, batch: Any, flat: Any, mask: Any, value: Any, poison: Any) -> None:

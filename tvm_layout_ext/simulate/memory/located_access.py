@@ -23,6 +23,7 @@ from ..model.code import Code, mask_and
 from ..model.places import Place
 from ..report import Site
 from .memory import Memory
+from .nvcc_plan import Instruction, NvccPlan
 
 _WARP = hardware.WARP_SIZE
 _PERIOD = hardware.LINE_BYTES
@@ -67,6 +68,8 @@ class LocatedAccess:
     lanes: int
     together: bool
     count: Count = field(default_factory=Count)
+    plan: NvccPlan | None = None
+    certain: Count = field(default_factory=Count)
     _memo: dict[Any, tuple[Any, Any, Count]] = field(default_factory=dict)
 
     @property
@@ -191,32 +194,56 @@ class LocatedAccess:
 
     # Counters.
 
-    def tally(self, batch: Any, address: Address) -> None:
+    def sure_count(self) -> Count:
+        """What of the count nvcc cannot do without."""
+        return self.count if self.plan is None or self.plan.least is None else self.certain
+
+    def tally(self, s: Any, address: Address) -> None:
         """Add the access to the counts of its site."""
-        self.tally_by(batch, [address], lambda: self._count(batch, address))
+        batch, plan = s.batch, self.plan
+        if plan is None:
+            self.tally_by(batch, [address], lambda: self._count(batch, address))
+            return
+        if plan.is_counted(s):
+            self.count += self._counted(batch, address, plan.counted)
+        if certain := plan.certain(s):
+            self.certain += self._counted(batch, address, certain)
+
+    def _counted(
+        self, batch: Any, address: Address, instructions: tuple[Instruction, ...]
+    ) -> Count:
+        return self._known(
+            batch, [address], instructions, lambda: self._count(batch, address, instructions)
+        )
 
     def tally_by(
         self, batch: Any, addresses: Sequence[Address], count: Callable[[], Count]
     ) -> None:
         """Add what ``count`` finds, once for all accesses of the same masks and phases."""
+        self.count += self._known(batch, addresses, (), count)
+
+    def _known(
+        self, batch: Any, addresses: Sequence[Address], made: Any, count: Callable[[], Count]
+    ) -> Count:
         if any(address.phase is None for address in addresses):
-            self.count += count()
-            return
+            return count()
         masks = [address.mask for address in addresses]
-        key = tuple((id(address.mask), address.phase) for address in addresses)
+        key = made, *((id(address.mask), address.phase) for address in addresses)
         known = self._memo.get(key)
         if known is None or known[0] is not batch or any(map(operator.is_not, known[1], masks)):
             if known is not None and known[0] is not batch:
                 self._memo.clear()
             known = self._memo[key] = batch, masks, count()
-        self.count += known[2]
+        return known[2]
 
     def byte_addresses(self, batch: Any, address: Address) -> tuple[Any, Any]:
         """Addresses of a contiguous access and active threads, ``[warps, 32]`` each."""
         at = address.flat * self.place.dtype.itemsize + self._low_address(batch)
         return np.reshape(at, (-1, _WARP)), batch.active(address.mask).reshape(-1, _WARP)
 
-    def _count(self, batch: Any, address: Address) -> Count:
+    def _count(
+        self, batch: Any, address: Address, made: tuple[Instruction, ...] | None = None
+    ) -> Count:
         active = batch.active(address.mask).reshape(-1, _WARP)
         size = self.place.dtype.itemsize
         counter: Callable[..., Count] = count_global
@@ -224,7 +251,8 @@ class LocatedAccess:
             counter = partial(count_shared, store=self.kind != "load")
         total = Count()
         base = self._low_address(batch)
-        for flat, start, width in self._instructions(address.flat):
+        parts = self._instructions(address.flat) if made is None else _rows(address.flat, made)
+        for flat, start, width in parts:
             total += counter((flat * size + (base + start)).reshape(-1, _WARP), active, width)
         return total
 
@@ -235,6 +263,12 @@ class LocatedAccess:
             return [(flat, start, width) for start, width in instructions(self.lanes * size)]
         rows = flat if flat.ndim == 2 else flat[None]
         return [(row, 0, size) for row in rows]
+
+
+def _rows(flat: Any, made: tuple[Instruction, ...]) -> list[tuple[Any, int, int]]:
+    if flat.ndim == 1:
+        return [(flat, start, width) for _, start, width in made]
+    return [(flat[min(row, len(flat) - 1)], start, width) for row, start, width in made]
 
 
 def any_element(flags: Any) -> Any:

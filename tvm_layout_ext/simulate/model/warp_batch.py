@@ -23,6 +23,8 @@ class Geometry:
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    #: Neighbours along x that are a cluster.
+    cluster: int = 1
 
     @property
     def extents(self) -> dict[str, int]:

@@ -30,14 +30,7 @@ class Order:
 
     def acquire(self, key: tuple[int, ...], warp: int) -> None:
         """Let a warp know what was left."""
-        acquire(self._clocks, self.known[key], warp)
-
-
-def acquire(clocks: Any, known: Any, warp: int) -> None:
-    """Let a warp know so much of the others of its block."""
-    np.maximum(clocks.seen[warp], known, out=clocks.seen[warp])
-    clocks.floor[warp] = clocks.seen[warp].min()
-    clocks.low = int(clocks.floor.min())
+        self._clocks.learn(warp, self.known[key])
 
 
 class Barriers:
@@ -54,10 +47,18 @@ class Barriers:
         self._gathered = Order(clocks, blocks, length)
         self._clocks = clocks
         self._done = np.zeros_like(self._gathered.known)
+        #: Who initialised a barrier, and when.
+        self._begun = np.zeros((blocks, length, 2), np.int64)
 
-    def initialise(self, block: int, index: int, count: int) -> None:
+    def initialise(self, block: int, index: int, warp: int, count: int) -> None:
         """Begin phase 0."""
         self.count[block, index] = self.left[block, index] = count
+        self._begun[block, index] = warp, self._clocks.now
+
+    def knows(self, block: int, index: int, warp: int) -> bool:
+        """Whether a warp comes after the barrier was initialised."""
+        by, time = self._begun[block, index]
+        return bool(self._clocks.seen[warp, by % self._clocks.warps] > time)
 
     def arrive(self, block: int, index: int, warp: int, expected: int = 0) -> None:
         """Count a thread, and bytes that are still to come."""
@@ -92,7 +93,7 @@ class Barriers:
 
     def pass_by(self, block: int, index: int, warp: int) -> None:
         """Let a warp know what came before the end of the last phase."""
-        acquire(self._clocks, self._done[block, index], warp)
+        self._clocks.learn(warp, self._done[block, index])
 
     def told(self, block: int, index: int) -> str:
         """What the phase under way lacks."""
@@ -146,8 +147,8 @@ class NamedBarriers:
 
     def pass_by(self, block: int, number: int, warp: int) -> None:
         """Let a warp know what came before the end of a turn."""
-        acquire(self._clocks, self._done[block, number], warp)
+        self._clocks.learn(warp, self._done[block, number])
 
     def told(self, block: int, number: int) -> str:
         """Who is there."""
-        return f"named barrier {number}, where {self._state[block][number].arrived} threads are"
+        return f"{number}, where {self._state[block][number].arrived} threads are"

@@ -12,6 +12,7 @@ from ..machine.machine import Machine, MachineStep
 from ..model.code import Code
 from ..model.warp_batch import DivergentPath
 from ..report import Site
+from .barriers import NamedBarriers
 from .units import units_of
 
 _WARP = 32
@@ -85,41 +86,54 @@ class AwaitPhase(Await):
 
 @dataclass
 class AwaitNamed(Await):
-    """Arrive at a named barrier, and wait for the others."""
+    """Arrive at a named barrier, and wait for the others; without a number at the cluster's."""
 
-    number: Code
-    threads: Code
+    number: Code | None
+    threads: Code | None
     slot: int
     site: Site
 
-    def arrive(self, s: Any, m: Any) -> None:
-        """Count the threads of a path; a step before the one that waits."""
-        batch = s.batch
+    def _barriers(self, s: Any, m: Any) -> tuple[NamedBarriers, Any, Any, Any]:
+        """Barriers, and for every thread whose, which, and of how many threads."""
+        batch, own = s.batch, units_of(s.batch)
+        if self.number is None or self.threads is None:
+            cluster = batch.geometry.cluster
+            given = (
+                np.zeros(batch.size, np.int64),
+                np.full(batch.size, cluster * batch.geometry.threads),
+            )
+            return own.clusters, batch.block_of // cluster, *given
         number, threads = (
             np.broadcast_to(np.asarray(code.value(s, m)), (batch.size,))
             for code in (self.number, self.threads)
         )
+        return own.named, batch.block_of, number, threads
+
+    def arrive(self, s: Any, m: Any) -> None:
+        """Count the threads of a path; a step before the one that waits."""
+        batch = s.batch
+        named, whose, number, threads = self._barriers(s, m)
         turns = np.zeros(batch.size, np.int64)
         lanes = np.flatnonzero(batch.active(m if m is not None else batch.full))
-        key = batch.block_of[lanes] * 16 + number[lanes]
+        key = whose[lanes] * 16 + number[lanes]
         for one in np.unique(key):
             own = lanes[key == one]
             block, which = divmod(int(one), 16)
-            named = units_of(batch).named
             turns[own] = named.arrive(block, which, own, int(threads[own[0]]))
         s.slots[self.slot] = turns
 
-    def _keys(self, s: DivergentPath, lanes: Any) -> Any:
-        number = np.broadcast_to(np.asarray(self.number.value(s, s.mask)), (s.batch.size,))
-        return zip(s.batch.block_of[lanes], number[lanes], s.slots[self.slot][lanes], strict=True)
+    def _keys(self, s: DivergentPath, lanes: Any) -> tuple[NamedBarriers, Any]:
+        named, whose, number, _ = self._barriers(s, s.mask)
+        keys = zip(whose[lanes], number[lanes], s.slots[self.slot][lanes], strict=True)
+        return named, keys
 
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether it may go on."""
         mask = s.batch.active(s.mask if s.mask is not None else s.batch.full)
         lanes = np.flatnonzero(mask)
         found = np.ones(s.batch.size, bool)
-        named, known = units_of(s.batch).named, {}
-        keys = list(self._keys(s, lanes))
+        named, pairs = self._keys(s, lanes)
+        keys, known = list(pairs), {}
         for key in set(keys):
             known[key] = named.has_ended(*map(int, key))
         found[lanes] = [known[key] for key in keys]
@@ -128,13 +142,15 @@ class AwaitNamed(Await):
     def passed(self, s: DivergentPath, lanes: Any) -> None:
         """Know what came before the barrier."""
         firsts = lanes[np.unique(lanes // _WARP, return_index=True)[1]]
-        for lane, (block, number, _) in zip(firsts, self._keys(s, firsts), strict=True):
-            units_of(s.batch).named.pass_by(int(block), int(number), int(lane) // _WARP)
+        named, keys = self._keys(s, firsts)
+        for lane, (block, number, _) in zip(firsts, keys, strict=True):
+            named.pass_by(int(block), int(number), int(lane) // _WARP)
 
     def told(self, s: DivergentPath, lane: int) -> str:
         """What a thread waits for."""
-        ((block, number, _),) = self._keys(s, np.array([lane]))
-        return units_of(s.batch).named.told(int(block), int(number))
+        named, ((block, number, _),) = self._keys(s, np.array([lane]))
+        what = "named barrier" if self.number is not None else "the barrier of a cluster,"
+        return f"{what} {named.told(int(block), int(number))}"
 
 
 @dataclass

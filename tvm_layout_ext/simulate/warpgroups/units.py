@@ -77,9 +77,13 @@ class Units:
     #: Registers a thread of each warpgroup, and what those of a block may be together.
     registers: Any = None
     pool: int = 0
+    #: What warps did to the shared memory of other blocks: block, warp, time, site.
+    remote: list[tuple[int, int, int, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.named = NamedBarriers(self.batch.clocks, len(self.batch.blocks))
+        blocks, cluster = len(self.batch.blocks), self.batch.geometry.cluster
+        self.named = NamedBarriers(self.batch.clocks, blocks)
+        self.clusters = NamedBarriers(self.batch.clocks, blocks // cluster)
 
     def of(self, storage: Any) -> Barriers:
         """Barriers that a shared array holds."""
@@ -90,13 +94,57 @@ class Units:
             self.barriers[storage.number] = found
         return found
 
+    # Clusters.
+
+    def of_cluster(self, lane: int, rank: int) -> int:
+        """The block of a rank in the cluster of a thread."""
+        cluster = self.batch.geometry.cluster
+        if not 0 <= rank < cluster:
+            raise SimulationError(
+                f"{self.batch.thread_name(lane)} reaches for block {rank} of a cluster of "
+                f"{cluster}."
+            )
+        return int(self.batch.block_of[lane]) // cluster * cluster + rank
+
+    def reach(self, lane: int, block: int, barriers: Barriers, index: int, site: Any) -> None:
+        """Note that a thread changes the shared memory of a block, perhaps another one's."""
+        warp = lane // _WARP
+        if block != int(self.batch.block_of[lane]) and not barriers.knows(block, index, warp):
+            raise SimulationError(
+                f"{self.batch.thread_name(lane)} arrives at {barriers.name}[{index}] of another "
+                f"block at line {site.line}, and nothing orders that after its init; a barrier of "
+                "the cluster does."
+            )
+        self.note(lane, block, site)
+
+    def note(self, lane: int, block: int, site: Any) -> None:
+        """Note that a thread changes the shared memory of a block."""
+        if block != int(self.batch.block_of[lane]):
+            self.remote.append((block, lane // _WARP, self.batch.clocks.now, site))
+
+    def _check_remote(self) -> None:
+        """Report what no thread of a block waited for before all of them ended."""
+        clocks, warps = self.batch.clocks, self.batch.geometry.warps
+        for block, warp, time, site in self.remote:
+            known = clocks.seen[block * warps : (block + 1) * warps, warp % clocks.warps]
+            if known.max() <= time:
+                self._report(
+                    warp * _WARP, site, site, "changes shared memory of a block that may have ended"
+                )
+
     # TMA.
 
     def load(
-        self, lane: int, access: AccessInstruction, offset: int, tensor: TensorMap, at: list[int]
+        self,
+        lane: int,
+        block: int,
+        access: AccessInstruction,
+        offset: int,
+        tensor: TensorMap,
+        at: list[int],
     ) -> None:
-        """Fill a box in shared memory."""
-        batch, block = self.batch, int(self.batch.block_of[lane])
+        """Fill a box in the shared memory of a block."""
+        batch = self.batch
         source, inside, target = tensor.places(at, offset)
         if (target >= access.place.storage.bytes).any() or offset % 1024:
             raise SimulationError(
@@ -104,7 +152,7 @@ class Units:
                 f"{access.place.storage.name} is not inside of it, or its begin is no multiple of "
                 f"1024, at {access.site}."
             )
-        self._check_reads(lane, block, access, int(target.min()), int(target.max()))
+        self.check_reads(lane, block, access, int(target.min()), int(target.max()))
         values = np.zeros(len(source), np.uint8)
         values[inside] = tensor.memory.data[source[inside]]
         memory = batch.memories[access.place.storage.number]
@@ -119,7 +167,7 @@ class Units:
         codes[inside, 0] = memory.poison[source[inside] // memory.granule]
         return codes if codes.any() else None
 
-    def _check_reads(self, lane: int, block: int, access: Any, low: int, high: int) -> None:
+    def check_reads(self, lane: int, block: int, access: Any, low: int, high: int) -> None:
         """Report products that may still read what a box overwrites."""
         left = []
         for read in self.reads:
@@ -247,6 +295,7 @@ class Units:
 
     def finish(self) -> None:
         """Report what a block leaves under way."""
+        self._check_remote()
         for one in self.stores:
             self._report(
                 one.lane, one.shared.site, one.shared.site, "ends before its bulk store has read"

@@ -16,20 +16,28 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, REGISTERS, SWIZZLE_BYTES, WARPGROUP_THREADS
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from ..hopper.epilogue import column_of, row_of
-from ..hopper.roles import when
+from ..hopper.pieces import (
+    PIECE_BYTES,
+    STEP_BYTES,
+    described,
+    mbarriers,
+    phase,
+    registers,
+    release,
+    tiles_arena,
+    when,
+)
 from ..launch.rasterize_blocks import grouped
 from .parts import PartResults
 from .plan import PANEL, STEP, AttentionPlan
 from .reach import Reach, Span, reach, read_bounds
 from .softmax import RowRegisters, typed, weigh
 
-#: Bytes of 64 rows of a panel, and of what one instruction reads of a row along K.
-_PIECE, _STEP_BYTES = 64 * PANEL_BYTES, 32
 #: Steps of a panel along K.
 _STEPS = PANEL // STEP
 
@@ -52,12 +60,10 @@ class AttentionKernel:
         self.plan, self.maps, self.parts = plan, maps, parts
         self.part = tirx.Var("part", "int32")
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
-        self.arena = tirx.decl_buffer(
-            (plan.arena_bytes,), "uint8", "tiles", scope="shared.dyn", data_alignment=SWIZZLE_BYTES
-        )
+        self.arena = tiles_arena(plan.arena_bytes)
         stages = plan.stages
         names = ("k_full", "k_empty", "v_full", "v_empty")
-        one, *four = (_barriers(n, c) for n, c in (("q_full", 1), *((n, stages) for n in names)))
+        one, *four = (mbarriers(n, c) for n, c in (("q_full", 1), *((n, stages) for n in names)))
         self.bars = TileBarriers(one, (four[0], four[1]), (four[2], four[3]))
         self.rows = RowRegisters.of(plan)
         self.first_row = tirx.Var("first_row", "int32")
@@ -125,7 +131,7 @@ class AttentionKernel:
             ):
                 full, empty = barriers
                 stage = it % plan.stages
-                parity = T.bitwise_xor(self._phase(it), 1)
+                parity = T.bitwise_xor(phase(it, self.plan.stages), 1)
                 made += [
                     asynchronous.wait_barrier(empty, stage, parity),
                     asynchronous.expect_bytes(full, stage, size),
@@ -142,14 +148,7 @@ class AttentionKernel:
         loop = tirx.For(
             j, self.first, self.end - self.first, tirx.ForKind.SERIAL, step(j), None, {}
         )
-        return sequence([*self._registers(0), when(leads, *q, loop)])
-
-    def _registers(self, role: int) -> list[Any]:
-        budget = REGISTERS[self.plan.consumers]
-        return [] if budget is None else [asynchronous.set_registers(budget[role], more=bool(role))]
-
-    def _phase(self, it: Any) -> Any:
-        return T.bitwise_and(it // self.plan.stages, 1)
+        return sequence([*registers(plan.consumers, 0), when(leads, *q, loop)])
 
     def _load(self, side: str, at: Any, barrier: tuple[Any, Any], first: Any) -> list[Any]:
         """Copy all panels of a tile."""
@@ -170,7 +169,7 @@ class AttentionKernel:
         zero = tirx.const(0, "int32")
         bars, rows = self.bars, self.rows
         made = [
-            *self._registers(1),
+            *registers(self.plan.consumers, 1),
             *rows.start(),
             asynchronous.wait_barrier(bars.q, 0, zero),
             asynchronous.wait_barrier(bars.k[0], 0, zero),
@@ -178,7 +177,7 @@ class AttentionKernel:
             *self._scores(zero),
             asynchronous.commit_products(),
             asynchronous.wait_products(0),
-            self._release(bars.k[1], zero),
+            release(self.thread, bars.k[1], zero),
             *self._weigh(self.first, self.reach.first_is_masked),
             *rows.pack(self.plan.dtype),
             *(self._over(span) for span in self.reach.rest),
@@ -187,7 +186,7 @@ class AttentionKernel:
         stage = it % self.plan.stages
         made += [
             tirx.Bind(it, self.end - self.first - 1),
-            asynchronous.wait_barrier(bars.v[0], stage, self._phase(it)),
+            asynchronous.wait_barrier(bars.v[0], stage, phase(it, self.plan.stages)),
             asynchronous.fence_sums(),
             *self._means(it),
             asynchronous.commit_products(),
@@ -204,11 +203,11 @@ class AttentionKernel:
         stage, before = it % stages, (it - 1) % stages
         body = [
             tirx.Bind(it, j - self.first),
-            asynchronous.wait_barrier(bars.k[0], stage, self._phase(it)),
+            asynchronous.wait_barrier(bars.k[0], stage, phase(it, self.plan.stages)),
             asynchronous.fence_sums(),
             *self._scores(it),
             asynchronous.commit_products(),
-            asynchronous.wait_barrier(bars.v[0], before, self._phase(it - 1)),
+            asynchronous.wait_barrier(bars.v[0], before, phase(it - 1, self.plan.stages)),
             asynchronous.fence_sums(),
             *self._means(it - 1),
             asynchronous.commit_products(),
@@ -216,9 +215,11 @@ class AttentionKernel:
             *self._weigh(j, span.masked),
             # Asks for the sums, which are never negative: ptxas would put the powers behind the
             # wait for the means, and nothing would go on beside these.
-            self._release(bars.k[1], stage, tirx.Not(self.rows.sums[0] + self.rows.sums[1] < 0)),
+            release(
+                self.thread, bars.k[1], stage, tirx.Not(self.rows.sums[0] + self.rows.sums[1] < 0)
+            ),
             asynchronous.wait_products(0),
-            self._release(bars.v[1], before),
+            release(self.thread, bars.v[1], before),
             *self.rows.rescale(),
             *self.rows.pack(self.plan.dtype),
         ]
@@ -227,10 +228,6 @@ class AttentionKernel:
             start = tirx.max(tirx.min(start, self.end), self.first + 1)
             stop = tirx.max(tirx.min(stop, self.end), start)
         return tirx.For(j, start, stop - start, tirx.ForKind.SERIAL, sequence(body), None, {})
-
-    def _release(self, barriers: Any, stage: Any, *known: Any) -> Any:
-        leads = (self.thread % WARPGROUP_THREADS).equal(0)
-        return when(tirx.all(leads, *known), asynchronous.arrive(barriers, stage))
 
     def _weigh(self, j: Any, masked: bool) -> list[Any]:
         one = self.plan.attention
@@ -248,9 +245,9 @@ class AttentionKernel:
         made = []
         for step in range(plan.attention.sizes[2] // STEP):
             panel, inside = divmod(step, _STEPS)
-            q_at = panel * plan.rows * PANEL_BYTES + group * _PIECE + inside * _STEP_BYTES
-            k_at = stage + panel * plan.keys * PANEL_BYTES + inside * _STEP_BYTES
-            q, k = (self._described(at, 0) for at in (q_at, k_at))
+            q_at = panel * plan.rows * PANEL_BYTES + group * PIECE_BYTES + inside * STEP_BYTES
+            k_at = stage + panel * plan.keys * PANEL_BYTES + inside * STEP_BYTES
+            q, k = (described(self.arena, at, 0) for at in (q_at, k_at))
             adds = tirx.const(step > 0, "bool")
             made.append(asynchronous.multiply(product, sums, q, k, adds, (False, False)))
         return made
@@ -266,14 +263,10 @@ class AttentionKernel:
         made = []
         for step in range(plan.keys // STEP):
             held = [rows.weights[4 * step + i] for i in range(4)]
-            v = self._described(stage + step * STEP * PANEL_BYTES, tile)
+            v = described(self.arena, stage + step * STEP * PANEL_BYTES, tile)
             adds = tirx.const(True, "bool") if step else it > 0
             made.append(asynchronous.multiply(product, sums, held, v, adds, (False, True)))
         return made
-
-    def _described(self, at: Any, leading: int) -> Any:
-        pointer = self.arena.access_ptr("r", offset=at)
-        return asynchronous.descriptor(pointer, leading, SWIZZLE_BYTES)
 
     # The result.
 
@@ -301,7 +294,7 @@ class AttentionKernel:
         stores = []
         target = plan.result.target
         for panel in range(plan.panels[1]):
-            at = panel * plan.rows * PANEL_BYTES + group * _PIECE
+            at = panel * plan.rows * PANEL_BYTES + group * PIECE_BYTES
             pointer = self.arena.access_ptr("r", offset=at)
             place = dict(
                 zip(target.moving, (self.first_row + group * 64, panel * PANEL), strict=True)
@@ -362,7 +355,3 @@ class AttentionKernel:
         if one.sizes[0] % self.plan.rows == 0:
             return [loop]
         return [when(self.first_row + row < one.sizes[0], loop)]
-
-
-def _barriers(name: str, count: int) -> Any:
-    return tirx.decl_buffer((count,), "uint64", name, scope="shared", data_alignment=8)

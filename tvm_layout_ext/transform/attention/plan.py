@@ -27,7 +27,7 @@ from .reach import read_bounds
 PANEL, STEP = 64, 16
 #: Numbers that a thread can hold beside addresses and counters: scores, weights and means; of one
 #: warpgroup that multiplies, of two and of three.
-HELD = {1: 220, 2: 200, 3: 132}
+_HELD = {1: 220, 2: 200, 3: 132}
 #: How long a row takes in a block of so many warpgroups: 4x16x2048x64 took 177 us by two, 164 by
 #: three, 1x16x1024x64 13.2 and 16.1 (float16, H200); beside one, nothing hides its softmax.
 _PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
@@ -218,6 +218,17 @@ def _waves(plan: AttentionPlan) -> float:
     return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 
 
+def why_crowded(keys: int, width: int, consumers: int) -> str | None:
+    """Why registers do not hold scores, weights and means of a tile, in a sentence, or None."""
+    held = keys * 3 // 4 + width // 2
+    if held <= _HELD[consumers]:
+        return None
+    return (
+        f"A thread would hold {held} numbers; of {consumers} warpgroups that multiply each thread "
+        f"has registers for {_HELD[consumers]}."
+    )
+
+
 def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
     """The same plan, if the GPU, TMA, registers and shared memory allow it.
 
@@ -262,12 +273,8 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
                 f"Buffer {one.buffer.name} is read at {along}; {extent} keys are no multiple of "
                 f"{plan.keys}, and what lies behind them would be read."
             )
-    held = plan.keys * 3 // 4 + width // 2
-    if held > HELD[plan.consumers]:
-        raise ScheduleError(
-            f"A thread would hold {held} numbers; of {plan.consumers} warpgroups that multiply "
-            f"each thread has registers for {HELD[plan.consumers]}."
-        )
+    if crowded := why_crowded(plan.keys, width, plan.consumers):
+        raise ScheduleError(crowded)
     needed = plan.arena_bytes + (4 * plan.stages + 1) * _BARRIER_BYTES
     if -(-needed // _ALIGNED) * _ALIGNED > gpu.shared_per_block:
         raise ScheduleError(

@@ -6,6 +6,7 @@ of each row so far, and its own part of the sum of weights relative to that.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -84,17 +85,13 @@ class RowRegisters:
 
     def finish(self) -> list[Any]:
         """Add sums up over the four lanes of a row, and turn them round."""
-        made = [part for half in range(2) for part in _over_lanes(self.sums, half, _add)]
+        made = [part for half in range(2) for part in _over_lanes(self.sums, half, operator.add)]
         one = tirx.const(1.0, "float32")
         return [*made, *(_put(self.factors, h, one / self.sums[h]) for h in range(2))]
 
 
 def _put(buffer: Any, index: int, value: Any) -> Any:
     return tirx.BufferStore(buffer, value, [index])
-
-
-def _add(one: Any, other: Any) -> Any:
-    return one + other
 
 
 def _over_lanes(buffer: Any, index: int, combine: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import DataType, tirx
 from tvm_ffi import WalkResult
 
-from ...ir.queries import is_among, variables
+from ...ir.queries import is_among, is_global, variables
 from ...layout import LinearLayout, Movement, movement
 from .graph import Op, memory_loads
 
@@ -96,7 +96,4 @@ def is_expensive_load(op: Op) -> bool:
     """Whether a nest loads at least one element a thread from global memory."""
     sizes = op.result.layout.in_sizes
     threads = sizes["lane"] * sizes["warp"]
-    return any(
-        load.source.scope() in ("", "global") and threads <= _spread(op, load)
-        for load in memory_loads(op)
-    )
+    return any(is_global(load.source) and threads <= _spread(op, load) for load in memory_loads(op))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
+from .pieces import loop, when
 from .plan import Plan, result_bytes
-from .roles import Parts, Tile, loop, when, with_batch
+from .roles import Parts, Tile, with_batch
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8
@@ -23,11 +25,16 @@ _COLUMNS = 8
 _VECTOR_BYTES = 16
 
 
-def finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
-    """Write a tile of results."""
+def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
+    """Write a tile of results, or the share of it that a slice of K has."""
     if parts.plan.stores_by_box:
-        return _by_boxes(parts, results, tile, sums)
-    return _by_threads(parts, tile, sums)
+        return _by_boxes(parts, results, tile, sums, share)
+    return _by_threads(parts, tile, sums, share)
+
+
+def _shared(every: Sequence[Any], share: int, slices: int) -> Sequence[Any]:
+    each = len(every) // slices
+    return every[share * each : (share + 1) * each]
 
 
 def row_of(thread: Any, half: Any) -> Any:
@@ -50,16 +57,14 @@ def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
     return dict(zip(kernel.result.target.moving, place, strict=True)) | with_batch(kernel, tile)
 
 
-def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any) -> Any:
+def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
     """The result that belongs to a sum; beyond the edge others are read at it, in no branch."""
     result = parts.plan.kernel.result
     values = _named(parts, tile, _at_most(parts.plan, place) if result.reads_more else place)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
-        if not node.source.same_as(result.sums):
-            return node
-        return asynchronous.sum_at(parts.plan.kernel.instruction, sums, at)
+        return own if node.source.same_as(result.sums) else node
 
     return tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
 
@@ -67,14 +72,10 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], sums: Any, at: Any)
 def _at_most(plan: Plan, place: tuple[Any, Any]) -> tuple[Any, Any]:
     """A place, or the last row and column where tiles reach beyond them."""
     row, column = (
-        tirx.min(at, size - 1) if size % tile else at
-        for at, size, tile in zip(place, plan.kernel.sizes, plan.tile, strict=False)
+        tirx.min(at, size - 1) if ragged else at
+        for at, size, ragged in zip(place, plan.kernel.sizes, plan.ragged, strict=False)
     )
     return row, column
-
-
-def _is_ragged(plan: Plan) -> bool:
-    return any(size % tile for size, tile in zip(plan.kernel.sizes[:2], plan.tile, strict=False))
 
 
 def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
@@ -82,9 +83,10 @@ def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
     return tirx.all(place[0] < m, place[1] < n)
 
 
-def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
+def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> Any:
     plan = parts.plan
-    places = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
+    every = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
+    places = _shared(every, share, plan.kernel.slices)
     even = len(places) % plan.chunks == 0
     made = []
     for number, place in enumerate(places):
@@ -132,50 +134,82 @@ def _chunk(
 def _rows(
     parts: Parts, results: Any, at: Any, corner: Tile, which: tuple[int, int], sums: Any
 ) -> list[Any]:
-    """Write a thread's results into their swizzled rows, two neighbours at a time."""
+    """Write a thread's results into their swizzled rows, two neighbours at a time.
+
+    Half a warp writes four rows of 16 columns. Those of 4 bytes take half of the banks, and the
+    swizzle turns every other row within them: odd rows are two groups of columns ahead.
+    """
     plan, thread = parts.plan, parts.thread
-    kernel = plan.kernel
-    whole = _VECTOR_BYTES // result_bytes(kernel)
-    piece, start = which
-    each, columns = kernel.instruction.shape[1] // 2, plan.chunk_columns
-    pairs = not (kernel.result.reads_more and kernel.sizes[1] % plan.tile[1])
-    pairs = pairs and kernel.instruction.sums == "float32"
-    kind = tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED
-    made = []
-    for group in range(columns // _COLUMNS):
+    one, (piece, start) = plan.kernel.instruction, which
+    first = piece * (one.shape[1] // 2) + start // _COLUMNS * 4
+    turns = result_bytes(plan.kernel) == 4
+    ahead = thread // 4 % 2 * 2
+    held = tirx.decl_buffer((2,), one.sums, "held", scope="local")
+    made = [tirx.AllocBuffer(held)] if turns else []
+
+    def own(group: int, half: int, v: Any) -> Any:
+        return asynchronous.sum_at(one, sums, first + group * 4 + half * 2 + v)
+
+    for group in range(plan.chunk_columns // _COLUMNS):
         for half in range(2):
-            number = piece * each + (start // _COLUMNS + group) * 4 + half * 2
 
-            def store(v: Any, group: int = group, half: int = half, number: int = number) -> Any:
-                row, column = row_of(thread, half), group * _COLUMNS + column_of(thread, 0)
-                turned = T.bitwise_xor(column // whole, thread % 32 // 4)
-                index = at + row * columns + turned * whole + column % whole + v
-                place = corner.row + row, corner.column + column + v
-                return tirx.BufferStore(
-                    results, _value(parts, corner, place, sums, number + v), [index]
-                )
+            def hold(v: Any, group: int = group, half: int = half) -> Any:
+                pair = own(group ^ 2, half, v), own(group, half, v)
+                return tirx.BufferStore(held, tirx.Select(ahead > 0, *pair), [v])
 
-            made.append(loop("v", 2, store, kind))
+            def value(v: Any, group: int = group, half: int = half) -> Any:
+                return held[v] if turns else own(group, half, v)
+
+            if turns:
+                made.append(loop("v", 2, hold, tirx.ForKind.UNROLLED))
+            where = row_of(thread, half), T.bitwise_xor(group, ahead) if turns else group
+            made.append(_pair(parts, results, at, corner, where, value))
     return made
 
 
-def _by_threads(parts: Parts, tile: Tile, sums: Any) -> Any:
+def _pair(
+    parts: Parts,
+    results: Any,
+    at: Any,
+    corner: Tile,
+    where: tuple[Any, Any],
+    value: Callable[[Any], Any],
+) -> Any:
+    """Write two neighbours of a row and a group of columns."""
+    plan, thread = parts.plan, parts.thread
+    kernel = plan.kernel
+    whole = _VECTOR_BYTES // result_bytes(kernel)
+    row, column = where[0], where[1] * _COLUMNS + column_of(thread, 0)
+    turned = T.bitwise_xor(column // whole, thread % 32 // 4)
+    index = at + row * plan.chunk_columns + turned * whole + column % whole
+
+    def store(v: Any) -> Any:
+        place = corner.row + row, corner.column + column + v
+        return tirx.BufferStore(results, _value(parts, corner, place, value(v)), [index + v])
+
+    packed = kernel.instruction.sums != "float32" and result_bytes(kernel) != 4
+    pairs = not packed and not (kernel.result.reads_more and plan.ragged[1])
+    return loop("v", 2, store, tirx.ForKind.VECTORIZED if pairs else tirx.ForKind.UNROLLED)
+
+
+def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
     """Store each sum from its register, as far as there are rows and columns."""
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     result = kernel.result
     each = kernel.instruction.shape[1] // 2
     made = []
-    for number in range(kernel.pieces * each):
+    for number in _shared(range(kernel.pieces * each), share, kernel.slices):
         piece, register = divmod(number, each)
         rows = (thread // WARPGROUP_THREADS * kernel.pieces + piece) * 64
         row = tile.row + rows + row_of(thread, register // 2 % 2)
         column = tile.column + register // 4 * _COLUMNS + column_of(thread, register % 2)
         values = _named(parts, tile, (row, column))
         indices = [substitute(at, values) for at in result.store.indices]
-        value = _value(parts, tile, (row, column), sums, number)
+        own = asynchronous.sum_at(kernel.instruction, sums, number)
+        value = _value(parts, tile, (row, column), own)
         store = tirx.BufferStore(result.store.buffer, value, indices)
-        made.append(when(_inside(plan, (row, column)), store) if _is_ragged(plan) else store)
+        made.append(when(_inside(plan, (row, column)), store) if any(plan.ragged) else store)
     return sequence(made)
 
 

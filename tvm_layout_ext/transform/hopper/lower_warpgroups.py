@@ -15,17 +15,18 @@ from ...gpu.hardware import architecture
 from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir import ops
-from ...ir.annotations import PERSISTENT, PRODUCERS, WARPGROUP
+from ...ir.annotations import ADD_UP, MULTICAST, PERSISTENT, PRODUCERS, WARPGROUP
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import statements_of
 from ...target import target_arch
 from ..base import asks_for, function_pass
 from ..tensor_core.lower_tensor_core import narrowed
+from .add_up import add_up
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan, recorded
 from .read_kernel import multiplies, read_kernel
-from .roles import boxes, consume, make_parts, produce, start
+from .roles import Parts, Tile, boxes, consume, end, make_parts, produce, start
 
 _NAME = "LowerWarpgroups"
 
@@ -38,16 +39,25 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
     parts = make_parts(plan, maps)
     body = [*map(tirx.AllocBuffer, (parts.arena, parts.full, parts.empty)), start(parts)]
     results = result_view(parts) if plan.stores_by_box else None
-    consumer = consume(parts, partial(finish, parts, results))
+    consumer = consume(parts, partial(_finish, parts, results))
     if results is not None:
         leads = (parts.thread % WARPGROUP_THREADS).equal(0)
         done = tirx.IfThenElse(leads, asynchronous.wait_stores(0, read=True), None)
         view = tirx.DeclBuffer(results, data=parts.arena.data)
         consumer = sequence([view, consumer, done])
     is_producer = parts.thread >= plan.kernel.consumers * WARPGROUP_THREADS
-    body.append(tirx.IfThenElse(is_producer, produce(parts), consumer))
-    kernel = launched(sequence(body), parts.block, parts.thread, (plan.grid, plan.threads))
+    body += [tirx.IfThenElse(is_producer, produce(parts), consumer), *end(parts)]
+    sizes = plan.grid, plan.threads
+    kernel = launched(
+        sequence(body), parts.block, parts.thread, sizes, plan.blocks * plan.kernel.slices
+    )
     return sequence([*host, kernel])
+
+
+def _finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
+    """Write a tile of results, after slices of K are added up."""
+    done = partial(finish, parts, results, tile, sums)
+    return done() if parts.plan.kernel.slices == 1 else add_up(parts, sums, done)
 
 
 def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
@@ -66,13 +76,13 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
     return maps, host
 
 
-def launched(body: Any, block: Any, thread: Any, sizes: tuple[int, int]) -> Any:
+def launched(body: Any, block: Any, thread: Any, sizes: tuple[int, int], cluster: int = 1) -> Any:
     """Launch so many blocks of so many threads, one block at a time on a multiprocessor."""
+    rank = tirx.Var("rank", "int32")
     body = tirx.AttrStmt(block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body)
-    for var, tag, extent in (
-        (thread, "threadIdx.x", sizes[1]),
-        (block, "blockIdx.x", sizes[0]),
-    ):
+    axes = [(thread, "threadIdx.x", sizes[1]), (block, "blockIdx.x", sizes[0])]
+    axes[:0] = [(rank, "clusterCtaIdx.x", cluster)] if cluster > 1 else []
+    for var, tag, extent in axes:
         size = tirx.IntImm("int32", extent)
         axis = tirx.IterVar(tvm.ir.Range(0, size), var, tirx.IterVar.ThreadIndex, tag)
         body = tirx.AttrStmt(axis, "thread_extent", size, body)
@@ -83,7 +93,12 @@ def _check_others(stmt: Any) -> None:
     """Refuse requests to kernels that no warpgroups compute, which would be forgotten."""
 
     def look(loop: Any) -> None:
-        for key, call in ((PRODUCERS, "specialize_warps"), (PERSISTENT, "persistent")):
+        for key, call in (
+            (PRODUCERS, "specialize_warps"),
+            (PERSISTENT, "persistent"),
+            (MULTICAST, "cluster(multicast=True)"),
+            (ADD_UP, "cluster"),
+        ):
             if key in loop.annotations:
                 raise ScheduleError(
                     f"Loop {loop.loop_var.name} has {call}, but nothing inside it is multiplied by "
@@ -113,7 +128,7 @@ def LowerWarpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ScheduleError
         If the nest has another form, or the GPU, TMA, registers or shared memory do not allow it.
     """
-    if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT)):
+    if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT, MULTICAST)):
         return func
     func = narrowed(tvm.IRModule({"main": func}))["main"]
     root = func.body.block

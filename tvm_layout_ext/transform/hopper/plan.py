@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, prod
 
 import numpy as np
 
@@ -44,13 +44,37 @@ class Plan:
     @property
     def tiles(self) -> tuple[int, int]:
         """Tiles along rows and columns."""
-        (m, n, _), (tile_m, tile_n, _) = self.kernel.sizes, self.tile
-        return ceil(m / tile_m), ceil(n / tile_n)
+        rows, columns = (
+            ceil(size / (tile * blocks)) * blocks
+            for size, tile, blocks in zip(
+                self.kernel.sizes, self.tile, self.kernel.cluster, strict=False
+            )
+        )
+        return rows, columns
+
+    @property
+    def ragged(self) -> tuple[bool, bool]:
+        """Whether tiles reach beyond the last row and the last column."""
+        rows, columns = (
+            count * tile > size
+            for count, tile, size in zip(self.tiles, self.tile, self.kernel.sizes, strict=False)
+        )
+        return rows, columns
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that share what they copy."""
+        return prod(self.kernel.cluster)
+
+    @property
+    def shared(self) -> str:
+        """The operand of which each block of a cluster copies a part for all."""
+        return "" if self.blocks == 1 else "b" if self.kernel.cluster[0] > 1 else "a"
 
     @property
     def steps(self) -> int:
-        """Steps along K."""
-        return ceil(self.kernel.sizes[2] / self.tile[2])
+        """Steps along K of a block."""
+        return ceil(ceil(self.kernel.sizes[2] / self.tile[2]) / self.kernel.slices)
 
     @property
     def turns(self) -> int:
@@ -59,8 +83,8 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """Tiles of all products."""
-        return self.tiles[0] * self.tiles[1] * self.kernel.products
+        """Tiles of all products, and slices of them."""
+        return self.tiles[0] * self.tiles[1] * self.kernel.products * self.kernel.slices
 
     @property
     def a_bytes(self) -> int:
@@ -115,6 +139,10 @@ class Plan:
         m, n, k = self.tile
         blocks = "persistent blocks" if self.kernel.persistent else "blocks"
         out = "TMA" if self.stores_by_box else "each thread"
+        if self.shared:
+            blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
+        if self.kernel.slices > 1:
+            blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {self.stages} stages by TMA, "
             f"{self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
@@ -161,11 +189,10 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_gpu(kernel, gpu)
     _check_registers(kernel)
     stages = max(kernel.a.stages, kernel.b.stages)
-    rows, columns, _ = kernel.instruction.shape
-    rows *= kernel.consumers * kernel.pieces
-    tiles = ceil(kernel.sizes[0] / rows) * ceil(kernel.sizes[1] / columns) * kernel.products
-    grid = min(tiles, MULTIPROCESSORS) if kernel.persistent else tiles
-    plan = Plan(kernel, stages, _stores_by_box(kernel), grid)
+    plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
+    most = MULTIPROCESSORS // plan.blocks * plan.blocks
+    plan = replace(plan, grid=min(plan.count, most) if kernel.persistent else plan.count)
+    _check_cluster(plan)
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b
         if operand.k_major and extent > BOX_ELEMENTS:
@@ -179,6 +206,46 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
             f"of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
         )
     return plan
+
+
+def _check_cluster(plan: Plan) -> None:
+    """Refuse parts of a tile that would not begin where the swizzle's pattern does."""
+    _check_slices(plan)
+    if not plan.shared:
+        return
+    operand = getattr(plan.kernel, plan.shared)
+    extent = plan.tile["ab".index(plan.shared)] if operand.k_major else plan.tile[2]
+    if extent % (8 * plan.blocks):
+        raise ScheduleError(
+            f"{plan.blocks} blocks of a cluster share {extent} rows of a tile; multiples of "
+            f"{8 * plan.blocks} are legal."
+        )
+
+
+def _sums_of_others(kernel: Kernel) -> int:
+    """Bytes of the sums that a block of a cluster gets from the others, of its share of a tile."""
+    each = kernel.pieces * kernel.instruction.registers // kernel.slices
+    return 4 * each * (kernel.slices - 1) * kernel.consumers * WARPGROUP_THREADS
+
+
+def _check_slices(plan: Plan) -> None:
+    kernel = plan.kernel
+    sums = kernel.pieces * kernel.instruction.registers
+    problem = None
+    if kernel.slices == 1:
+        return
+    if plan.shared:
+        problem = f"its blocks share {plan.shared.upper()} already; leave one of the two out"
+    elif kernel.persistent:
+        problem = "persistent blocks copy ahead into the memory where sums are added up"
+    elif (kept := _sums_of_others(kernel)) > plan.results_at:
+        problem = (
+            f"{kept:,} bytes of sums do not fit where {plan.results_at:,} bytes of stages were"
+        )
+    elif kernel.instruction.sums == "float16" or sums % kernel.slices:
+        problem = f"a thread's {sums} registers of {kernel.instruction.sums} cannot be shared out"
+    if problem:
+        raise ScheduleError(f"A cluster of {kernel.slices} adds up slices of K, but {problem}.")
 
 
 def _check_gpu(kernel: Kernel, gpu: Architecture) -> None:
@@ -209,4 +276,11 @@ def _stores_by_box(kernel: Kernel) -> bool:
         kernel.result.is_boxed
         and result_bytes(kernel) in (2, 4)
         and kernel.instruction.shape[1] >= PANEL_BYTES // result_bytes(kernel)
+        and _shares_are_whole(kernel)
     )
+
+
+def _shares_are_whole(kernel: Kernel) -> bool:
+    """Whether the blocks that add up a tile have whole chunks of it."""
+    chunks, rest = divmod(kernel.instruction.shape[1], PANEL_BYTES // result_bytes(kernel))
+    return kernel.slices == 1 or not (rest or chunks * kernel.pieces % kernel.slices)

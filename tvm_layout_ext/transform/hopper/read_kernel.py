@@ -16,7 +16,17 @@ from ...errors import ScheduleError
 from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_TMA_DIMS
 from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction
 from ...ir import ops
-from ...ir.annotations import ASYNC_COPY, NUM_STAGES, PERSISTENT, PRODUCERS, RASTERIZE, WARPGROUP
+from ...ir.annotations import (
+    ADD_UP,
+    ASYNC_COPY,
+    CLUSTER,
+    MULTICAST,
+    NUM_STAGES,
+    PERSISTENT,
+    PRODUCERS,
+    RASTERIZE,
+    WARPGROUP,
+)
 from ...ir.conditions import conjuncts, is_zero
 from ...ir.queries import blocks_in, loads_in, substitute, thread_tag, uses
 
@@ -123,6 +133,8 @@ class Kernel:
 
     ``pieces`` counts the 64 rows that one of the ``consumers`` has of a tile; ``sizes`` are M, N
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
+    ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
+    ``slices`` the blocks that share the steps of a tile.
     """
 
     instruction: WarpgroupInstruction
@@ -136,6 +148,8 @@ class Kernel:
     sizes: tuple[int, int, int]
     batch: Any
     products: int
+    cluster: tuple[int, int] = (1, 1)
+    slices: int = 1
 
 
 @dataclass(frozen=True)
@@ -211,7 +225,25 @@ class _Reader:
             sizes=(m, n, k),
             batch=None if loops.batch is None else loops.batch.loop_var,
             products=1 if loops.batch is None else int(loops.batch.extent),
+            cluster=self._cluster(loops),
+            slices=1 if loops.steps is None else int(loops.steps.annotations.get(ADD_UP, 1)),
         )
+
+    def _cluster(self, loops: _KernelLoops) -> tuple[int, int]:
+        """Tiles of a cluster along rows and columns."""
+        if any(str(key).startswith(CLUSTER) for loop in self.loops for key in loop.annotations):
+            raise ScheduleError(
+                f"{self.name} is computed by warpgroups, whose clusters share tiles: say "
+                "cluster(loop, size, multicast=True)."
+            )
+        along = loops.rows, loops.columns
+        rows, columns = (int(one.annotations.get(MULTICAST, 1)) for one in along)
+        if min(rows, columns) > 1:
+            raise ScheduleError(
+                f"{self.name} has clusters of {rows}x{columns} tiles; blocks share one operand, so "
+                "a cluster lies along rows or along columns."
+            )
+        return rows, columns
 
     def _annotation(self, key: str, default: int) -> int:
         found = [int(loop.annotations[key]) for loop in self.loops if key in loop.annotations]

@@ -14,17 +14,24 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, REGISTERS, SWIZZLE_BYTES, WARPGROUP_THREADS
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
+from .pieces import (
+    PIECE_BYTES,
+    STEP_BYTES,
+    described,
+    loop,
+    mbarriers,
+    phase,
+    registers,
+    release,
+    tiles_arena,
+    when,
+)
 from .plan import Plan, b_rows
 from .read_kernel import Kernel
-
-#: Bytes of 64 rows of a panel; also of 64 x 64 elements of 16 bits, either way round.
-_PIECE_BYTES = 64 * PANEL_BYTES
-#: Bytes along K of one instruction.
-_STEP_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -38,31 +45,15 @@ class Parts:
     full: Any
     empty: Any
     maps: dict[str, Any]
+    address: Any
 
 
 def make_parts(plan: Plan, maps: dict[str, Any]) -> Parts:
     """Make the variables and buffers of a kernel."""
-
-    def barriers(name: str) -> Any:
-        return tirx.decl_buffer((plan.stages,), "uint64", name, scope="shared", data_alignment=8)
-
-    arena = tirx.decl_buffer(
-        (plan.arena_bytes,), "uint8", "tiles", scope="shared.dyn", data_alignment=SWIZZLE_BYTES
-    )
     block, thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
-    return Parts(plan, block, thread, arena, barriers("full"), barriers("empty"), maps)
-
-
-def loop(name: str, extent: int, body: Callable[[Any], Any], kind: Any = None) -> Any:
-    """Write a loop."""
-    var = tirx.Var(name, "int32")
-    kind = tirx.ForKind.SERIAL if kind is None else kind
-    return tirx.For(var, 0, extent, kind, body(var), None, {})
-
-
-def when(condition: Any, *body: Any) -> Any:
-    """Write a condition."""
-    return tirx.IfThenElse(condition, sequence(body), None)
+    address = tirx.decl_buffer((1,), "uint32", "address", scope="local")
+    full, empty = (mbarriers(name, plan.stages) for name in ("full", "empty"))
+    return Parts(plan, block, thread, tiles_arena(plan.arena_bytes), full, empty, maps, address)
 
 
 def start(parts: Parts) -> Any:
@@ -71,9 +62,20 @@ def start(parts: Parts) -> Any:
     made = [
         asynchronous.init_barrier(barriers, i, count)
         for i in range(plan.stages)
-        for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers))
+        for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers * plan.blocks))
     ]
-    return sequence([when(parts.thread.equal(0), *made), *asynchronous.publish_barriers()])
+    published = asynchronous.publish_barriers(plan.blocks)
+    return sequence([when(parts.thread.equal(0), *made), *published])
+
+
+def end(parts: Parts) -> list[Any]:
+    """Keep a block while others of its cluster copy into it or arrive at its barriers."""
+    return asynchronous.cluster_barrier() if parts.plan.blocks > 1 else []
+
+
+def slice_of(parts: Parts) -> Any:
+    """Which slice of K a block has: blocks of a cluster follow each other."""
+    return parts.block % parts.plan.kernel.slices
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,13 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
         tile, batch, row, column = (
             tirx.Var(name, "int32") for name in ("tile", "batch", "row", "column")
         )
-        places = grouped(0, tile % (rows * columns), rows, columns, min(plan.kernel.group, rows))
         inside = [
-            tirx.Bind(tile, number),
+            tirx.Bind(tile, number // plan.kernel.slices),
             tirx.Bind(batch, tile // (rows * columns)),
-            tirx.Bind(row, places[0] * plan.tile[0]),
-            tirx.Bind(column, places[1] * plan.tile[1]),
+            *(
+                tirx.Bind(var, at * size)
+                for var, at, size in zip((row, column), _place(plan, tile), plan.tile, strict=False)
+            ),
             body(Tile(t, batch, row, column)),
         ]
         if plan.count % plan.grid == 0:
@@ -111,9 +114,23 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
     return loop("turn", plan.turns, turn)
 
 
+def _place(plan: Plan, tile: Any) -> tuple[Any, Any]:
+    """Row and column of a tile, by its number; tiles of a cluster follow each other."""
+    rows, columns = (n // size for n, size in zip(plan.tiles, plan.kernel.cluster, strict=True))
+    number = tile % (rows * columns * plan.blocks)
+    if plan.blocks == 1:
+        return grouped(0, number, rows, columns, min(plan.kernel.group, rows))
+    group = max(1, plan.kernel.group // plan.kernel.cluster[0])
+    row, column = grouped(0, number // plan.blocks, rows, columns, min(group, rows))
+    high, wide = plan.kernel.cluster
+    rank = number % plan.blocks
+    return row * high + rank % high, column * wide + rank % wide
+
+
 def produce(parts: Parts) -> Any:
     """Copy the tiles of every step, as soon as their stage is empty."""
     plan = parts.plan
+    first = slice_of(parts) * plan.steps if plan.kernel.slices > 1 else 0
 
     def step(tile: Tile) -> Callable[[Any], Any]:
         def body(k: Any) -> Any:
@@ -125,28 +142,21 @@ def produce(parts: Parts) -> Any:
                 [
                     bound,
                     asynchronous.wait_barrier(
-                        parts.empty, stage, T.bitwise_xor(_phase(it, plan), 1)
+                        parts.empty, stage, T.bitwise_xor(phase(it, plan.stages), 1)
                     ),
                     asynchronous.expect_bytes(parts.full, stage, plan.stage_bytes),
-                    *_copies(parts, "a", at, stage, tile, k),
-                    *_copies(parts, "b", at + plan.a_bytes, stage, tile, k),
+                    *_copies(parts, "a", at, stage, tile, first + k),
+                    *_copies(parts, "b", at + plan.a_bytes, stage, tile, first + k),
                 ]
             )
 
         return body
 
     loops = over_tiles(parts, lambda tile: loop("k", plan.steps, step(tile)))
-    first = plan.kernel.consumers * WARPGROUP_THREADS
-    return sequence([*_registers(plan, 0), when(parts.thread.equal(first), loops)])
-
-
-def _phase(it: Any, plan: Plan) -> Any:
-    return T.bitwise_and(it // plan.stages, 1)
-
-
-def _registers(plan: Plan, role: int) -> list[Any]:
-    budget = REGISTERS[plan.kernel.consumers]
-    return [] if budget is None else [asynchronous.set_registers(budget[role], more=bool(role))]
+    leads = parts.thread.equal(plan.kernel.consumers * WARPGROUP_THREADS)
+    # Those that multiply meet those of other blocks twice to add up.
+    met = asynchronous.cluster_barrier() * 2 if plan.kernel.slices > 1 else []
+    return sequence([*registers(plan.kernel.consumers, 0), when(leads, loops), *met])
 
 
 def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) -> list[Any]:
@@ -156,17 +166,24 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
     rows = plan.tile[0] if side == "a" else b_rows(kernel)
     panel = plan.tile[2]
+    blocks = plan.blocks if side == plan.shared else 1
+    rank = parts.block % blocks if blocks > 1 else 0
 
-    def box(offset: int, start: Any) -> Any:
+    def box(offset: Any, start: Any, depth_start: Any) -> Any:
         own, depth = operand.source.moving
-        values = {own: start, depth: k * panel} | with_batch(kernel, tile)
+        values = {own: start, depth: depth_start} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
-        return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage)
+        return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage, blocks)
 
     if operand.k_major:
-        return [box(0, first)]
-    return [box(p * _PIECE_BYTES, first + p * panel) for p in range(rows // panel)]
+        part = rank * (rows // blocks)
+        return [box(part * PANEL_BYTES, first + part, k * panel)]
+    part = rank * (panel // blocks)
+    return [
+        box(p * PIECE_BYTES + part * PANEL_BYTES, first + p * panel, k * panel + part)
+        for p in range(rows // panel)
+    ]
 
 
 def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
@@ -178,10 +195,12 @@ def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Boxes of the tensor maps of A and B, innermost dim first."""
     kernel = plan.kernel
     rows, panel = {"a": plan.tile[0], "b": plan.tile[1]}, plan.tile[2]
-    return {
-        side: operand.source.box((rows[side] if operand.k_major else panel, panel))
-        for side, operand in (("a", kernel.a), ("b", kernel.b))
-    }
+    found = {}
+    for side, operand in (("a", kernel.a), ("b", kernel.b)):
+        blocks = plan.blocks if side == plan.shared else 1
+        sizes = (rows[side] // blocks, panel) if operand.k_major else (panel, panel // blocks)
+        found[side] = operand.source.box(sizes)
+    return found
 
 
 def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
@@ -202,12 +221,23 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
             ]
         )
 
-    return sequence([*_registers(plan, 1), tirx.AllocBuffer(sums), over_tiles(parts, body)])
+    kept = [sums, parts.address] if plan.blocks * kernel.slices > 1 else [sums]
+    made = [
+        *registers(plan.kernel.consumers, 1),
+        *map(tirx.AllocBuffer, kept),
+        over_tiles(parts, body),
+    ]
+    return sequence(made)
 
 
 def _release(parts: Parts, stage: Any) -> Any:
-    leads = (parts.thread % WARPGROUP_THREADS).equal(0)
-    return when(leads, asynchronous.arrive(parts.empty, stage))
+    """Give a stage back: to all blocks of the cluster, which copy into it."""
+    thread, blocks = parts.thread, parts.plan.blocks
+    if blocks == 1:
+        return release(thread, parts.empty, stage)
+    rank = thread % WARPGROUP_THREADS
+    there = asynchronous.arrive_at(parts.empty, stage, rank, parts.address[0])
+    return when(rank < blocks, there)
 
 
 def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
@@ -217,7 +247,7 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
     return sequence(
         [
             tirx.Bind(it, t * plan.steps + k),
-            asynchronous.wait_barrier(parts.full, stage, _phase(it, plan)),
+            asynchronous.wait_barrier(parts.full, stage, phase(it, plan.stages)),
             asynchronous.fence_sums(),
             *_products(parts, sums, stage, k),
             asynchronous.commit_products(),
@@ -233,11 +263,11 @@ def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
     one = kernel.instruction
     each = one.registers
     made = []
-    for s in range(PANEL_BYTES // _STEP_BYTES):
+    for s in range(PANEL_BYTES // STEP_BYTES):
         for piece in range(kernel.pieces):
             own = [sums[piece * each + i] for i in range(each)]
             number = parts.thread // WARPGROUP_THREADS * kernel.pieces + piece
-            a = _described(parts, kernel.a, stage * plan.stage_bytes + number * _PIECE_BYTES, s)
+            a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
             adds = True if s else k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
@@ -247,7 +277,6 @@ def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
 
 def _described(parts: Parts, operand: Any, at: Any, step: int) -> Any:
     """Describe the part of a tile that an instruction of a step reads."""
-    inside = _STEP_BYTES if operand.k_major else 16 * PANEL_BYTES
-    pointer = parts.arena.access_ptr("r", offset=at + step * inside)
-    leading = 0 if operand.k_major else _PIECE_BYTES
-    return asynchronous.descriptor(pointer, leading, SWIZZLE_BYTES)
+    inside = STEP_BYTES if operand.k_major else 16 * PANEL_BYTES
+    leading = 0 if operand.k_major else PIECE_BYTES
+    return described(parts.arena, at + step * inside, leading)

@@ -38,12 +38,11 @@ _FIRST = (9, 0)
 
 def _pairs(body: Any) -> list[tuple[str, str]]:
     """Kernels and those that are launched right after them, by name."""
-    named = [map(_launched, sequence.seq) for sequence in nodes_in(body, tirx.SeqStmt)]
+    named = [
+        [_told(one, ops.CALL_FFI_KERNEL) for one in sequence.seq]
+        for sequence in nodes_in(body, tirx.SeqStmt)
+    ]
     return [(a, b) for names in named for a, b in pairwise(names) if a and b]
-
-
-def _launched(statement: Any) -> str:
-    return _told(statement, ops.CALL_FFI_KERNEL)
 
 
 def _told(statement: Any, name: str) -> str:
@@ -90,9 +89,7 @@ def _overlap_launches(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     for name in changed:
         decisions.note(_NAME, name, "launched while the kernel before it runs")
     for name in dict.fromkeys(a for a, _ in pairs):
-        # Nothing else keeps the next kernel from what this one has not written yet.
-        if all(waits_first(changed[b]) for a, b in pairs if a == name):
-            changed[name] = _starting(changed.get(name, kernels[name]))
+        changed[name] = _starting(changed.get(name, kernels[name]))
     if not changed:
         return mod
     functions = {gv: changed.get(gv.name_hint, f) for gv, f in mod.functions.items()}

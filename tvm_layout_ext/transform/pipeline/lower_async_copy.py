@@ -17,7 +17,7 @@ from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import ASYNC_SCOPE
 from ...ir.conditions import step_of
-from ...ir.queries import depends_on, is_call_of, loads_in, nodes_in, substitute
+from ...ir.queries import depends_on, is_call_of, is_global, loads_in, nodes_in, substitute
 from ..base import function_pass, mapped
 from .copy_parts import ThreadCopy, UnfitError, read_copy
 
@@ -31,7 +31,7 @@ _COUNT_BITS = 32
 
 def _check(copy: ThreadCopy, prover: Any) -> None:
     store, load = copy.store.buffer, copy.load.source
-    if not store.scope().startswith("shared") or load.scope() not in ("", "global"):
+    if not store.scope().startswith("shared") or not is_global(load):
         raise UnfitError(f"it copies from {load.scope() or 'global'} to {store.scope()}")
     if store.dtype != load.dtype:
         raise UnfitError(f"it casts {load.dtype} to {store.dtype}")

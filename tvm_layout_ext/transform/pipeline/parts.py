@@ -13,7 +13,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES
-from ...ir.queries import blocks_in, distinct, is_among, is_call_of, loads_in, nodes_in
+from ...ir.queries import blocks_in, distinct, is_among, is_call_of, is_global, loads_in, nodes_in
 from ...ir.walk import statements_of
 
 #: Annotations of a block that asks for versions.
@@ -147,7 +147,7 @@ def _by_address(stmt: Any) -> tuple[Region, ...]:
     calls = nodes_in(stmt, tvm.ir.Call)
     elements = (one.args[0].source for one in calls if is_call_of(one, ops.ADDRESS_OF))
     pointers = (one.args[0] for one in calls if is_call_of(one, ops.BUFFER_DATA))
-    buffers = distinct(one for one in (*elements, *pointers) if one.scope() in ("", "global"))
+    buffers = distinct(one for one in (*elements, *pointers) if is_global(one))
     return tuple(Region(buffer, None) for buffer in buffers)
 
 
@@ -173,8 +173,4 @@ def _bound(analyzer: Any, expr: Any, ranges: dict[Any, Any], *, upper: bool) -> 
     domain = {var: tvm.sym.IntervalSet(r.min, r.min + r.extent - 1) for var, r in used.items()}
     found = analyzer.int_set(expr, domain)
     value = getattr(found, "max_value" if upper else "min_value", None)
-    return value if isinstance(value, tvm.ir.Expr) and _is_finite(value) else None
-
-
-def _is_finite(value: Any) -> bool:
-    return "inf" not in str(value)
+    return value if isinstance(value, tvm.ir.Expr) and "inf" not in str(value) else None

@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
-from ...ir.queries import depends_on, is_load_of, loads_in, nodes_in, substitute
+from ...ir.queries import depends_on, is_global, is_load_of, loads_in, nodes_in, substitute
 from .parts import Part, Region, check_own
 
 
@@ -236,7 +236,7 @@ def _check_may_run_ahead(plan: PipelinePlan, i: int, loop: Any) -> None:
 
 def _advice(read: Region, writer: Part) -> str:
     """What would be legal where a copy reads what the loop writes."""
-    if read.buffer.scope() not in ("", "global"):
+    if not is_global(read.buffer):
         return f"give {writer.place}, which must run before it, num_stages of 2 or more, too"
     return "buffer only copies whose sources the loop leaves alone, or writes elsewhere"
 

@@ -166,17 +166,15 @@ class IndexWriter:
             while bit + width < end and images[bit + width] == images[bit] << width:
                 width += 1
             value = self._extract(term.value, bit, width)
-            fields.extend(_Field(value, out, width, term.is_thread) for out in _places(images[bit]))
+            image = images[bit]
+            places = [out for out in range(image.bit_length()) if image >> out & 1]
+            fields.extend(_Field(value, out, width, term.is_thread) for out in places)
             bit += width
         return fields
 
     def _extract(self, value: Any, bit: int, width: int) -> Any:
         part = tirx.floormod(tirx.floordiv(value, 1 << bit), 1 << width)
         return self._analyzer.simplify(part)
-
-
-def _places(image: int) -> list[int]:
-    return [out for out in range(image.bit_length()) if image >> out & 1]
 
 
 def _alone(field: _Field, fields: Sequence[_Field]) -> bool:

@@ -200,14 +200,13 @@ def _difference(nest: Any, description: Any) -> str:
         (nest.block.reads, description.block.reads),
         (nest.block.writes, description.block.writes),
     ):
-        there, wanted = (sorted(_kind(r.source) for r in regions) for regions in (one, other))
+        there, wanted = (
+            sorted(f"{r.source.dtype} in {r.source.scope()}" for r in regions)
+            for regions in (one, other)
+        )
         if there != wanted:
             return f"it touches {', '.join(there)}, not {', '.join(wanted)}"
     return ""
-
-
-def _kind(buffer: Any) -> str:
-    return f"{buffer.dtype} in {buffer.scope()}"
 
 
 @function_pass(asks=TENSOR_CORE)

@@ -13,7 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 from ...errors import LayoutExtError
 from ..model.limits import SCHEDULE, over_limits
 from ..space.candidate import config_of, program_of, traced
-from ..space.knobs import Config, Knob, Refusal
+from ..space.knobs import Config, Refusal
 from ..space.task import Task
 
 #: Share of the starting candidates that the closed-form model ranks first; the others are those of
@@ -88,13 +88,13 @@ class Candidates:
             if self.is_legal(other):
                 return other
         # Of tiles that few values of the other knobs go with, hardly any draw is legal.
-        near = [one for one in self.task.space.legal if 1 <= _changed(knobs, one, config) <= _NEAR]
-        near = [one for one in near if self.is_legal(one)]
+        near = [
+            one
+            for one in self.task.space.legal
+            if 1 <= sum(knob.of(one) != knob.of(config) for knob in knobs) <= _NEAR
+            and self.is_legal(one)
+        ]
         return dict(rng.choice(near)) if near else None
-
-
-def _changed(knobs: Sequence[Knob], one: Config, other: Config) -> int:
-    return sum(knob.of(one) != knob.of(other) for knob in knobs)
 
 
 @derived_object

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import tirx
 
-from ...analysis.contraction import read_contraction
+from ...analysis.contraction import read_contraction, term_of
 from ...errors import LayoutExtError
 from ...gpu.hardware import architecture
 from ...intrin import choose
@@ -30,12 +30,9 @@ def off_tensor_cores(func: tirx.PrimFunc) -> dict[str, str]:
 
 def is_product(block: Any) -> bool:
     """Whether a block sums up products of two buffers."""
-    value = getattr(block.body, "value", None)
-    if block.init is None or not isinstance(value, tirx.Add):
+    term = term_of(block, tirx.Add)
+    if not isinstance(term, tirx.Mul):
         return False
-    for term in (value.a, value.b):
-        if isinstance(term, tirx.Mul):
-            factors = (one.value if isinstance(one, tirx.Cast) else one for one in (term.a, term.b))
-            buffers: list[Any] = [getattr(one, "source", None) for one in factors]
-            return all(one is not None for one in buffers) and not buffers[0].same_as(buffers[1])
-    return False
+    factors = (one.value if isinstance(one, tirx.Cast) else one for one in (term.a, term.b))
+    buffers: list[Any] = [getattr(one, "source", None) for one in factors]
+    return all(one is not None for one in buffers) and not buffers[0].same_as(buffers[1])

@@ -1,0 +1,119 @@
+"""Nsight Compute's memory counters of kernels that others scheduled, beside the simulated GPU's.
+
+``python -m benchmarks.foreign_counters compare --out FILE`` builds every case of
+:mod:`benchmarks.foreign_kernels`, launches each once under ``ncu``, and writes the counters of
+each kernel; without a GPU it prints what the simulated GPU counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks import counters
+from benchmarks.foreign_kernels import CASES, arrays, module
+from tvm_layout_ext import _compat, build, device_program, simulate
+
+METRICS = counters.METRICS | {
+    "global load requests": "smsp__inst_executed_op_global_ld.sum",
+    "global store requests": "smsp__inst_executed_op_global_st.sum",
+    "shared load requests": "smsp__inst_executed_op_shared_ld.sum",
+    "shared store requests": "smsp__inst_executed_op_shared_st.sum",
+    "local load requests": "smsp__inst_executed_op_local_ld.sum",
+    "local store requests": "smsp__inst_executed_op_local_st.sum",
+}
+app = typer.Typer(add_completion=False)
+
+
+def launch(names: list[str], sources: Path | None) -> None:
+    """Build kernels and run each once."""
+    import tvm
+
+    device = tvm.cuda(0)
+    for name in names:
+        run = build(module(name))
+        if sources is not None:
+            (sources / f"{name}.cu").write_text(run.mod.imports[0].inspect_source())
+        run[name](*(tvm.runtime.tensor(a, device) for a in arrays(name)))
+        device.sync()
+
+
+def simulated(name: str) -> dict[str, dict[str, list[int]]]:
+    """Counters of each kernel of a case on the simulated GPU: the least, and what is counted."""
+    report = simulate(device_program(module(name)), *arrays(name), progress=False)
+    found: dict[str, dict[str, list[int]]] = {}
+    for access in report.accesses:
+        counts = found.setdefault(access.kernel, {one: [0, 0] for one in METRICS})
+        scope, kind = access.scope.partition(".")[0], access.kind
+        number = "sectors" if scope == "global" else "wavefronts"
+        for what in (number, "requests"):
+            whole, free = getattr(access, what), getattr(access, f"open_{what}")
+            pair = counts[f"{scope} {kind} {what}"]
+            pair[0], pair[1] = pair[0] + whole - free, pair[1] + whole
+    return found
+
+
+def parse(output: str) -> dict[str, dict[str, int]]:
+    """Counters of each kernel by its name, summed over its launches."""
+    quoted = "\n".join(line for line in output.splitlines() if line.startswith('"'))
+    found: dict[str, dict[str, int]] = {}
+    for row in csv.DictReader(io.StringIO(quoted)):
+        if not row["ID"].isdigit():
+            continue
+        kernel = row["Kernel Name"].partition("(")[0]
+        counts = found.setdefault(kernel, dict.fromkeys(["launches", *METRICS], 0))
+        counts["launches"] += 1
+        for ours, theirs in METRICS.items():
+            counts[ours] += int(float(row[theirs].replace(",", "")))
+    return found
+
+
+def profiled(names: list[str], sources: Path | None) -> dict[str, dict[str, int]]:
+    """Nsight Compute's counters, from one process that launches all kernels."""
+    kept = ["--sources", str(sources)] if sources else []
+    command = [
+        "ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
+        "--metrics", ",".join(METRICS.values()),
+        sys.executable, "-m", "benchmarks.foreign_counters", "launch", *kept, *names,
+    ]  # fmt: skip
+    out = subprocess.run(command, capture_output=True, text=True, check=False)
+    if out.returncode:
+        print(f"ncu failed with {out.returncode}:\n{out.stdout[-4000:]}\n{out.stderr[-4000:]}")
+    return parse(out.stdout)
+
+
+@app.command()
+def compare(
+    names: Annotated[list[str] | None, typer.Argument(help="Cases; all by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the counters here, as JSON.")] = None,
+    sources: Annotated[Path | None, typer.Option(help="Write the CUDA into this folder.")] = None,
+) -> None:
+    """Profile, where a GPU and ncu are there, and print the counters."""
+    if not (shutil.which("ncu") and _compat.has_gpu()):
+        raise typer.BadParameter("This machine has no CUDA GPU, or no ncu on its PATH.")
+    found = profiled(names or list(CASES), sources)
+    for kernel, counts in found.items():
+        print(f"{kernel:28}", *counts.values())
+    if out is not None:
+        record: dict[str, Any] = {"environment": counters.environment(), "ncu": found}
+        out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+@app.command("launch", hidden=True)
+def launch_command(
+    names: list[str], sources: Annotated[Path | None, typer.Option()] = None
+) -> None:
+    """Run cases once each, for the profiler."""
+    launch(names, sources)
+
+
+if __name__ == "__main__":
+    app()
