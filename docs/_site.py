@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tvm_layout_ext as tlx
+from benchmarks import suites
 from tvm_layout_ext.schedule.install import PRIMITIVES
 
 ROOT = Path(__file__).parents[1]
@@ -38,9 +39,11 @@ def pages(run: Callable[[Path], str]) -> dict[str, str]:
         "tutorials.md": _list_of_tutorials(scripts),
         "reference.md": reference(),
     }
+    made["benchmarks.md"] = benchmarks()
     linked = {name: _relinked(text, set(made)) for name, text in made.items()}
     return linked | {
         **{path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.js"))},
+        **{f"benchmark_{name}.svg": _drawn(name) for name in suites.SUITES},
         **{f"{path.stem}.ipynb": notebook(path.read_text()) for path in scripts},
     }
 
@@ -106,6 +109,33 @@ def _list_of_tutorials(scripts: list[Path]) -> str:
         book = f'<a href="{path.stem}.ipynb" download>notebook</a>'
         lines.append(f"* [{name}]({path.stem}.md), {book}")
     return "\n".join(["# Tutorials", "", "Each is a script, with what it prints.", "", *lines])
+
+
+def benchmarks() -> str:
+    """A table and a picture of each suite's committed results."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Microseconds on an H200, from the committed results. `tvm-layout bench --suite NAME`",
+        "runs a suite again. A dash is a peer that was not measured. [Performance](performance.md)",
+        "tells how, and what is slow.",
+    ]
+    for name, suite in suites.SUITES.items():
+        cells = [row.cells() for row in _rows(name)]
+        table = [suites.HEADS, ["---"] + ["--:"] * (len(suites.HEADS) - 1), *cells]
+        told = f"{suite.about} (`benchmarks/results/{suite.file}`)"
+        lines += ["", f"## {name}", "", told, "", *(f"| {' | '.join(row)} |" for row in table)]
+        lines += ["", f'<img src="benchmark_{name}.svg" alt="{name}, times over the fastest">']
+    return "\n".join(lines)
+
+
+def _rows(name: str) -> list[suites.Row]:
+    suite = suites.SUITES[name]
+    return suites.read(suite, suites.RESULTS / suite.file)
+
+
+def _drawn(name: str) -> str:
+    return suites.chart(name, _rows(name)).svg()
 
 
 def reference() -> str:

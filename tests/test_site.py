@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tvm_layout_ext as tlx
+from benchmarks import suites
 from tests.test_docs import LINK
 from tvm_layout_ext.schedule.install import PRIMITIVES
 
@@ -90,3 +91,12 @@ def test_the_cells_of_a_notebook_run_one_after_the_other(
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)
     assert capsys.readouterr().out.strip()
+
+
+def test_each_suite_has_a_table_and_a_picture(pages: dict[str, str]) -> None:
+    text = pages["benchmarks.md"]
+    for name, suite in suites.SUITES.items():
+        part = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        assert len(re.findall(r"^\| ", part, re.MULTILINE)) >= 4, name
+        assert suite.about in part
+        assert pages[f"benchmark_{name}.svg"].count("<use") > 3
