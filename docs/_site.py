@@ -67,7 +67,7 @@ def _relinked(text: str, names: set[str]) -> str:
 
 def tutorial(text: str, printed: str) -> str:
     """A script of the gallery as a page: its prose, its code, and what it prints."""
-    made = [p if kind == "markdown" else f"```python\n{p}\n```" for kind, p in cells(text)]
+    made = [part if kind == "markdown" else _code(part) for kind, part in cells(text)]
     return "\n\n".join([*made, f"## What it prints\n\n```text\n{printed.strip()}\n```"])
 
 
@@ -142,7 +142,9 @@ def reference() -> str:
     """Directives for every public name, and for every primitive of ``tvm.s_tir.Schedule``."""
     names = {name: getattr(tlx, name) for name in dir(tlx) if not name.startswith("_")}
     modules = {name: value for name, value in names.items() if inspect.ismodule(value)}
+    shown = examples()
     lines = ["# Reference", "", "Imported as `import tvm_layout_ext as tlx`.", ""]
+    lines += ["Examples of this page begin so:", "", _code(shown[""]), ""]
     for name, value in sorted(names.items()):
         # A package that is called is documented as its function.
         one = type(value).__call__ if name in modules and callable(value) else value
@@ -150,10 +152,10 @@ def reference() -> str:
             continue
         # A decorator may have made a class of another name.
         path = name if "<locals>" in one.__qualname__ else one.__qualname__
-        lines += _directive(f"tlx.{name}", f"{one.__module__}.{path}")
+        lines += _directive(f"tlx.{name}", f"{one.__module__}.{path}", shown)
     lines += ["# Primitives", "", "Methods of `tvm.s_tir.Schedule`, which is `sch`.", ""]
     for name, value in sorted(PRIMITIVES.items()):
-        lines += _directive(f"sch.{name}", f"{value.__module__}.{value.__qualname__}")
+        lines += _directive(f"sch.{name}", f"{value.__module__}.{value.__qualname__}", shown)
     lines += ["# Modules", ""]
     lines += [
         f"* `tlx.{name}`: {(inspect.getdoc(value) or '').splitlines()[0]}"
@@ -162,8 +164,20 @@ def reference() -> str:
     return "\n".join(lines)
 
 
-def _directive(heading: str, path: str) -> list[str]:
-    return [f"::: {path}", "    options:", f"      heading: {heading}", ""]
+def _directive(heading: str, path: str, shown: dict[str, str]) -> list[str]:
+    example = ["Example:", "", _code(shown[heading]), ""] if heading in shown else []
+    return [f"::: {path}", "    options:", f"      heading: {heading}", "", *example]
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text}\n```"
+
+
+def examples() -> dict[str, str]:
+    """The parts of ``_examples.py`` by the names that they are of; that of no name comes first."""
+    _, *parts = re.split(r"(?m)^# %%(.*)\n", (ROOT / "docs" / "_examples.py").read_text())
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {name.strip(): text.strip() for names, text in pairs for name in names.split(",")}
 
 
 def run(path: Path) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
+import operator
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,15 @@ from tvm_layout_ext.schedule.install import PRIMITIVES
 ROOT = Path(__file__).parents[1]
 
 
+SITE: Any = runpy.run_path(str(ROOT / "docs" / "_site.py"))
+EXAMPLES: dict[str, str] = SITE["examples"]()
+#: Marks of an example in a docstring.
+SHOWN = ("Examples\n", "::\n")
+
+
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    site: Any = runpy.run_path(str(ROOT / "docs" / "_site.py"))
-    return site["pages"](lambda path: f"{path.stem} was run")
+    return SITE["pages"](lambda path: f"{path.stem} was run")
 
 
 def heads(text: str) -> set[str]:
@@ -100,3 +108,26 @@ def test_each_suite_has_a_table_and_a_picture(pages: dict[str, str]) -> None:
         assert len(re.findall(r"^\| ", part, re.MULTILINE)) >= 4, name
         assert suite.about in part
         assert pages[f"benchmark_{name}.svg"].count("<use") > 3
+
+
+def test_every_public_callable_has_an_example(pages: dict[str, str]) -> None:
+    text = pages["reference.md"]
+    headings = re.findall(r"::: (\S+)\n    options:\n      heading: (\S+)", text)
+    assert len(headings) > 45
+    for path, heading in headings:
+        module, _, name = path.rpartition(".")
+        while module not in sys.modules:
+            module, _, outer = module.rpartition(".")
+            name = f"{outer}.{name}"
+        value = operator.attrgetter(name)(sys.modules[module])
+        has_own = any(mark in (inspect.getdoc(value) or "") for mark in SHOWN)
+        assert has_own != (heading in EXAMPLES), f"{heading} has no example, or two"
+    assert EXAMPLES.keys() - {""} <= {heading for _, heading in headings}
+
+
+@pytest.mark.parametrize("names", sorted({text: name for name, text in EXAMPLES.items()}.values()))
+def test_examples_of_the_reference_run(
+    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(f"{EXAMPLES['']}\n{EXAMPLES[names]}", {})
