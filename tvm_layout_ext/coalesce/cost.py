@@ -389,7 +389,7 @@ class _KernelCounter:
         lanes = prod(_count(loop) for loop in loops if loop.kind == "vectorized")
         around = [loop for loop in loops if loop.repeats]
         times = prod(_count(loop) for loop in around)
-        total = times * (_operations(stmt.value) * lanes + _ADDRESS)
+        total: float = times * (_operations(stmt.value) * lanes + _ADDRESS)
         shifted = next((block for block in context.blocks if SHIFTED in block.annotations), None)
         if shifted is not None:
             total += times * _shifts(shifted)

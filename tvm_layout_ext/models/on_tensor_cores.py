@@ -21,7 +21,6 @@ from ..transform import LowerWarpgroups, MarkAnnotated
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .rule import Scheduled
-from .unfold import unfold
 from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
@@ -73,7 +72,6 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
     if whole is not None and warpgroups:
         return None
     sch = s_tir.Schedule(func if whole is None else whole.func)
-    copies = unfold(sch)
     if refused := off_tensor_cores(sch.mod["main"]):
         raise ScheduleError(next(iter(refused.values())))
     products = inline(sch)
@@ -82,20 +80,16 @@ def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Schedu
     told = []
     arch = architecture(str(target.attrs["arch"]))
     for name, product in products.items():
-        windows = bool(copies) and sum(product.extents[i] > 1 for i in product.depth) > 1
+        windows = product.a.is_window and sum(product.extents[i] > 1 for i in product.depth) > 1
         config = configuration(product, arch, windows) if whole is None else _OF_ANY_SIZE
         tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
         if warpgroups:
-            if windows:
-                return None  # TMA copies boxes, and windows of several pixels are none.
             config |= _wgmma(product, arch, len(func.params) > _OPERANDS)
             tile = config.get("wgmma", gemm.NONE)
             if tile == gemm.NONE:
                 return None
         gemm.multiply(sch, name, config)
         told.append(f"{name} on tensor cores, tiles of {tile}, {config['split_k']} slices of K")
-    for copy in copies:
-        sch.compute_inline(copy)
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
     if whole is not None:
@@ -146,14 +140,18 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
-    a_transposed, b_transposed = not product.a.k_major, product.b.k_major
-    found = _gemm_hopper.fit(shape, product.operand, arch, b_transposed, a_transposed)
+    by_k, a_transposed = product.b.k_major, not product.a.k_major
+    found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed)
+    if found and product.a.is_window:
+        channels = product.extents[product.depth[-1]]
+        tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k)
+        found = {"wgmma": tile, "split_k": 1} if tile else {}
     if not found or not reads_more or n % _columns(found["wgmma"]) == 0:
         return found
     even = [tile for tile in _gemm_hopper.TILES if n % _columns(tile) == 0]
-    least = _gemm_hopper.cycles(shape, found["wgmma"], b_transposed, found["split_k"])
+    least = _gemm_hopper.cycles(shape, found["wgmma"], by_k, found["split_k"])
     cost, tile = min(
-        ((_gemm_hopper.cycles(shape, one, b_transposed), one) for one in even), default=(0.0, "")
+        ((_gemm_hopper.cycles(shape, one, by_k), one) for one in even), default=(0, "")
     )
     return {"wgmma": tile, "split_k": 1} if tile and cost <= _EVEN * least else found
 
@@ -164,6 +162,8 @@ def _columns(tile: str) -> int:
 
 def _is_matrix(product: Contraction, side: Operand, own: tuple[int, ...]) -> bool:
     """Whether an operand's rows, and what it sums, lie one behind the other behind its batch."""
+    if side.is_window:
+        return side.k_major
     wide = [i for i in side.dims if product.extents[i] > 1 and i not in product.batch]
     groups = (own, product.depth) if side.k_major else (product.depth, own)
     return wide == [i for group in groups for i in group if product.extents[i] > 1]

@@ -21,7 +21,6 @@ from ..schedules._split_k import SLICES, add_up, second_kernel
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
 from .rule import Scheduled
-from .unfold import unfold
 from .whole_tiles import whole_tiles
 
 #: Threads of a block along rows, and along columns.
@@ -66,7 +65,6 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         return None
     whole = whole_tiles(func)
     sch = s_tir.Schedule(func if whole is None else whole.func)
-    copies = unfold(sch)
     products = inline(sch)
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
         return None
@@ -77,8 +75,6 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         tile, slices = fitting(product) if whole is None else (_OF_ANY_SIZE, 1)
         multiply(sch, name, tile, slices)
         told.append(f"{name} in float32, tiles of {tile.rows}x{tile.columns}, {slices} slices of K")
-    for copy in copies:
-        sch.compute_inline(copy)
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
     if whole is not None:

@@ -58,11 +58,10 @@ class AccessCounts:
         kind: str,
         width: int,
         count: Count,
+        sure: Count,
         kernel: str = "",
-        certain: Count | None = None,
     ) -> AccessCounts:
-        """Make the record of a site from its counts, and from those that are certain."""
-        sure = certain or count
+        """Make the record of a site from its counts, and from those that are sure."""
         conflicts = count.wavefronts - count.least_wavefronts
         return cls(
             site.buffer,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from math import gcd, prod
+from functools import partial
+from math import gcd
 from typing import Any
 
 import tvm
@@ -14,9 +14,8 @@ from tvm.target import Target
 
 from ...coalesce.rows.emit import of_lane
 from ...coalesce.rows.traffic import unravel
-from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS, WARP_SIZE
-from ...ir.queries import is_load_of, loads_in, substitute
+from ...ir.queries import distinct, is_load_of, loads_in, substitute
 from ...ir.rebuild import block_with, realize_with, sequence, whole_region
 from ..rule import Scheduled
 from .unpacked import UnpackedProduct, read_unpacked
@@ -58,7 +57,7 @@ class _Kernel:
         size = tvm.DataType(str(packed.dtype)).itemsize
         self.words = gcd(MAX_ACCESS_BYTES // size, int(packed.shape[-1]))
         self.vector = self.words * product.each
-        self.part = gcd(self.vector, MAX_ACCESS_BYTES // 2)
+        self.part = gcd(self.vector, self._neighbours())
         self.groups = self.terms // self.vector
         enough = MULTIPROCESSORS * _BUSY
         self.columns = next(n for n in _COLUMNS if n == 1 or self.width >= n * enough)
@@ -75,6 +74,12 @@ class _Kernel:
         self.row = self._new("row", str(product.x.source.dtype), product.count, self.part)
         self.partial = self._new("partial", "float32", self.columns, product.count)
 
+    def _neighbours(self) -> int:
+        """Elements of a row of ``x`` that 16 bytes have, or 1 where they do not lie together."""
+        x, k = self.product.x, self.product.block.iter_vars[self.product.k].var
+        size = tvm.DataType(str(x.source.dtype)).itemsize
+        return MAX_ACCESS_BYTES // size if x.indices[-1].same_as(k) else 1
+
     def text(self) -> str:
         """Tell it in a clause."""
         return f"{self.words} of {self.product.packed.dtype} a lane, {self.columns} columns a warp"
@@ -88,10 +93,10 @@ class _Kernel:
         values = (product.weight, product.x, *(one.body.value for one in product.after))
         loads = [load for value in values for load in loads_in(value)]
         made = product.block.body.buffer
-        read = {one.source.name: one.source for one in loads if not one.source.same_as(made)}
+        read = distinct(one.source for one in loads if not one.source.same_as(made))
         stores = [one.body.buffer for one in product.after or (product.block,)]
         registers = [self.sums, self.held, self.row, self.partial]
-        regions = [[whole_region(one) for one in some] for some in (read.values(), stores)]
+        regions = [[whole_region(one) for one in some] for some in (read, stores)]
         block = s_tir.SBlock(
             [], *regions, product.block.name_hint, sequence(list(self._body())), None, registers
         )
@@ -122,19 +127,18 @@ class _Kernel:
         return values
 
     def _body(self) -> Iterator[Any]:
-        count, zero = self.product.count, tirx.const(0, "float32")
+        zero = tirx.const(0, "float32")
         yield self._each(lambda c, m: tirx.BufferStore(self.sums, zero, [c, m]))
         chunks = self.steps // self.together
         yield _for(chunks, self._chunk, tirx.ForKind.SERIAL)
         for power in reversed(range(WARP_SIZE.bit_length() - 1)):
-            yield self._each(lambda c, m, by=1 << power: self._add(c, m, by))
-        one = [_for(count, lambda m: self._left(c, m)) for c in range(self.columns)]
-        yield tirx.IfThenElse(tirx.EQ(self.lane, 0), sequence(one), None)
+            yield self._each(partial(self._add, 1 << power))
+        yield tirx.IfThenElse(tirx.EQ(self.lane, 0), self._each(self._left), None)
 
     def _each(self, body: Callable[[Any, Any], Any]) -> Any:
         return _for(self.columns, lambda c: _for(self.product.count, lambda m: body(c, m)))
 
-    def _add(self, c: Any, m: Any, distance: int) -> Any:
+    def _add(self, distance: int, c: Any, m: Any) -> Any:
         own = tirx.BufferLoad(self.sums, [c, m])
         return tirx.BufferStore(self.sums, own + of_lane(own, distance), [c, m])
 
@@ -165,7 +169,8 @@ class _Kernel:
         return _for(self.columns, column)
 
     def _packed_load(self) -> Any:
-        return next(x for x in loads_in(self.product.weight) if x.source.same_as(self.product.packed))
+        loads = loads_in(self.product.weight)
+        return next(load for load in loads if load.source.same_as(self.product.packed))
 
     def _cut(self) -> bool:
         return self.width % (_WARPS * self.columns) != 0
@@ -175,12 +180,10 @@ class _Kernel:
         zero = tirx.const(0, "float32")
         scale, rest = self._factored(group)
         first = [self._each(lambda c, m: tirx.BufferStore(self.partial, zero, [c, m]))]
-        for part in range(self.vector // self.part):
-            first.append(_for(self.product.count, lambda m, p=part: self._row_part(m, group, p)))
-            first += [
-                _for(self.columns, lambda c, e=part * self.part + e: self._multiplied(t, c, e, rest, group))
-                for e in range(self.part)
-            ]
+        for e in range(self.vector):
+            if e % self.part == 0:
+                first.append(_for(self.product.count, partial(self._row_part, group, e)))
+            first.append(_for(self.columns, partial(self._multiplied, t, group, rest, e)))
 
         def summed(c: Any, m: Any) -> Any:
             own, part = (tirx.BufferLoad(x, [c, m]) for x in (self.sums, self.partial))
@@ -189,15 +192,15 @@ class _Kernel:
 
         return sequence([*first, self._each(summed)])
 
-    def _row_part(self, m: Any, group: Any, part: int) -> Any:
+    def _row_part(self, group: Any, first: int, m: Any) -> Any:
         var = tirx.Var("v", "int32")
-        term = group * self.vector + part * self.part + var
+        term = group * self.vector + first + var
         values = self._values(tirx.const(0, "int64"), term, m.astype("int64"))
         at = [substitute(i, values) for i in self.product.x.indices]
         put = tirx.BufferStore(self.row, tirx.BufferLoad(self.product.x.source, at), [m, var])
         return tirx.For(var, 0, self.part, tirx.ForKind.VECTORIZED, put)
 
-    def _multiplied(self, t: Any, c: Any, e: int, rest: Any, group: Any) -> Any:
+    def _multiplied(self, t: Any, group: Any, rest: Any, e: int, c: Any) -> Any:
         weight = tirx.Var("weight", "float32")
 
         def row(m: Any) -> Any:
@@ -230,7 +233,7 @@ class _Kernel:
                     return one, other
         return None, value
 
-    def _left(self, c: int, m: Any) -> Any:
+    def _left(self, c: Any, m: Any) -> Any:
         """Store what becomes of a sum."""
         product, block = self.product, self.product.block
         column = self._column(c)

@@ -65,8 +65,10 @@ class _Check:
         found = context.annotated_expr
         weight, product = found["weight"], found["product"]
         kinds = [self._kind(one) for one in (weight, product)]
-        given = sum(map(_bytes, weight.args[1].fields))
-        return kinds[0] <= _INJECTIVE and kinds[1] == _PRODUCT and _bytes(weight) > given
+        parts = weight.args[1].fields
+        whole = any("int" in str(getattr(one.ty, "dtype", "")) for one in parts)
+        is_wider = _bytes(weight) > sum(map(_bytes, parts))
+        return kinds[0] <= _INJECTIVE and kinds[1] == _PRODUCT and whole and is_wider
 
     def _kind(self, call: relax.Call) -> int:
         return int(self.mod[call.args[0]].attrs.get(_KIND, _PRODUCT + 1))
