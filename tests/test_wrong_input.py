@@ -168,6 +168,18 @@ def test_a_record_with_any_field_replaced_is_read_or_counted(
     assert len(reading.records) + reading.corrupt + reading.foreign == 2 - is_same
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("median", "x"), ("median", []), ("tflops", float("nan")), ("gbps", "0"), ("registers", 1.5),
+     ("spread", {}), ("verified_on", 3), ("median", float("inf"))],
+)  # fmt: skip
+def test_figures_of_a_record_are_finite_numbers(field: str, value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps(json.loads(lines()[0]) | {field: value}))
+    reading = Log(file).read()
+    assert (len(reading.records), reading.corrupt) == (0, 1)
+
+
 @given(at=st.integers(0, 4000), junk=st.binary(max_size=12))
 def test_a_log_with_any_bytes_replaced_is_read_or_counted(
     tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes
