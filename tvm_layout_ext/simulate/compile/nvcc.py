@@ -25,7 +25,7 @@ from ..memory.access import AccessInstruction
 from ..memory.nvcc_plan import Instruction, NvccPlan
 from ..model.linear import Form, form_of
 from ..model.places import Places, handle
-from .nvcc_least import Group, LeastRequests, Loop, Unit, windows
+from .nvcc_least import CountedLoop, Group, LeastRequests, Unit, windows
 
 #: Statements that print as nothing.
 _SILENT = (ops.ASSUME,)
@@ -46,14 +46,14 @@ class Nvcc:
         written = {one.number for one in places.storages if one.written}
         self._changing = {one.number for one in places.storages} - (parameters - written)
         self._bound: dict[int, Form] = {}
-        self._loops: tuple[Loop, ...] = ()
+        self._loops: tuple[CountedLoop, ...] = ()
         self._branches: tuple[int, ...] = ()
         self._block = self._stage = 0
         #: Bytes that the thread holds in registers on every way here: storage, terms, byte.
         self._held: set[tuple[int, Any, int]] = set()
         #: Neighbours to be, of this block: of a kind, a storage, branches, terms.
         self._groups: dict[tuple[str, int, Any, Any], Group] = {}
-        self._events: list[Unit | Loop | None] = []
+        self._events: list[Unit | CountedLoop | None] = []
         self._units: list[tuple[AccessInstruction, list[Unit]]] = []
 
     def finish(self) -> None:
@@ -105,7 +105,7 @@ class Nvcc:
         self._held &= before
         self._held |= {one for one in after if not Form(0, one[1]).uses(loop.variable)}
 
-    def _loop_of(self, statement: Any, slot: int) -> Loop:
+    def _loop_of(self, statement: Any, slot: int) -> CountedLoop:
         body, variable = statement.body, getattr(statement, "loop_var", None)
         stores = nodes_in(body, tirx.BufferStore)
         written = {self._places.at(store.buffer).storage.number for store in stores}
@@ -115,7 +115,7 @@ class Nvcc:
         if variable is not None and getattr(statement, "step", None) is None:
             first, extent = _number(statement.min), _number(statement.extent)
         number = 0 if variable is None else handle(variable)
-        return Loop(number, slot, first, extent, waits, written, len(self._branches))
+        return CountedLoop(number, slot, first, extent, waits, written, len(self._branches))
 
     def call(self, call: Any) -> None:
         """A statement is a call."""

@@ -26,7 +26,7 @@ Turn = tuple[int, ...]
 
 
 @dataclass(eq=False)
-class Loop:
+class CountedLoop:
     """A loop; ``first`` and ``extent`` where they are known, and what its body does.
 
     ``waits`` says whether other threads may write memory in it, ``written`` has storages,
@@ -54,7 +54,7 @@ class Unit:
     access: AccessInstruction
     instruction: Instruction
     form: Form
-    loops: tuple[Loop, ...]
+    loops: tuple[CountedLoop, ...]
     branches: tuple[int, ...]
     block: int
     stage: int
@@ -124,7 +124,7 @@ class LeastRequests:
         self._found: dict[Unit, dict[Turn, list[Instruction]]] = {}
         self._looked = 0
 
-    def follow(self, event: Unit | Loop | None) -> None:
+    def follow(self, event: Unit | CountedLoop | None) -> None:
         """Take the next access, the begin of a loop, or a barrier (None)."""
         if isinstance(event, Unit):
             self._take(event)
