@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import tvm
-from tvm import te, tirx
+from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
 
 __all__ = [
@@ -257,7 +257,16 @@ class _Up(nn.Module):  # type: ignore[misc]
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         silu = nn.op.silu
         x = self.two(silu(self.norm2(self.one(silu(self.norm1(x)))))) + x
-        return self.three(nn.op.interpolate(x, scale_factor=2.0, mode="nearest"))
+        # The frontend's own rounds places up where torch's takes the pixel before.
+        twice = relax.op.image.resize2d(
+            x._expr,
+            [2 * extent for extent in x.shape[2:]],
+            layout="NCHW",
+            method="nearest_neighbor",
+            coordinate_transformation_mode="asymmetric",
+            rounding_method="floor",
+        )
+        return self.three(nn.wrap_nested(twice, "twice"))
 
 
 class _Bottleneck(nn.Module):  # type: ignore[misc]

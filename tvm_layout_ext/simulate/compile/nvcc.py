@@ -20,7 +20,7 @@ from tvm.ir.prim.expr import IntImm
 
 from ...gpu.counts import instructions
 from ...ir import ops
-from ...ir.queries import nodes_in
+from ...ir.queries import is_call_of, nodes_in
 from ..memory.access import AccessInstruction
 from ..memory.nvcc_plan import Instruction, NvccPlan
 from ..model.linear import Form, form_of
@@ -38,13 +38,11 @@ class Nvcc:
         self._places = places
         allocated = nodes_in(kernel.body, tirx.AllocBuffer)
         odd = [one.buffer for one in allocated if one.annotations.get("tirx.volatile")]
-        #: Storages that are left as they are: volatile ones, and pointers that may be the same.
-        self._left = {places.at(buffer).storage.number for buffer in odd}
-        parameters = {one.number for one in places.storages if one.scope == "global"}
-        if not kernel.attrs.get("tirx.noalias", 0):
-            self._left |= parameters
-        written = {one.number for one in places.storages if one.written}
-        self._changing = {one.number for one in places.storages} - (parameters - written)
+        self._volatile = {places.at(buffer).storage.number for buffer in odd}
+        #: What others may write. Parameters are ``__restrict__``.
+        self._changing = {one.number for one in places.storages if one.written or one.length}
+        #: Shared arrays that nobody reads: nvcc has no stores to them.
+        self._unread = _unread(kernel, places)
         self._bound: dict[int, Form] = {}
         self._loops: tuple[CountedLoop, ...] = ()
         self._branches: tuple[int, ...] = ()
@@ -133,7 +131,7 @@ class Nvcc:
     def access(self, access: AccessInstruction, start: Any, lanes: int) -> None:
         """A load or store of global or shared memory has been compiled."""
         place, size = access.place, access.place.dtype.itemsize
-        if place.storage.number in self._left:
+        if place.storage.number in self._volatile:
             return
         made: list[Instruction] = [(lane, 0, size) for lane in range(lanes)]
         if access.together:
@@ -145,7 +143,7 @@ class Nvcc:
             form = self._form(start, lane).plus(shift).times(size).plus(Form(byte))
             where = self._loops, self._branches, self._block, self._stage
             unit = Unit(access, (lane, byte, width), form, *where)
-            if self._is_made(unit):
+            if unit.storage not in self._unread and self._is_made(unit):
                 units.append(unit)
         self._units.append((access, units))
         access.plan = NvccPlan(tuple(unit.instruction for unit in units), self._once(units))
@@ -154,7 +152,7 @@ class Nvcc:
         return form_of(expr, lane, self._bound, self._is_constant)
 
     def _is_constant(self, buffer: Any) -> bool:
-        return self._places.at(buffer).storage.number not in self._changing | self._left
+        return self._places.at(buffer).storage.number not in self._changing
 
     def _is_made(self, unit: Unit) -> bool:
         """Whether there is an instruction; note what it leaves in registers."""
@@ -202,12 +200,23 @@ class Nvcc:
 
 def _join(group: Group) -> None:
     """Make instructions of neighbours, in the plans of those that they begin with."""
-    joined = {unit: made for unit, _, made in windows(group)}
+    joined = {unit: made for unit, _, made in windows(group, is_sure=True)}
     for _, unit, _ in group:
         plan = unit.access.plan
         assert plan is not None
         kept = {*plan.counted} - {unit.instruction}
         plan.counted = tuple(sorted(kept | ({joined[unit]} if unit in joined else set())))
+
+
+def _unread(kernel: Any, places: Places) -> set[int]:
+    pointers = [call.args[0] for call in nodes_in(kernel.body, ir.Call) if _is_pointer(call)]
+    pointed = {places.at(buffer).storage.number for buffer in pointers}
+    never = [one for one in places.storages if one.length and not one.read]
+    return {one.number for one in never} - pointed
+
+
+def _is_pointer(call: Any) -> bool:
+    return is_call_of(call, ops.BUFFER_DATA) and not isinstance(call.args[0], ir.Var)
 
 
 def _number(expr: Any) -> int | None:

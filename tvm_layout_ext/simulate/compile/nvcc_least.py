@@ -12,12 +12,16 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ..memory.access import AccessInstruction
 from ..memory.nvcc_plan import Instruction, NvccPlan
 from ..model.linear import Form
 from ..model.places import Places
+from ..model.values import is_float
 
+_WORD = 4
 _MOST_TURNS = 384
 #: Turns of all accesses of a function; of what comes after them nothing is certain.
 _LOOKED_AT = 20_000
@@ -84,11 +88,13 @@ class Unit:
 Group = list[tuple[Form, Unit, Turn]]
 
 
-def windows(group: Group) -> list[tuple[Unit, Turn, Instruction]]:
+def windows(group: Group, *, is_sure: bool) -> list[tuple[Unit, Turn, Instruction]]:
     """Instructions of shared memory that a group needs, each with what it begins with.
 
     A window of more than two elements is loaded at once if more than half of it is wanted, and
-    stored at once if all of it is.
+    stored at once if all of it is. Of elements under 4 bytes this ``is_sure`` only if those wanted
+    begin the window and have no gap, for float16 up to four, and for no narrower float: copies of
+    these were joined, operands were not.
     """
     left = {form.base: (unit, turn) for form, unit, turn in group}
     divisor = group[0][0].divisor if group else 0
@@ -97,19 +103,29 @@ def windows(group: Group) -> list[tuple[Unit, Turn, Instruction]]:
         base = min(left)
         unit, turn = left[base]
         lane, start, width = unit.instruction
-        low, wide, inside = base, MAX_ACCESS_BYTES, [base]
+        low, wide, inside = base, _widest(unit) if is_sure else MAX_ACCESS_BYTES, [base]
         while wide > width:
             low = base // wide * wide
             inside = [at for at in left if low <= at < low + wide]
             wanted = sum(left[at][0].instruction[2] for at in inside)
-            half = unit.is_load and wide > 2 * width
-            if divisor % wide == 0 and (wanted > wide // 2 if half else wanted == wide):
+            end = max(at + left[at][0].instruction[2] for at in inside)
+            gaps = not is_sure or width >= _WORD or end - low == wanted
+            half = unit.is_load and wide > 2 * width and wanted > wide // 2 and gaps
+            if divisor % wide == 0 and (half or wanted == wide):
                 break
             low, wide, inside = base, wide // 2, [base]
         made.append((unit, turn, (lane, start + low - base, wide)))
         for at in inside:
             del left[at]
     return made
+
+
+def _widest(unit: Unit) -> int:
+    """Bytes of the widest load or store that neighbours of its type become."""
+    dtype = unit.access.place.dtype
+    if not (unit.is_load and is_float(dtype) and dtype.itemsize < _WORD):
+        return MAX_ACCESS_BYTES
+    return 8 if dtype == np.float16 else dtype.itemsize
 
 
 class LeastRequests:
@@ -131,7 +147,10 @@ class LeastRequests:
         elif event is None or event.waits:
             self._drop(self._shared)
         else:
-            self._drop(set(event.stored))
+            for storage, stored in event.stored.items():
+                lost = [key for key in self._held if key[0] == storage and stored - {key[1]}]
+                for key in lost:
+                    del self._held[key]
 
     def _drop(self, storages: set[int]) -> None:
         self._held = {key: one for key, one in self._held.items() if key[0] not in storages}
@@ -179,7 +198,7 @@ class LeastRequests:
             alive = [one for one in group if one[2] in self._found[one[1]]]
             for _, unit, turn in alive:
                 self._found[unit][turn] = []
-            for unit, turn, instruction in windows(alive):
+            for unit, turn, instruction in windows(alive, is_sure=False):
                 self._found[unit][turn].append(instruction)
 
     def plan(self, plan: NvccPlan, units: list[Unit]) -> NvccPlan:
