@@ -361,7 +361,7 @@ def one_reduced(
 
     def index_map(*iters: Any) -> list[Any]:
         fused: Any = 0
-        for place in summed:
+        for place in summed if fuses else ():
             fused = fused * nest.loops[place].size + iters[place]
         return [*(it for i, it in enumerate(iters) if i not in gone), *[fused] * fuses]
 
