@@ -48,7 +48,7 @@ check: lint types contracts test
 # The site in build/site, from docs/, the README, the tutorials and the docstrings.
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	$(BIN)/python docs/_site.py
+	PYTHONPATH=. $(BIN)/python docs/_site.py
 	$(BIN)/mkdocs build --strict --quiet
 
 clean:

@@ -22,14 +22,6 @@ from benchmarks import counters
 from benchmarks.foreign_kernels import CASES, arrays, module
 from tvm_layout_ext import _compat, build, device_program, simulate
 
-METRICS = counters.METRICS | {
-    "global load requests": "smsp__inst_executed_op_global_ld.sum",
-    "global store requests": "smsp__inst_executed_op_global_st.sum",
-    "shared load requests": "smsp__inst_executed_op_shared_ld.sum",
-    "shared store requests": "smsp__inst_executed_op_shared_st.sum",
-    "local load requests": "smsp__inst_executed_op_local_ld.sum",
-    "local store requests": "smsp__inst_executed_op_local_st.sum",
-}
 app = typer.Typer(add_completion=False)
 
 
@@ -51,13 +43,12 @@ def simulated(name: str) -> dict[str, dict[str, list[int]]]:
     report = simulate(device_program(module(name)), *arrays(name), progress=False)
     found: dict[str, dict[str, list[int]]] = {}
     for access in report.accesses:
-        counts = found.setdefault(access.kernel, {one: [0, 0] for one in METRICS})
+        counts = found.setdefault(access.kernel, {one: [0, 0] for one in counters.METRICS})
         scope, kind = access.scope.partition(".")[0], access.kind
         number = "sectors" if scope == "global" else "wavefronts"
-        for what in (number, "requests"):
-            whole, free = getattr(access, what), getattr(access, f"open_{what}")
-            pair = counts[f"{scope} {kind} {what}"]
-            pair[0], pair[1] = pair[0] + whole - free, pair[1] + whole
+        whole, free = getattr(access, number), getattr(access, f"open_{number}")
+        pair = counts[f"{scope} {kind} {number}"]
+        pair[0], pair[1] = pair[0] + whole - free, pair[1] + whole
     return found
 
 
@@ -69,9 +60,9 @@ def parse(output: str) -> dict[str, dict[str, int]]:
         if not row["ID"].isdigit():
             continue
         kernel = row["Kernel Name"].partition("(")[0]
-        counts = found.setdefault(kernel, dict.fromkeys(["launches", *METRICS], 0))
+        counts = found.setdefault(kernel, dict.fromkeys(["launches", *counters.METRICS], 0))
         counts["launches"] += 1
-        for ours, theirs in METRICS.items():
+        for ours, theirs in counters.METRICS.items():
             counts[ours] += int(float(row[theirs].replace(",", "")))
     return found
 
@@ -81,7 +72,7 @@ def profiled(names: list[str], sources: Path | None) -> dict[str, dict[str, int]
     kept = ["--sources", str(sources)] if sources else []
     command = [
         "ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
-        "--metrics", ",".join(METRICS.values()),
+        "--metrics", ",".join(counters.METRICS.values()),
         sys.executable, "-m", "benchmarks.foreign_counters", "launch", *kept, *names,
     ]  # fmt: skip
     out = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -96,12 +87,15 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write the counters here, as JSON.")] = None,
     sources: Annotated[Path | None, typer.Option(help="Write the CUDA into this folder.")] = None,
 ) -> None:
-    """Profile, where a GPU and ncu are there, and print the counters."""
-    if not (shutil.which("ncu") and _compat.has_gpu()):
-        raise typer.BadParameter("This machine has no CUDA GPU, or no ncu on its PATH.")
-    found = profiled(names or list(CASES), sources)
-    for kernel, counts in found.items():
-        print(f"{kernel:28}", *counts.values())
+    """Print the least and the most that is simulated, and ncu's counter where there is a GPU."""
+    chosen = names or list(CASES)
+    has_gpu = shutil.which("ncu") and _compat.has_gpu()
+    found = profiled(chosen, sources) if has_gpu else {}
+    for name in chosen:
+        for kernel, counts in simulated(name).items():
+            for counter, (least, most) in counts.items():
+                real = found.get(kernel, {}).get(counter, "-")
+                print(f"{kernel:24}{counter:24}{least:>10}{most:>10}{real:>10}")
     if out is not None:
         record: dict[str, Any] = {"environment": counters.environment(), "ncu": found}
         out.write_text(json.dumps(record, indent=1) + "\n")

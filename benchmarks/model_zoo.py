@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import tvm
+from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
 
 __all__ = [
     "MODELS",
     "Model",
+    "PackedLinear",
     "block",
     "bottleneck",
     "convolution",
     "encoder",
     "head",
+    "inverted",
     "llama",
     "mlp",
+    "unet",
 ]
 
 
@@ -34,6 +38,55 @@ class Model:
     module: tvm.IRModule
     inputs: tuple[tuple[tuple[int, ...], str], ...]
     torch: Callable[..., Any]
+    #: What torch is given instead, where it has no such type; takes torch and the inputs.
+    unpacked: Callable[..., Any] | None = None
+
+
+class PackedLinear(nn.Module):  # type: ignore[misc]
+    """A layer whose weights have 4 or 8 bits, as MLC's group quantisation packs them.
+
+    Weights that are neighbours in a row share an unsigned integer, the first in its low bits, and
+    ``group`` of them a scale; from each half of its range is taken.
+    """
+
+    def __init__(
+        self,
+        inside: int,
+        out: int,
+        bits: int = 4,
+        group: int = 32,
+        storage: str = "uint32",
+        dtype: str = "float16",
+    ) -> None:
+        self.shape, self.bits, self.group, self.dtype = (out, inside), bits, group, dtype
+        self.each = int(storage.removeprefix("uint")) // bits
+        self.packed = nn.Parameter((out, inside // self.each), storage)
+        self.scale = nn.Parameter((out, inside // group), dtype)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        """Multiply by what is unpacked."""
+        weight = nn.op.tensor_expr_op(self.unpacked, "dequantize", [self.packed, self.scale])
+        return nn.op.matmul(x, nn.op.permute_dims(weight))
+
+    def unpacked(self, packed: te.Tensor, scale: te.Tensor) -> te.Tensor:
+        """The weights in TVM."""
+        half = tirx.const((1 << self.bits - 1) - 1, self.dtype)
+        mask = tirx.const((1 << self.bits) - 1, packed.dtype)
+
+        def one(n: Any, k: Any) -> Any:
+            shift = tirx.Cast(packed.dtype, k % self.each * self.bits)
+            found = packed[n, k // self.each] >> shift & mask
+            return (tirx.Cast(self.dtype, found) - half) * scale[n, k // self.group]
+
+        return te.compute(self.shape, one, name="dequantize")
+
+
+def _unpacked(torch: Any, packed: Any, scale: Any, group: int = 32) -> Any:
+    """Weights of 4 bits in torch, as :class:`PackedLinear` has them."""
+    shifts = torch.arange(0, 32, 4, device=packed.device)
+    found = packed.view(torch.int32)[..., None] >> shifts & 15
+    weight = (found.flatten(1) - 7).to(scale.dtype)
+    return weight * scale.repeat_interleave(group, 1)
 
 
 class _Block(nn.Module):  # type: ignore[misc]
@@ -99,14 +152,21 @@ class _Convolution(nn.Module):  # type: ignore[misc]
 class _Llama(nn.Module):  # type: ignore[misc]
     """A decoder layer: grouped queries over a cache, rotated by position, and a gated MLP."""
 
-    def __init__(self, dims: int, heads: int, groups: int, wide: int, dtype: str) -> None:
+    def __init__(
+        self, dims: int, heads: int, groups: int, wide: int, dtype: str, is_packed: bool
+    ) -> None:
+        def linear(inside: int, out: int) -> nn.Module:
+            if is_packed:
+                return PackedLinear(inside, out, dtype=dtype)
+            return nn.Linear(inside, out, bias=False, dtype=dtype)
+
         self.heads, self.groups, self.size = heads, groups, dims // heads
         self.norm1 = nn.RMSNorm(dims, axes=-1, epsilon=1e-5, bias=False, dtype=dtype)
         self.norm2 = nn.RMSNorm(dims, axes=-1, epsilon=1e-5, bias=False, dtype=dtype)
-        self.qkv = nn.Linear(dims, (heads + 2 * groups) * self.size, bias=False, dtype=dtype)
-        self.out = nn.Linear(dims, dims, bias=False, dtype=dtype)
-        self.gate = nn.Linear(dims, 2 * wide, bias=False, dtype=dtype)
-        self.down = nn.Linear(wide, dims, bias=False, dtype=dtype)
+        self.qkv = linear(dims, (heads + 2 * groups) * self.size)
+        self.out = linear(dims, dims)
+        self.gate = linear(dims, 2 * wide)
+        self.down = linear(wide, dims)
 
     def forward(self, x: nn.Tensor, turns: nn.Tensor, keys: Any, values: Any) -> nn.Tensor:
         b, t, d = x.shape
@@ -164,6 +224,51 @@ class _Encoder(nn.Module):  # type: ignore[misc]
         return self.out(nn.op.reshape(nn.op.permute_dims(mixed, (0, 2, 1, 3)), (b, t, d)))
 
 
+class _Inverted(nn.Module):  # type: ignore[misc]
+    """Two blocks of a MobileNetV2 with their norms folded, the second of half the resolution."""
+
+    def __init__(self, channels: int, out: int, dtype: str) -> None:
+        def conv(inside: int, out: int, size: int = 1, stride: int = 1, each: int = 1) -> nn.Conv2D:
+            return nn.Conv2D(inside, out, size, stride, size // 2, groups=each, dtype=dtype)
+
+        wide = 6 * channels
+        self.one, self.two = conv(channels, wide), conv(wide, wide, 3, 1, wide)
+        self.three, self.four = conv(wide, channels), conv(channels, wide)
+        self.five, self.six = conv(wide, wide, 3, 2, wide), conv(wide, out)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        cut = nn.op.relu6
+        x = self.three(cut(self.two(cut(self.one(x))))) + x
+        return self.six(cut(self.five(cut(self.four(x)))))
+
+
+class _Up(nn.Module):  # type: ignore[misc]
+    """A residual block of a U-Net with group norms, then twice the resolution."""
+
+    def __init__(self, channels: int, groups: int, dtype: str) -> None:
+        def conv() -> nn.Conv2D:
+            return nn.Conv2D(channels, channels, 3, padding=1, dtype=dtype)
+
+        self.norm1 = nn.GroupNorm(groups, channels, dtype=dtype)
+        self.one = conv()
+        self.norm2 = nn.GroupNorm(groups, channels, dtype=dtype)
+        self.two, self.three = conv(), conv()
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        silu = nn.op.silu
+        x = self.two(silu(self.norm2(self.one(silu(self.norm1(x)))))) + x
+        # The frontend's own rounds places up where torch's takes the pixel before.
+        twice = relax.op.image.resize2d(
+            x._expr,
+            [2 * extent for extent in x.shape[2:]],
+            layout="NCHW",
+            method="nearest_neighbor",
+            coordinate_transformation_mode="asymmetric",
+            rounding_method="floor",
+        )
+        return self.three(nn.wrap_nested(twice, "twice"))
+
+
 class _Bottleneck(nn.Module):  # type: ignore[misc]
     """Two blocks of a ResNet-50 with their norms folded, the second of half the resolution."""
 
@@ -192,16 +297,16 @@ def _exported(
     dtype: str,
     torch: Callable[..., Any],
     name: str = "x",
-    others: Sequence[tuple[str, tuple[Any, ...]]] = (),
+    beside: Sequence[tuple[str, tuple[Any, ...]]] = (),
 ) -> Model:
-    given = [(name, tuple(shape), dtype), *((one, extents, dtype) for one, extents in others)]
+    given = [(name, tuple(shape), dtype), *((one, extents, dtype) for one, extents in beside)]
     spec = {"forward": {one: nn.spec.Tensor(extents, kind) for one, extents, kind in given}}
     mod, parameters = module.export_tvm(spec=spec)
-    named = {gv.name_hint: func for gv, func in mod.functions.items()}
-    main = named.pop("forward").with_attr("global_symbol", "main")
+    others = {gv: func for gv, func in mod.functions.items() if gv.name_hint != "forward"}
+    main = mod["forward"].with_attr("global_symbol", "main")
     shapes = [(tuple(p.shape), str(p.dtype)) for _, p in parameters]
     inputs = (*((extents, kind) for _, extents, kind in given), *shapes)
-    return Model(tvm.IRModule({"main": main, **named}), inputs, torch)
+    return Model(tvm.IRModule({tvm.ir.GlobalVar("main"): main, **others}), inputs, torch)
 
 
 def block(tokens: Any, dims: int, heads: int, dtype: str = "float16") -> Model:
@@ -261,8 +366,12 @@ def llama(
     groups: int = 8,
     wide: int = 14336,
     dtype: str = "float16",
+    is_packed: bool = False,
 ) -> Model:
-    """A decoder layer, of a whole prompt or, where ``tokens`` is 1, of one token after others."""
+    """A decoder layer, of a whole prompt or, where ``tokens`` is 1, of one token after others.
+
+    Packed weights have 4 bits; torch is given them in ``dtype``.
+    """
     size = dims // heads
 
     def turned(torch: Any, x: Any, turns: Any) -> Any:
@@ -287,10 +396,16 @@ def llama(
         first, second = f.linear(f.rms_norm(x, (d,), n2, 1e-5), gate).chunk(2, -1)
         return x + f.linear(f.silu(first) * second, down)
 
-    module = _Llama(dims, heads, groups, wide, dtype)
+    def unpacked(torch: Any, *given: Any) -> Any:
+        *first, n1, n2 = given[:6]
+        weights = (_unpacked(torch, *given[at : at + 2]) for at in range(6, len(given), 2))
+        return *first, n1, n2, *weights
+
+    module = _Llama(dims, heads, groups, wide, dtype, is_packed)
     cache = (batch, groups, past if tokens == 1 else 1, size)
     others = [("turns", (2, tokens, 1, size // 2)), ("keys", cache), ("values", cache)]
-    return _exported(module, (batch, tokens, dims), dtype, run, others=others)
+    model = _exported(module, (batch, tokens, dims), dtype, run, beside=others)
+    return replace(model, unpacked=unpacked) if is_packed else model
 
 
 def encoder(
@@ -342,6 +457,39 @@ def bottleneck(batch: int, channels: int, size: int, dtype: str = "float16") -> 
     return _exported(module, (batch, 4 * channels, size, size), dtype, run)
 
 
+def inverted(batch: int, channels: int, out: int, size: int, dtype: str = "float16") -> Model:
+    """Two blocks of a MobileNetV2."""
+
+    def run(torch: Any, x: Any, *p: Any) -> Any:
+        f = torch.nn.functional
+
+        def conv(value: Any, at: int, stride: int = 1) -> Any:
+            weight, bias = p[2 * at : 2 * at + 2]
+            each = value.shape[1] // weight.shape[1]
+            return f.conv2d(value, weight, bias, stride, weight.shape[-1] // 2, 1, each)
+
+        x = conv(f.relu6(conv(f.relu6(conv(x, 0)), 1)), 2) + x
+        return conv(f.relu6(conv(f.relu6(conv(x, 3)), 4, 2)), 5)
+
+    return _exported(_Inverted(channels, out, dtype), (batch, channels, size, size), dtype, run)
+
+
+def unet(batch: int, channels: int, groups: int, size: int, dtype: str = "float16") -> Model:
+    """A residual block of a U-Net, and a convolution of twice the resolution."""
+
+    def run(torch: Any, x: Any, *p: Any) -> Any:
+        f = torch.nn.functional
+
+        def part(value: Any, at: int) -> Any:
+            found = f.silu(f.group_norm(value, groups, *p[at : at + 2]))
+            return f.conv2d(found, *p[at + 2 : at + 4], padding=1)
+
+        x = part(part(x, 0), 4) + x
+        return f.conv2d(f.interpolate(x, scale_factor=2.0), *p[8:], padding=1)
+
+    return _exported(_Up(channels, groups, dtype), (batch, channels, size, size), dtype, run)
+
+
 #: By the name in the table.
 MODELS: dict[str, Callable[[], Model]] = {
     "block 1024, 128 tokens": partial(block, 128, 1024, 16),
@@ -356,4 +504,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "LLaMA layer, prompt of 2048": partial(llama, 1, 2048),
     "LLaMA layer, 1 token after 2047": partial(llama, 1, 1, 2047),
     "LLaMA layer, 16 tokens after 2047": partial(llama, 16, 1, 2047),
+    "int4 LLaMA layer, 1 token after 2047": partial(llama, 1, 1, 2047, is_packed=True),
+    "int4 LLaMA layer, 4 tokens after 2047": partial(llama, 4, 1, 2047, is_packed=True),
+    "int4 LLaMA layer, prompt of 2048": partial(llama, 1, 2048, is_packed=True),
+    "MobileNetV2 blocks, 64x24x56x56": partial(inverted, 64, 24, 32, 56),
+    "U-Net stage, 4x320x64x64": partial(unet, 4, 320, 32, 64),
 }

@@ -63,10 +63,14 @@ def inputs_of(model: Model) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     found = []
     for at, (shape, dtype) in enumerate(model.inputs):
-        if "int" in dtype:
+        if dtype == "uint32":
+            found.append(rng.integers(0, 1 << 32, shape).astype(dtype))
+        elif "int" in dtype:
             found.append(rng.integers(0, model.inputs[1][0][0], shape).astype(dtype))
         else:
             scale = 1 if at == 0 or len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
+            # Of packed weights, which are up to 8, a scale counts for 32.
+            scale *= 0.04 if model.inputs[at - 1][1] == "uint32" else 1
             found.append((rng.standard_normal(shape, np.float32) * scale).astype(dtype))
     return found
 
@@ -116,13 +120,20 @@ def calls_of(model: Model, executables: dict[str, Any]) -> dict[str, Callable[[]
     import torch
 
     arrays = inputs_of(model)
-    tensors = [torch.from_numpy(a).cuda() for a in arrays]
-    views = [tvm.runtime.from_dlpack(t) for t in tensors]
+    # Few operators of torch take its uint32.
+    signed = [a.view(np.int32) if a.dtype == np.uint32 else a for a in arrays]
+    tensors = [torch.from_numpy(a).cuda() for a in signed]
+    views = [
+        tvm.runtime.tensor(a, tvm.cuda(0)) if a.dtype == np.uint32 else tvm.runtime.from_dlpack(t)
+        for a, t in zip(arrays, tensors, strict=True)
+    ]
 
     def vm_call(executable: Any) -> Callable[[], Any]:
         main = relax.VirtualMachine(executable, tvm.cuda(0))["main"]
         return lambda: main(*views)
 
+    if model.unpacked is not None:
+        tensors = list(model.unpacked(torch, *tensors))
     fast = torch.compile(lambda *a: model.torch(torch, *a), dynamic=False)
     calls: dict[str, Callable[[], Any]] = {n: vm_call(e) for n, e in executables.items()}
     calls["torch eager"] = lambda: model.torch(torch, *tensors)

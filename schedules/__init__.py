@@ -19,6 +19,8 @@ FILES = (
     "attention_causal",
     "cast_transpose",
     "column_sum",
+    "conv2d",
+    "conv2d_strided",
     "elementwise",
     "gather_rows",
     "gemm",

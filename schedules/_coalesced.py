@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,9 @@ import numpy as np
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.space.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.operator import Operator
 
-__all__ = ["DTYPES", "KNOBS", "coalesced", "draw", "memory_bound"]
+__all__ = ["DTYPES", "KNOBS", "coalesced", "memory_bound"]
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
 KNOBS = (
@@ -30,14 +29,6 @@ def coalesced(tensors: Sequence[Any], config: Config) -> te.Schedule:
     return s
 
 
-def draw(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """Random bits, so that a lost or doubled element shows; floats stay finite."""
-    # NumPy takes bfloat16 for neither floats nor integers.
-    if np.dtype(dtype).kind in "fV":
-        return rng.standard_normal(shape, np.float32).astype(dtype)
-    return rng.integers(-128, 128, shape, dtype)
-
-
 def _legal(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> Refusal | None:
@@ -50,28 +41,11 @@ def memory_bound(
     dims: tuple[str, ...],
     compute: Callable[[tuple[int, ...], str], list[Any]],
     reference: Callable[..., np.ndarray],
-    *,
-    inputs: Callable[[tuple[int, ...], str, np.random.Generator], list[np.ndarray]] | None = None,
     parallel: tuple[str, ...] | None = None,
     dtypes: tuple[str, ...] = DTYPES,
-    flops: Callable[[tuple[int, ...]], int] = lambda shape: 0,
-    tolerance: Tolerance | None = None,
+    **more: Any,
 ) -> Operator:
-    """Make an operator that is nothing but memory traffic, each array moved once.
-
-    Parameters
-    ----------
-    name, dims, compute, reference, inputs, parallel, dtypes, flops : see Operator
-        By default there is one input of shape ``dims``, and all dims are parallel.
-    tolerance : Tolerance, optional
-        By default the result must be exact.
-    """
-
-    def traffic(shape: tuple[int, ...], dtype: str) -> int:
-        tensors = compute(shape, dtype)
-        sizes = (prod(map(int, t.shape)) * np.dtype(str(t.dtype)).itemsize for t in tensors)
-        return sum(sizes)
-
+    """Make an operator that is nothing but memory traffic; by default all dims are parallel."""
     return Operator(
         name=name,
         dims=dims,
@@ -81,9 +55,6 @@ def memory_bound(
         compute=compute,
         schedule=coalesced,
         check=_legal,
-        inputs=inputs or (lambda shape, dtype, rng: [draw(shape, dtype, rng)]),
         reference=reference,
-        flops=flops,
-        traffic=traffic,
-        tolerance=lambda shape, dtype: tolerance or Tolerance(),
+        **more,
     )

@@ -24,7 +24,7 @@ from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
-__all__ = ["NONE", "TILES", "check", "cycles", "fit", "multiply", "prune"]
+__all__ = ["NONE", "TILES", "check", "cycles", "fit", "fit_windows", "multiply", "prune"]
 
 NONE = "none"
 #: Rows and columns of a tile; of fewer than 64 rows the columns go to the instruction's rows.
@@ -70,6 +70,8 @@ _START, _STORED = 4000, 16
 _WORTH = 1.3
 #: Share of the modelled cycles of one slice that more slices may take, or they are not the default.
 _SAVED = 0.99
+#: How many times the terms of a convolution may be with the zeros that fill channels up.
+_MOST_ZEROS = 2
 #: Steps that a slice of K has at least.
 _LEAST_STEPS = 4
 
@@ -207,6 +209,27 @@ def fit(
         return {}
     best, slices, _ = _best(shape, dtype, b_transposed)
     return {"wgmma": best, "split_k": slices}
+
+
+def fit_windows(
+    sizes: tuple[int, int, int], channels: int, dtype: str, b_transposed: bool
+) -> str | None:
+    """The tile of the fewest modelled cycles for a convolution of so many channels, or None.
+
+    Rows are pixels, which come in boxes of 64, and a step has channels of one place in the window.
+    None where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
+    with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
+    by 128x112 (H200, ``benchmarks/results/h200_conv.json``).
+    """
+    m, n, k = sizes
+    depth = PANEL_BYTES // np.dtype(dtype).itemsize
+    padded = k // channels * ceil(channels / depth) * depth
+    if padded > _MOST_ZEROS * k:
+        return None
+    size = np.dtype(dtype).itemsize
+    tiles = [one for one in TILES if _SIZES[one][0] >= WARPGROUP_ROWS and _has_tile(dtype, one)]
+    even = [one for one in tiles if n % _SIZES[one][1] == 0]
+    return min(even or tiles, key=lambda one: cycles((m, n, padded), one, b_transposed, 1, size))
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
@@ -111,7 +110,6 @@ def operator_of(
         inputs=lambda shape, dtype, rng: draw(func, rng),
         reference=reference,
         flops=lambda shape: count_flops(func),
-        traffic=lambda shape, dtype: sum(map(_bytes, buffers)),
         tolerance=lambda shape, dtype: reference.tolerance(),
         prune=plan.prune,
         fit=plan.fit,
@@ -158,10 +156,6 @@ def _plain(func: Any) -> tirx.PrimFunc:
     if func.attrs.get("tirx.is_scheduled", 0):
         raise ScheduleError("The function is scheduled already; tune it as it was before.")
     return func.with_attr("global_symbol", "main").with_attr("tirx.noalias", True)
-
-
-def _bytes(buffer: Any) -> int:
-    return math.prod(map(int, buffer.shape)) * np.dtype(str(buffer.dtype)).itemsize
 
 
 def _last_block(func: tirx.PrimFunc) -> str:
@@ -315,9 +309,9 @@ def _root_blocks(sch: s_tir.Schedule) -> set[str]:
 def unbound(sch: s_tir.Schedule) -> set[str]:
     """Blocks that are in no kernel yet."""
     return {
-        name
-        for name in _root_blocks(sch)
-        if all(sch.get(loop).thread_binding is None for loop in sch.get_loops(sch.get_sblock(name)))
+        str(sch.get(block).name_hint)
+        for block in sch.get_child_blocks(sch.get_sblock("root"))
+        if all(sch.get(loop).thread_binding is None for loop in sch.get_loops(block))
     }
 
 

@@ -13,7 +13,6 @@ from tvm_layout_ext.coalesce.rows.chain import read_chain
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.ir.queries import blocks_in
-from tvm_layout_ext.schedules import _coalesced
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
@@ -80,15 +79,6 @@ def rows_operator(
     operations : int
         Arithmetic operations for each element.
     """
-
-    def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-        shapes = [tuple(map(int, tensor.shape)) for tensor in compute(shape, dtype)[:-1]]
-        return [_coalesced.draw(one, dtype, rng) for one in shapes]
-
-    def traffic(shape: tuple[int, ...], dtype: str) -> int:
-        weights = len(compute(shape, dtype)) - 2
-        return np.dtype(dtype).itemsize * shape[1] * (2 * shape[0] + weights)
-
     return Operator(
         name=name,
         dims=("M", "N"),
@@ -98,10 +88,8 @@ def rows_operator(
         compute=compute,
         schedule=_fused,
         check=lambda shape, dtype, config, architecture: check(config, architecture),
-        inputs=inputs,
         reference=reference,
         flops=lambda shape: operations * shape[0] * shape[1],
-        traffic=traffic,
         tolerance=_tolerance,
         judged_late=True,
     )

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from tvm import s_tir, tirx
 
@@ -99,14 +98,6 @@ def check(
     return None
 
 
-def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """Random Q, K and V."""
-    b, h, g, m, n, d = shape
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    sizes = (b, h, m, d), (b, g, n, d), (b, g, n, d)
-    return [rng.standard_normal(size, np.float32).astype(kind) for size in sizes]
-
-
 def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False) -> np.ndarray:
     """What NumPy makes of it, in float64."""
     of = q.shape[1] // k.shape[1]
@@ -126,12 +117,6 @@ def flops(shape: tuple[int, ...]) -> int:
     return 4 * b * h * m * n * d
 
 
-def traffic(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of Q, K, V and the result."""
-    b, h, g, m, n, d = shape
-    return 2 * 2 * b * d * (h * m + g * n)
-
-
 def tolerance(shape: tuple[int, ...], dtype: str) -> Tolerance:
     """Weights and results are rounded to 16 bits, once each."""
     return Tolerance(2e-3, 2e-3) if dtype == "float16" else Tolerance(1.6e-2, 1.6e-2)
@@ -148,10 +133,8 @@ def operator(name: str, causal: bool) -> Operator:
         compute=partial(compute, causal=causal),
         schedule=schedule,
         check=check,
-        inputs=inputs,
         reference=partial(reference, causal=causal),
         flops=lambda shape: flops(shape) // (2 if causal else 1),
-        traffic=traffic,
         tolerance=tolerance,
         fit=fit,
         judged_late=True,

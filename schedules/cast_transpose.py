@@ -18,7 +18,7 @@ from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE, Architecture
 from tvm_layout_ext.layout import BlockedLayout
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.space.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.operator import Operator
 
 KNOBS = (
     knob("tile_i", (32, 64, 128), default=64),
@@ -94,9 +94,5 @@ OPERATOR = Operator(
     compute=compute,
     schedule=schedule,
     check=check,
-    inputs=lambda shape, dtype, rng: [rng.standard_normal(shape, np.float32)],
     reference=lambda a: np.ascontiguousarray(a.T.astype(np.float16)),
-    flops=lambda shape: 0,
-    traffic=lambda shape, dtype: 6 * shape[0] * shape[1],
-    tolerance=lambda shape, dtype: Tolerance(),
 )

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import tirx
 
 from tvm_layout_ext import te
-from tvm_layout_ext.schedules._coalesced import draw, memory_bound
+from tvm_layout_ext.schedules._coalesced import memory_bound
 
 
 def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
@@ -21,16 +21,11 @@ def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
     return [A, b, C]
 
 
-def _inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    return [draw(shape, dtype, rng), draw(shape[1:], dtype, rng)]
-
-
 OPERATOR = memory_bound(
     "elementwise",
     ("M", "N"),
     compute,
     lambda a, b: np.maximum(a + b, np.zeros((), a.dtype)),
-    inputs=_inputs,
     # CUDA adds 8-bit numbers in 32 bits, NumPy in 8.
     dtypes=("float16", "float32", "float64", "int32"),
     flops=lambda shape: 2 * shape[0] * shape[1],

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tvm_layout_ext import te
-from tvm_layout_ext.schedules._coalesced import draw, memory_bound
+from tvm_layout_ext.schedules._coalesced import memory_bound
+from tvm_layout_ext.tune.space.operator import draw
 
 
 def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:

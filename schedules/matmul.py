@@ -193,12 +193,6 @@ def _check_align(itemsize: int, v: dict[str, int]) -> Refusal | None:
     return None
 
 
-def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """Normally distributed operands."""
-    M, N, K = shape
-    return [rng.standard_normal(s, np.float32).astype(dtype) for s in ((M, K), (K, N))]
-
-
 def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Multiply in float32, as the kernel does."""
     return (a.astype(np.float32) @ b.astype(np.float32)).astype(a.dtype)
@@ -226,11 +220,7 @@ OPERATOR = Operator(
     compute=compute,
     schedule=schedule,
     check=check,
-    inputs=inputs,
     reference=reference,
     flops=lambda shape: 2 * shape[0] * shape[1] * shape[2],
-    traffic=lambda shape, dtype: (
-        np.dtype(dtype).itemsize * (shape[0] * shape[2] + shape[2] * shape[1] + shape[0] * shape[1])
-    ),
     tolerance=tolerance,
 )

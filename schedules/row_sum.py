@@ -127,9 +127,7 @@ OPERATOR = Operator(
     compute=compute,
     schedule=schedule,
     check=check,
-    inputs=lambda shape, dtype, rng: [_coalesced.draw(shape, dtype, rng)],
     reference=lambda a: a.sum(1, dtype=np.float32),
     flops=lambda shape: shape[0] * shape[1],
-    traffic=lambda shape, dtype: np.dtype(dtype).itemsize * shape[0] * shape[1] + 4 * shape[0],
     tolerance=lambda shape, dtype: TOLERANCE,
 )

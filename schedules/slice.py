@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tvm_layout_ext import te
-from tvm_layout_ext.schedules._coalesced import draw, memory_bound
+from tvm_layout_ext.schedules._coalesced import memory_bound
 
 WIDTH = 1
 
@@ -20,14 +20,9 @@ def compute(shape: tuple[int, ...], dtype: str) -> list[Any]:
     return [A, B]
 
 
-def _inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    return [draw([extent + 2 * WIDTH for extent in shape], dtype, rng)]
-
-
 OPERATOR = memory_bound(
     "slice",
     ("M", "N"),
     compute,
     lambda a: np.ascontiguousarray(a[WIDTH:-WIDTH, WIDTH:-WIDTH]),
-    inputs=_inputs,
 )

@@ -106,11 +106,6 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     return sch
 
 
-def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """Normally distributed temperatures."""
-    return [rng.standard_normal(shape, np.float32).astype(dtype)]
-
-
 def reference(a: np.ndarray) -> np.ndarray:
     """Add up five shifted matrices."""
     p = np.pad(a.astype(np.float32), 1)
@@ -151,10 +146,8 @@ OPERATOR = Operator(
     compute=compute,
     schedule=schedule,
     check=check,
-    inputs=inputs,
     reference=reference,
     flops=lambda shape: 6 * shape[0] * shape[1],
-    traffic=lambda shape, dtype: 2 * shape[0] * shape[1] * np.dtype(dtype).itemsize,
     # Four additions of numbers near 1 in float32, and one rounding to the type of the result.
     tolerance=lambda shape, dtype: Tolerance(rtol=float(np.finfo(dtype).eps), atol=2.0**-20),
 )

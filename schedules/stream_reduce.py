@@ -162,11 +162,6 @@ def check(
     return None
 
 
-def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
-    """Normally distributed rows and weights."""
-    return [rng.standard_normal(s, np.float32).astype(dtype) for s in (shape, shape[1:])]
-
-
 def reference(a: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Multiply in float64."""
     return (a.astype(np.float64) @ x.astype(np.float64)).astype(np.float32)
@@ -181,12 +176,8 @@ OPERATOR = Operator(
     compute=compute,
     schedule=schedule,
     check=check,
-    inputs=inputs,
     reference=reference,
     flops=lambda shape: 2 * shape[0] * shape[1],
-    traffic=lambda shape, dtype: (
-        np.dtype(dtype).itemsize * (shape[0] * shape[1] + shape[1]) + 4 * shape[0]
-    ),
     # A float32 sum of K terms of size 1 rounds K times by half a unit of 2**-23 of about sqrt(K).
     tolerance=lambda shape, dtype: Tolerance(rtol=1e-5, atol=float(shape[1] * 2.0**-22 + 1e-6)),
 )

@@ -27,9 +27,9 @@ from tvm_layout_ext.gpu.hardware import (
     Architecture,
 )
 from tvm_layout_ext.layout.banks import wavefronts
-from tvm_layout_ext.schedules._coalesced import DTYPES, draw
+from tvm_layout_ext.schedules._coalesced import DTYPES
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
-from tvm_layout_ext.tune.space.operator import Operator, Tolerance
+from tvm_layout_ext.tune.space.operator import Operator
 
 KNOBS = (
     knob("tile_i", (16, 32, 64, 128), default=64),
@@ -192,10 +192,6 @@ OPERATOR = Operator(
     compute=compute,
     schedule=schedule,
     check=check,
-    inputs=lambda shape, dtype, rng: [draw(shape, dtype, rng)],
     reference=lambda a: np.ascontiguousarray(a.T),
-    flops=lambda shape: 0,
-    traffic=lambda shape, dtype: 2 * shape[0] * shape[1] * np.dtype(dtype).itemsize,
-    tolerance=lambda shape, dtype: Tolerance(),
     prune=prune,
 )

@@ -8,13 +8,12 @@ import tvm
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
+from tests.programs.mapped import computed
 from tests.programs.pipelines import block, copy, loop, program
 
 
 def _scale(rows: int = 64, bind: bool = True) -> s_tir.Schedule:
-    a = te.placeholder((rows, 32), "float32", "A")
-    b = te.compute((rows, 32), lambda i, j: a[i, j] * tvm.tirx.const(3, "float32"), name="B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((rows, 32), lambda a, i, j: a[i, j] * tvm.tirx.const(3, "float32"))
     block = sch.get_sblock("B")
     if bind:
         i, j = sch.get_loops(block)

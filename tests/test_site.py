@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
+import operator
 import re
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tvm_layout_ext as tlx
+from benchmarks import suites
 from tests.test_docs import LINK
 from tvm_layout_ext.schedule.install import PRIMITIVES
 
 ROOT = Path(__file__).parents[1]
 
 
+SITE: Any = runpy.run_path(str(ROOT / "docs" / "_site.py"))
+EXAMPLES: dict[str, str] = SITE["examples"]()
+#: Marks of an example in a docstring.
+SHOWN = ("Examples\n", "::\n")
+
+
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    site: Any = runpy.run_path(str(ROOT / "docs" / "_site.py"))
-    return site["pages"](lambda path: f"{path.stem} was run")
+    return SITE["pages"](lambda path: f"{path.stem} was run")
 
 
 def heads(text: str) -> set[str]:
@@ -30,6 +41,8 @@ def heads(text: str) -> set[str]:
 
 def test_no_link_of_the_site_is_dead(pages: dict[str, str]) -> None:
     for name, text in pages.items():
+        if not name.endswith(".md"):
+            continue
         for target, anchor in LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
             if target.startswith("http"):
                 continue
@@ -40,7 +53,7 @@ def test_no_link_of_the_site_is_dead(pages: dict[str, str]) -> None:
 def test_what_the_menu_names_is_there(pages: dict[str, str]) -> None:
     menu = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2].partition("validation:")[0]
     named = set(re.findall(r"\S+\.md", menu))
-    subjects = {name for name in pages if not re.match(r"\d\d_", name)}
+    subjects = {name for name in pages if re.fullmatch(r"[a-z].*\.md", name)}
     assert named == subjects
 
 
@@ -61,3 +74,60 @@ def test_a_tutorial_is_prose_code_and_what_it_prints(pages: dict[str, str]) -> N
     assert page.count("```python") >= 4
     assert page.endswith("```text\n01_storage_align_row_sum was run\n```")
     assert "#" * 70 not in page
+
+
+def test_a_notebook_is_its_script(pages: dict[str, str]) -> None:
+    scripts = sorted((ROOT / "tutorials").glob("*.py"))
+    assert len(scripts) >= 8
+    for path in scripts:
+        book = json.loads(pages[f"{path.stem}.ipynb"])
+        assert (book["nbformat"], book["nbformat_minor"]) == (4, 5)
+        code = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
+        assert code
+        assert all("outputs" in cell for cell in book["cells"] if cell["cell_type"] == "code")
+        script = ast.parse(path.read_text())
+        script.body = script.body[1:]
+        assert ast.dump(ast.parse("\n".join(code))) == ast.dump(script)
+        assert f'"{path.stem}.ipynb"' in pages["tutorials.md"]
+
+
+def test_the_cells_of_a_notebook_run_one_after_the_other(
+    pages: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in json.loads(pages["01_storage_align_row_sum.ipynb"])["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert capsys.readouterr().out.strip()
+
+
+def test_each_suite_has_a_table_and_a_picture(pages: dict[str, str]) -> None:
+    text = pages["benchmarks.md"]
+    for name, suite in suites.SUITES.items():
+        part = text.partition(f"## {name}\n")[2].partition("\n## ")[0]
+        assert len(re.findall(r"^\| ", part, re.MULTILINE)) >= 4, name
+        assert suite.about in part
+        assert pages[f"benchmark_{name}.svg"].count("<use") > 3
+
+
+def test_every_public_callable_has_an_example(pages: dict[str, str]) -> None:
+    text = pages["reference.md"]
+    headings = re.findall(r"::: (\S+)\n    options:\n      heading: (\S+)", text)
+    assert len(headings) > 45
+    for path, heading in headings:
+        module, _, name = path.rpartition(".")
+        while module not in sys.modules:
+            module, _, outer = module.rpartition(".")
+            name = f"{outer}.{name}"
+        value = operator.attrgetter(name)(sys.modules[module])
+        has_own = any(mark in (inspect.getdoc(value) or "") for mark in SHOWN)
+        assert has_own != (heading in EXAMPLES), f"{heading} has no example, or two"
+    assert EXAMPLES.keys() - {""} <= {heading for _, heading in headings}
+
+
+@pytest.mark.parametrize("names", sorted({text: name for name, text in EXAMPLES.items()}.values()))
+def test_examples_of_the_reference_run(
+    names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(f"{EXAMPLES['']}\n{EXAMPLES[names]}", {})

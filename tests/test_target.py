@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te
 from tvm.target import Target
 
 import tvm_layout_ext as tlx
+from tests.programs.mapped import computed
 from tvm_layout_ext import target
 from tvm_layout_ext.gpu import hardware
 
@@ -43,8 +43,7 @@ def test_the_variable_names_the_architecture(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _copy(annotated: bool) -> tvm.IRModule:
-    a = te.placeholder((32,), "float32", "A")
-    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((32,), lambda i: a[i], name="B")]))
+    sch = computed((32,), lambda a, i: a[i])
     block = sch.get_sblock("B")
     sch.bind(sch.get_loops(block)[0], "threadIdx.x")
     if annotated:

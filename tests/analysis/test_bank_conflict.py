@@ -12,6 +12,7 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 from tests.programs import kernels
+from tests.programs.mapped import computed
 from tests.programs.swizzles import operand, transpose
 from tvm_layout_ext.analysis.accesses import read_shared_accesses
 from tvm_layout_ext.analysis.bank_conflict import bank_conflicts
@@ -22,10 +23,7 @@ from tvm_layout_ext.simulate import simulate
 
 
 def staged(dtype: str) -> s_tir.Schedule:
-    a = te.placeholder((128, 128), dtype, "A")
-    sch = s_tir.Schedule(
-        te.create_prim_func([a, te.compute((128, 128), lambda j, i: a[i, j], "B")])
-    )
+    sch = computed((128, 128), lambda a, j, i: a[i, j], dtype)
     sch.auto_coalesce("B")
     return sch
 

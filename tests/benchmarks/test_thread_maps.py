@@ -14,7 +14,10 @@ from benchmarks.thread_maps import proposals
 from benchmarks.thread_programs import PROGRAMS, Program
 from tvm_layout_ext.gpu.kernel_time import KernelWork
 
-FILE = Path(__file__).parents[2] / "benchmarks/results/h200_thread_maps.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks/results"
+FILE = RESULTS / "h200_thread_maps.json"
+#: Copies, pads and permutations of the programs of ``random_shapes``.
+DRAWN = RESULTS / "h200_thread_maps_drawn.json"
 
 
 @cache
@@ -50,6 +53,13 @@ def test_the_default_with_the_least_modelled_time_is_nearly_the_fastest_of_all()
     }
     assert geometric_mean(chosen.values()) <= 1.06
     assert max(chosen.values()) <= 1.4
+
+
+def test_of_drawn_programs_the_model_takes_what_is_nearly_the_fastest() -> None:
+    pairs = read_pairs(DRAWN)
+    modelled = forecast(pairs)
+    assert (spearman(modelled, [pair.seconds for pair in pairs]) or 0) >= 0.95
+    assert max(lost(pairs, modelled).values()) <= 1.1
 
 
 def test_facts_survive_their_file() -> None:

@@ -12,7 +12,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext import te
+from tests.programs.mapped import computed
 from tvm_layout_ext.calls import timing
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import Programs, Result, knob
@@ -59,8 +59,7 @@ def test_a_run_without_a_winner_says_where_to_look(result: Result) -> None:
 
 
 def test_a_record_of_a_users_function_says_what_to_call(tmp_path: Path) -> None:
-    a = te.placeholder((64, 64), "float32", name="A")
-    func = te.create_prim_func([a, te.compute((64, 64), lambda i, j: a[i, j] + 1.0, name="B")])
+    func = computed((64, 64), lambda a, i, j: a[i, j] + 1.0).mod["main"]
     found = tlx.tune(
         func,
         schedule=lambda sch, config: sch.auto_coalesce("B", num_threads=config["threads"]),

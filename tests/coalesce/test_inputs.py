@@ -9,7 +9,7 @@ import pytest
 from tvm import s_tir, te
 from tvm.script import tirx as T
 
-from tests.programs.coalesced import numbers
+from tests.programs.coalesced import nests, numbers
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
@@ -30,14 +30,10 @@ def widths(report: Report, buffer: str) -> set[int]:
     return {access.vector_bytes for access in report.accesses if access.buffer == buffer}
 
 
-@T.prim_func(s_tir=True)
-def static_strides(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
-    B = T.match_buffer(b, (64, 30), "float32", strides=(32, 1))
-    for i, j in T.grid(64, 30):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj]
+static_strides = nests(
+    "A 64x30 float32 strides=(36,1), B 64x30 float32 strides=(32,1)",
+    "B: i 64, j 30: B[vi, vj] = A[vi, vj]",
+)
 
 
 def test_rows_with_static_strides() -> None:
@@ -48,15 +44,11 @@ def test_rows_with_static_strides() -> None:
     assert widths(report, "A") == {4, 16}
 
 
-@T.prim_func(s_tir=True)
-def symbolic_strides(a: T.handle, b: T.handle) -> None:
-    n, m, s, t = T.int64(), T.int64(), T.int64(), T.int64()
-    A = T.match_buffer(a, (n, m), "float32", strides=(s, t))
-    B = T.match_buffer(b, (n, m), "float32")
-    for i, j in T.grid(n, m):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj]
+symbolic_strides = nests(
+    "A nxm float32 strides=(s,t), B nxm",
+    "B: i n, j m: B[vi, vj] = A[vi, vj]",
+    symbols="n m s t",
+)
 
 
 @pytest.mark.parametrize(
@@ -76,18 +68,9 @@ def test_a_view_with_strides_that_only_the_call_knows(view: Any) -> None:
     np.testing.assert_array_equal(report.outputs["B"], a)
 
 
-def from_offset(factor: int) -> Any:
-    @T.prim_func(s_tir=True)
-    def func(a: T.handle, b: T.handle) -> None:
-        offset = T.int64()
-        A = T.match_buffer(a, (1000,), "float16", elem_offset=offset, offset_factor=factor)
-        B = T.match_buffer(b, (1000,), "float16")
-        for i in T.serial(1000):
-            with T.sblock("B"):
-                vi = T.axis.spatial(1000, i)
-                B[vi] = A[vi]
-
-    return func
+def copied(length: int, argument: str) -> Any:
+    buffers = f"A {length} float16 {argument}, B {length} float16"
+    return nests(buffers, f"B: i {length}: B[vi] = A[vi]", symbols="first")
 
 
 @pytest.mark.parametrize(("factor", "bytes_a_lane"), [(1, 2), (2, 4), (4, 8), (8, 16), (64, 16)])
@@ -95,39 +78,16 @@ def test_an_element_offset_gets_the_vectors_that_its_factor_allows(
     factor: int, bytes_a_lane: int
 ) -> None:
     a = numbers((1200,), "float16")[factor : factor + 1000]
-    _, report = run(from_offset(factor), a, None)
+    _, report = run(copied(1000, f"elem_offset=first offset_factor={factor}"), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {bytes_a_lane}
 
 
-@T.prim_func(s_tir=True)
-def fixed_offset(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (1024,), "float16", elem_offset=12)
-    B = T.match_buffer(b, (1024,), "float16")
-    for i in T.serial(1024):
-        with T.sblock("B"):
-            vi = T.axis.spatial(1024, i)
-            B[vi] = A[vi]
-
-
 def test_a_fixed_element_offset() -> None:
     a = numbers((1040,), "float16")[12:1036]
-    _, report = run(fixed_offset, a, None)
+    _, report = run(copied(1024, "elem_offset=12"), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {8}
-
-
-def misaligned(align: int) -> Any:
-    @T.prim_func(s_tir=True)
-    def func(a: T.handle, b: T.handle) -> None:
-        A = T.match_buffer(a, (1000,), "float16", align=align)
-        B = T.match_buffer(b, (1000,), "float16")
-        for i in T.serial(1000):
-            with T.sblock("B"):
-                vi = T.axis.spatial(1000, i)
-                B[vi] = A[vi]
-
-    return func
 
 
 @pytest.mark.parametrize("align", [2, 4, 8])
@@ -136,7 +96,7 @@ def test_a_base_pointer_less_aligned_gets_narrower_vectors(align: int) -> None:
     whole = numbers((1024,), "float16")
     first = (align - whole.__array_interface__["data"][0]) % 16 // 2
     a = whole[first : first + 1000]
-    _, report = run(misaligned(align), a, None)
+    _, report = run(copied(1000, f"align={align}"), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {align}
 
@@ -193,34 +153,21 @@ def test_rows_picked_beyond_two_to_the_31_elements(dtype: str) -> None:
     assert widths(report, "A") == {16}
 
 
-@T.prim_func(s_tir=True)
-def far_apart_in_32_bits(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (3, 256), "int8", strides=(FAR, 1))
-    B = T.match_buffer(b, (3, 256), "int8")
-    for i, j in T.grid(3, 256):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj]
-
-
 def test_strides_that_32_bit_indices_cannot_reach_over_are_refused() -> None:
-    sch = s_tir.Schedule(far_apart_in_32_bits)
+    buffers = f"A 3x256 int8 strides=({FAR},1), B 3x256 int8"
+    sch = s_tir.Schedule(nests(buffers, "B: i 3, j 256: B[vi, vj] = A[vi, vj]"))
     with pytest.raises(ScheduleError, match=r"A of block B spans 2,147,483,904 elements.*int64"):
         sch.auto_coalesce("B")
 
 
-def turned_into_strides(size: Any) -> Any:
-    @T.prim_func(s_tir=True)
-    def func(a: T.handle, b: T.handle) -> None:
-        n = T.int32()
-        A = T.match_buffer(a, (n if size is None else size, 33, 3), "float32")
-        B = T.match_buffer(b, (33, 3, n if size is None else size), "float32", strides=(60, 20, 1))
-        for i, j, k in T.grid(33, 3, n if size is None else size):
-            with T.sblock("B"):
-                vi, vj, vk = T.axis.remap("SSS", [i, j, k])
-                B[vi, vj, vk] = A[vk, vi, vj]
-
-    return func
+def turned_into_strides(size: int | None) -> Any:
+    n = size or "n"
+    return nests(
+        f"A {n}x33x3, B 33x3x{n} float32 strides=(60,20,1)",
+        f"B: i 33, j 3, m {n}: B[vi, vj, vm] = A[vm, vi, vj]",
+        symbols="n",
+        kind="int32",
+    )
 
 
 @pytest.mark.parametrize("size", [None, 16])
@@ -233,33 +180,18 @@ def test_loops_that_merge_in_a_store_with_strides_are_staged_one_by_one(size: An
     assert report.bank_conflicts == 0
 
 
-@T.prim_func(s_tir=True)
-def guarded_transpose(A: T.Buffer((100, 60), "float32"), B: T.Buffer((60, 100), "float32")) -> None:
-    for i, j in T.grid(60, 100):
-        with T.sblock("B"):
-            T.where(j < 77)
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vj, vi]
+guarded_transpose = nests(
+    "A 100x60, B 60x100", "B: i 60, j 100: T.where(j < 77); B[vi, vj] = A[vj, vi]"
+)
 
 
-@T.prim_func(s_tir=True)
-def guarded_shift(A: T.Buffer((50, 301), "float16"), B: T.Buffer((50, 300), "float16")) -> None:
-    for i, j in T.grid(50, 300):
-        with T.sblock("B"):
-            T.where(j < 217)
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj + 1]
+guarded_shift = nests(
+    "A 50x301 float16, B 50x300 float16",
+    "B: i 50, j 300: T.where(j < 217); B[vi, vj] = A[vi, vj + 1]",
+)
 
 
-@T.prim_func(s_tir=True)
-def guarded_sum(A: T.Buffer((64, 4096), "float32"), B: T.Buffer((64,), "float32")) -> None:
-    for i, j in T.grid(64, 4096):
-        with T.sblock("B"):
-            T.where(j < 4000)
-            vi, vj = T.axis.remap("SR", [i, j])
-            with T.init():
-                B[vi] = T.float32(0)
-            B[vi] = B[vi] + A[vi, vj]
+guarded_sum = nests("A 64x4096, B 64", "B: i 64, k 4096: T.where(k < 4000); B[vi] += A[vi, vk]")
 
 
 @pytest.mark.parametrize("stage", ["auto", "none"])

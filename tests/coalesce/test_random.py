@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from hypothesis import HealthCheck, event, given, note, settings
+from hypothesis import HealthCheck, event, given, note, seed, settings
 from hypothesis import strategies as st
 from tvm import s_tir
 
@@ -18,6 +18,8 @@ from tvm_layout_ext import ScheduleError
 from tvm_layout_ext.simulate import simulate
 
 EXTENTS = (1, 1, 2, 3, 5, 8, 16, 17, 32, 33, 64)
+#: Runs that a whole matrix has, of 200 programs each.
+PARTS = range(10)
 #: Loops cut with a rest are not staged, nor are loops of results and of what these sum mapped.
 _MOST_REFUSED = 0.25
 
@@ -152,9 +154,11 @@ def _outcome(program: Program, draw: Any) -> str:
 
 
 @pytest.mark.matrix
-def test_random_nests_equal_numpy() -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_random_nests_equal_numpy(part: int) -> None:
     outcomes: Counter[str] = Counter()
 
+    @seed(1000 * sampling.seed + part)
     @settings(
         max_examples=sampling.matrix_examples(200),
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

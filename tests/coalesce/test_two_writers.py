@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tvm import s_tir
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
-from tvm.script import tirx as T
 
+from tests.programs.coalesced import nests
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
@@ -32,44 +32,47 @@ def loaded(report: Report, buffer: str) -> int:
     return sum(a.sectors for a in report.accesses if (a.buffer, a.kind) == (buffer, "load"))
 
 
-@T.prim_func(s_tir=True)
-def row_sums(
-    A: T.Buffer((64, 1024), "float32"),
-    C: T.Buffer((64, 1024), "float32"),
-    B: T.Buffer((128,), "float32"),
-) -> None:
-    for i, k in T.grid(64, 1024):
-        with T.sblock("upper"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                B[vi] = T.float32(0)
-            B[vi] = B[vi] + A[vi, vk]
-    for i, k in T.grid(64, 1024):
-        with T.sblock("lower"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                B[vi + 64] = T.float32(0)
-            B[vi + 64] = B[vi + 64] + C[vi, vk]
-
-
-@T.prim_func(s_tir=True)
-def column_sums(
-    A: T.Buffer((1024, 256), "float32"),
-    C: T.Buffer((1024, 256), "float32"),
-    B: T.Buffer((512,), "float32"),
-) -> None:
-    for i, k in T.grid(256, 1024):
-        with T.sblock("upper"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                B[vi] = T.float32(0)
-            B[vi] = B[vi] + A[vk, vi]
-    for i, k in T.grid(256, 1024):
-        with T.sblock("lower"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                B[vi + 256] = T.float32(0)
-            B[vi + 256] = B[vi + 256] + C[vk, vi]
+row_sums = nests(
+    "A 64x1024, C 64x1024, B 128",
+    "upper: i 64, k 1024: B[vi] += A[vi, vk]",
+    "lower: i 64, k 1024: B[vi + 64] += C[vi, vk]",
+)
+column_sums = nests(
+    "A 1024x256, C 1024x256, B 512",
+    "upper: i 256, k 1024: B[vi] += A[vk, vi]",
+    "lower: i 256, k 1024: B[vi + 256] += C[vk, vi]",
+)
+mean = nests(
+    "A 64x1024, B 64",
+    "sum: i 64, k 1024: B[vi] += A[vi, vk]",
+    "scale: i 64: B[vi] = B[vi] * T.float32(0.0009765625)",
+)
+beside_a_transpose = nests(
+    "A 64x128, C 128x64, B 128x128",
+    "turned: i 128, j 64: B[vi, vj] = A[vj, vi]",
+    "plain: i 128, j 64: B[vi, vj + 64] = C[vi, vj]",
+)
+in_three_parts = nests(
+    "A 33x7, C 33x24, D 33x9, B 33x40",
+    "first: i 33, j 7: B[vi, vj] = A[vi, vj]",
+    "second: i 33, j 24: B[vi, vj + 7] = C[vi, vj]",
+    "third: i 33, j 9: B[vi, vj + 31] = D[vi, vj]",
+)
+turned_then_updated = nests(
+    "A 64x128, C 128x64, B 128x64",
+    "turned: i 128, j 64: B[vi, vj] = A[vj, vi]",
+    "update: i 128, j 64: B[vi, vj] = T.max(B[vi, vj], C[vi, vj])",
+)
+read_then_overwritten = nests(
+    "A 64x128, C 64x128, B 128x64",
+    "turned: i 128, j 64: B[vi, vj] = A[vj, vi]",
+    "overwrite: i 64, j 128: A[vi, vj] = C[vi, vj]",
+)
+column_sums_scaled = nests(
+    "A 64x1024, B 1024",
+    "sum: k 64, j 1024: B[vj] += A[vk, vj]",
+    "scale: i 1024: B[vi] = B[vi] * T.float32(2)",
+)
 
 
 @pytest.mark.parametrize(("func", "axis"), [(row_sums, 1), (column_sums, 0)])
@@ -82,27 +85,7 @@ def test_threads_that_sum_into_two_parts_of_one_buffer_sum_together(func: Any, a
     assert loaded(report, "A") == loaded(report, "C") == a.nbytes // 32
 
 
-@T.prim_func(s_tir=True)
-def mean(A: T.Buffer((64, 1024), "float32"), B: T.Buffer((64,), "float32")) -> None:
-    for i, k in T.grid(64, 1024):
-        with T.sblock("sum"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                B[vi] = T.float32(0)
-            B[vi] = B[vi] + A[vi, vk]
-    for i in T.serial(64):
-        with T.sblock("scale"):
-            vi = T.axis.spatial(64, i)
-            B[vi] = B[vi] * T.float32(0.0009765625)
-
-
-def test_a_sum_that_is_scaled_in_place() -> None:
-    a = numbers(64, 1024)
-    report = run(mean, {"sum": "reduction", "scale": "direct"}, a)
-    np.testing.assert_array_equal(report.outputs["B"], a.mean(1))
-
-
-def test_a_users_own_schedule_of_such_a_sum_is_lowered_too() -> None:
+def test_a_users_own_schedule_of_a_sum_that_is_scaled_is_lowered_too() -> None:
     sch = s_tir.Schedule(mean)
     i, k = sch.get_loops("sum")
     sch.bind(i, "blockIdx.x")
@@ -114,120 +97,49 @@ def test_a_users_own_schedule_of_such_a_sum_is_lowered_too() -> None:
     assert not report.hazards
 
 
-@T.prim_func(s_tir=True)
-def beside_a_transpose(
-    A: T.Buffer((64, 128), "float32"),
-    C: T.Buffer((128, 64), "float32"),
-    B: T.Buffer((128, 128), "float32"),
-) -> None:
-    for i, j in T.grid(128, 64):
-        with T.sblock("turned"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vj, vi]
-    for i, j in T.grid(128, 64):
-        with T.sblock("plain"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj + 64] = C[vi, vj]
+@pytest.mark.parametrize(
+    ("func", "shapes", "blocks", "wanted"),
+    [
+        (mean, [(64, 1024)], "sum reduction scale direct", lambda a: a.mean(1)),
+        (
+            beside_a_transpose,
+            [(64, 128), (128, 64)],
+            "turned staged plain direct",
+            lambda a, c: np.concatenate([a.T, c], 1),
+        ),
+        (
+            in_three_parts,
+            [(33, 7), (33, 24), (33, 9)],
+            "first direct second direct third direct",
+            lambda *parts: np.concatenate(parts, 1),
+        ),
+        (
+            turned_then_updated,
+            [(64, 128), (128, 64)],
+            "turned staged update direct",
+            lambda a, c: np.maximum(a.T, c),
+        ),
+        (
+            read_then_overwritten,
+            [(64, 128), (64, 128)],
+            "turned staged overwrite direct",
+            lambda a, c: a.T,
+        ),
+        (column_sums_scaled, [(64, 1024)], "sum reduction scale direct", lambda a: 2 * a.sum(0)),
+    ],
+    ids=["mean", "beside-transpose", "three-parts", "updated", "overwritten", "scaled"],
+)
+def test_each_block_stays_in_its_place(func: Any, shapes: Any, blocks: str, wanted: Any) -> None:
+    """TVM's ``reindex_cache_write`` refuses a buffer that two blocks write.
 
-
-def test_a_part_in_another_order_is_staged() -> None:
-    """TVM's ``reindex_cache_write`` refuses a buffer that two blocks write."""
-    a, c = numbers(64, 128), numbers(128, 64)
-    report = run(beside_a_transpose, {"turned": "staged", "plain": "direct"}, a, c)
-    np.testing.assert_array_equal(report.outputs["B"], np.concatenate([a.T, c], 1))
-    assert loaded(report, "A") == a.nbytes // 32
-
-
-@T.prim_func(s_tir=True)
-def in_three_parts(
-    A: T.Buffer((33, 7), "float32"),
-    C: T.Buffer((33, 24), "float32"),
-    D: T.Buffer((33, 9), "float32"),
-    B: T.Buffer((33, 40), "float32"),
-) -> None:
-    for i, j in T.grid(33, 7):
-        with T.sblock("first"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj]
-    for i, j in T.grid(33, 24):
-        with T.sblock("second"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj + 7] = C[vi, vj]
-    for i, j in T.grid(33, 9):
-        with T.sblock("third"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj + 31] = D[vi, vj]
-
-
-def test_a_concatenation_by_three_blocks() -> None:
-    parts = [numbers(33, 7), numbers(33, 24), numbers(33, 9)]
-    report = run(in_three_parts, dict.fromkeys(["first", "second", "third"], "direct"), *parts)
-    np.testing.assert_array_equal(report.outputs["B"], np.concatenate(parts, 1))
-
-
-@T.prim_func(s_tir=True)
-def turned_then_updated(
-    A: T.Buffer((64, 128), "float32"),
-    C: T.Buffer((128, 64), "float32"),
-    B: T.Buffer((128, 64), "float32"),
-) -> None:
-    for i, j in T.grid(128, 64):
-        with T.sblock("turned"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vj, vi]
-    for i, j in T.grid(128, 64):
-        with T.sblock("update"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = T.max(B[vi, vj], C[vi, vj])
-
-
-@T.prim_func(s_tir=True)
-def read_then_overwritten(
-    A: T.Buffer((64, 128), "float32"),
-    C: T.Buffer((64, 128), "float32"),
-    B: T.Buffer((128, 64), "float32"),
-) -> None:
-    for i, j in T.grid(128, 64):
-        with T.sblock("turned"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vj, vi]
-    for i, j in T.grid(64, 128):
-        with T.sblock("overwrite"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            A[vi, vj] = C[vi, vj]
-
-
-@T.prim_func(s_tir=True)
-def column_sums_scaled(A: T.Buffer((64, 1024), "float32"), B: T.Buffer((1024,), "float32")) -> None:
-    for i, j in T.grid(64, 1024):
-        with T.sblock("sum"):
-            vi, vj = T.axis.remap("RS", [i, j])
-            with T.init():
-                B[vj] = T.float32(0)
-            B[vj] = B[vj] + A[vi, vj]
-    for i in range(1024):
-        with T.sblock("scale"):
-            vi = T.axis.spatial(1024, i)
-            B[vi] = B[vi] * T.float32(2)
-
-
-def test_a_staged_block_stays_before_the_update_of_what_it_writes() -> None:
-    a, c = numbers(64, 128), numbers(128, 64)
-    report = run(turned_then_updated, {"turned": "staged", "update": "direct"}, a, c)
-    np.testing.assert_array_equal(report.outputs["B"], np.maximum(a.T, c))
-
-
-def test_a_staged_block_stays_before_the_block_that_overwrites_what_it_reads() -> None:
-    """Of a store without readers TVM's ``cache_write`` makes the last nest of the function."""
-    a, c = numbers(64, 128), numbers(64, 128) + 1
-    report = run(read_then_overwritten, {"turned": "staged", "overwrite": "direct"}, a, c)
-    np.testing.assert_array_equal(report.outputs["B"], a.T)
-
-
-def test_column_sums_stay_before_their_scaling_in_place() -> None:
-    a = numbers(64, 1024)
-    report = run(column_sums_scaled, {"sum": "reduction", "scale": "direct"}, a)
-    np.testing.assert_array_equal(report.outputs["B"], 2 * a.sum(0))
+    Of a store without readers its ``cache_write`` makes the last nest of the function.
+    """
+    values = [numbers(*shape) + n for n, shape in enumerate(shapes)]
+    expected, names = wanted(*map(np.copy, values)), blocks.split()
+    report = run(func, dict(zip(names[::2], names[1::2], strict=True)), *values)
+    np.testing.assert_array_equal(report.outputs["B"], expected)
+    if names[1] == "staged":
+        assert loaded(report, "A") == values[0].nbytes // 32
 
 
 def test_a_block_with_loops_in_another_order_is_staged_beside_another_writer() -> None:

@@ -55,7 +55,7 @@ def scheduled(mod: tvm.IRModule, schedule: Any = None) -> list[Scheduled]:
         Scheduled(gv.name_hint, before[gv.name_hint], one, choices[gv.name_hint])
         for gv, one in after.functions.items()
         if isinstance(one, tirx.PrimFunc)
-        if not before[gv.name_hint].attrs.get(IS_SCHEDULED, 0)  # TVM writes some with a schedule.
+        if gv.name_hint in choices  # TVM writes some with a schedule.
     ]
 
 

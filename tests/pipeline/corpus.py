@@ -9,6 +9,8 @@ from tvm import s_tir, te, topi
 from tvm.s_tir import dlight
 from tvm.script import tirx as T
 
+from tests.programs.mapped import computed
+from tests.programs.products import multiplied
 from tvm_layout_ext import cuda_target
 
 TARGET = cuda_target("sm_90a")
@@ -29,14 +31,7 @@ def _dlight(*tensors: te.Tensor) -> tvm.IRModule:
 
 
 def _matmul(m: int, n: int, k: int, dtype: str, out: str) -> tvm.IRModule:
-    a, b = te.placeholder((m, k), dtype, "A"), te.placeholder((n, k), dtype, "B")
-    r = te.reduce_axis((0, k), "k")
-    c = te.compute(
-        (m, n),
-        lambda i, j: te.sum(a[i, r].astype(out) * b[j, r].astype(out), axis=r),
-        name="C",
-    )
-    return _dlight(a, b, c)
+    return _dlight(*multiplied((m, n, k), dtype, out, b_transposed=True))
 
 
 def _gemv(n: int, k: int, dtype: str) -> tvm.IRModule:
@@ -88,8 +83,7 @@ def _dynamic_add() -> tvm.IRModule:
 
 def _tiled_shared(dtype: str, pad: bool, dynamic: bool) -> tvm.IRModule:
     """A transpose by hand, as a TVM user writes it: shared tile, vectors, storage_align."""
-    a = te.placeholder((256, 192), dtype, "A")
-    func = te.create_prim_func([a, te.compute((192, 256), lambda i, j: a[j, i], name="B")])
+    func = computed((256, 192), lambda a, i, j: a[j, i], dtype, out=(192, 256)).mod["main"]
     sch = s_tir.Schedule(func)
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
@@ -112,8 +106,7 @@ def _tiled_shared(dtype: str, pad: bool, dynamic: bool) -> tvm.IRModule:
 
 def _pipelined(stages: int) -> tvm.IRModule:
     """A loop that a TVM user pipelined with TVM's own annotations."""
-    a = te.placeholder((64, 512), "float32", "A")
-    func = te.create_prim_func([a, te.compute((64, 512), lambda i, j: a[i, j] * 2.0, name="B")])
+    func = computed((64, 512), lambda a, i, j: a[i, j] * 2.0).mod["main"]
     sch = s_tir.Schedule(func)
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)

@@ -1,10 +1,12 @@
-"""What tests of ``auto_coalesce`` share: values to move, and counts of what moved them."""
+"""What tests of ``auto_coalesce`` share: programs, values to move, counts of what moved them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import tvm
 
 from tvm_layout_ext.simulate import Report
 
@@ -17,3 +19,39 @@ def numbers(shape: Sequence[int], dtype: str = "float32") -> np.ndarray:
 def sectors(report: Report, buffer: str) -> int:
     """Sectors of 32 bytes of all requests of a buffer, loads and stores."""
     return sum(access.sectors for access in report.accesses if access.buffer == buffer)
+
+
+def nests(buffers: str, *blocks: str, symbols: str = "", kind: str = "int64") -> Any:
+    """Write a function of blocks, each in loops of its own.
+
+    ``nests("A 64x99 int8, B 64", "S: i 64, k 99: B[vi] += A[vi, vk]")``. Loops whose names begin
+    with ``k`` are summed over; statements of a block are parted by ``;``. A buffer may have more
+    arguments of ``T.match_buffer``: ``"A 64x99 float32 strides=(100,1)"``.
+    """
+    lines = [f"    {name} = T.{kind}()" for name in symbols.split()]
+    names = []
+    for one in buffers.split(", "):
+        name, shape, *more = one.split()
+        dtype, *more = more or ["float32"]
+        names.append(name)
+        sizes = ", ".join(shape.split("x"))
+        rest = "".join(f", {argument}" for argument in more)
+        lines.append(f'    {name} = T.match_buffer({name.lower()}, ({sizes},), "{dtype}"{rest})')
+    for one in blocks:
+        name, loops, body = one.split(": ", 2)
+        pairs = [loop.split() for loop in loops.split(", ")]
+        grid = ", ".join(size for _, size in pairs)
+        lines.append(f"    for {', '.join(loop for loop, _ in pairs)} in T.grid({grid}):")
+        lines.append(f'        with T.sblock("{name}"):')
+        inner = [
+            f"v{loop} = T.axis.{'reduce' if loop[0] == 'k' else 'spatial'}({size}, {loop})"
+            for loop, size in pairs
+        ]
+        for statement in body.split("; "):
+            target, plus, value = statement.partition(" += ")
+            if plus:
+                inner += ["with T.init():", f"    {target} = T.float32(0)"]
+            inner.append(f"{target} = {target} + {value}" if plus else statement)
+        lines += [f"            {line}" for line in inner]
+    head = f"def main({', '.join(f'{name.lower()}: T.handle' for name in names)}):"
+    return tvm.script.from_source("\n".join(["@T.prim_func(s_tir=True)", head, *lines]))

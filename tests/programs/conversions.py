@@ -8,8 +8,9 @@ from typing import Any
 
 import tvm
 import tvm.script
-from tvm import s_tir, te
+from tvm import s_tir
 
+from tests.programs.mapped import computed
 from tvm_layout_ext import decisions
 from tvm_layout_ext._compat import pass_name
 from tvm_layout_ext.pipeline import lowering_passes
@@ -138,9 +139,7 @@ def versioned_tiles(
 
     ``layouts`` are of the register tiles, the last one first; the matrix has rows of 256.
     """
-    a = te.placeholder((rows, 256), "float16", "A")
-    b = te.compute(a.shape, lambda i, j: a[i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((rows, 256), lambda a, i, j: a[i, j], "float16")
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
     across, i = sch.split(i, [None, 64])

@@ -12,6 +12,8 @@ import tvm_ffi
 from tvm import ir, te, tirx
 from tvm.s_tir import Schedule
 
+from tests.programs.mapped import computed
+from tests.programs.products import multiplied
 from tvm_layout_ext.build import DeviceProgram, device_program
 
 _ML = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -34,9 +36,7 @@ def transpose(
     size: int = 64, dtype: str = "float32", pad: int = 0, rows: int = 8, scope: str = "shared"
 ) -> Schedule:
     """Transpose through a 32 x 32 tile of shared memory, rows padded by ``pad`` elements."""
-    A = te.placeholder((size, size), dtype, name="A")
-    B = te.compute((size, size), lambda i, j: A[j, i], name="B")
-    sch = Schedule(te.create_prim_func([A, B]))
+    sch = computed((size, size), lambda a, i, j: a[j, i], dtype)
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
     io, ii = sch.split(i, [None, 32])
@@ -66,16 +66,7 @@ def matmul(
     scope: str = "shared",
 ) -> Schedule:
     """Tiled product with both operands in shared memory, filled by 16-byte vectors."""
-    total = total or dtype
-    A = te.placeholder((size, size), dtype, name="A")
-    B = te.placeholder((size, size), dtype, name="B")
-    k = te.reduce_axis((0, size), name="k")
-    C = te.compute(
-        (size, size),
-        lambda i, j: te.sum(A[i, k].astype(total) * B[k, j].astype(total), axis=k),
-        name="C",
-    )
-    sch = Schedule(te.create_prim_func([A, B, C]))
+    sch = Schedule(te.create_prim_func(multiplied((size,) * 3, dtype, total or dtype)))
     block = sch.get_sblock("C")
     result = sch.cache_write(block, 0, "local")
     i, j, k_loop = sch.get_loops(block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,28 @@ from tvm import s_tir
 import tvm_layout_ext as tlx
 from tvm_layout_ext import te
 from tvm_layout_ext.schedules import gemm
+
+
+def multiplied(
+    shape: tuple[Any, Any, Any],
+    dtype: str = "float16",
+    sums: str = "float32",
+    names: Sequence[str] = ("A", "B", "C"),
+    *,
+    a_transposed: bool = False,
+    b_transposed: bool = False,
+) -> list[te.Tensor]:
+    """Two placeholders and their product, of m, n and k; an operand stored transposed if asked."""
+    m, n, k = shape
+    A = te.placeholder((k, m) if a_transposed else (m, k), dtype, names[0])
+    B = te.placeholder((n, k) if b_transposed else (k, n), dtype, names[1])
+    r = te.reduce_axis((0, k), "k")
+
+    def element(i: Any, j: Any) -> Any:
+        a, b = A[r, i] if a_transposed else A[i, r], B[j, r] if b_transposed else B[r, j]
+        return te.sum(a.astype(sums) * b.astype(sums), axis=r)
+
+    return [A, B, te.compute((m, n), element, names[2])]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from tvm import s_tir, te
 from tvm.script import tirx as T
 
 import tvm_layout_ext  # noqa: F401 (makes the primitives methods)
+from tests.programs.mapped import computed
+from tests.programs.products import multiplied
 
 WARP = 32
 Modes = dict[str, Any]
@@ -65,9 +67,8 @@ def transpose(
     tiles: int = 1,
 ) -> Any:
     """Tiles one after the other, written along rows by vectors and read along columns."""
-    a = te.placeholder((tiles * rows, columns), dtype, "A")
-    b = te.compute((columns, tiles * rows), lambda j, i: a[i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    shape = (tiles * rows, columns)
+    sch = computed(shape, lambda a, j, i: a[i, j], dtype, out=shape[::-1])
     block = sch.get_sblock("B")
     j, i = sch.get_loops(block)
     tile, i = sch.split(i, [tiles, rows])
@@ -108,22 +109,10 @@ def gemm(
     def warp_tile(i: Any, j: Any) -> Any:
         return (i // 16, j // 16, *shared_16x16_to_ldmatrix_32x8_layout(i % 16, j % 16))
 
-    a = te.placeholder((size, k), "float16", "A")
-    b = te.placeholder((size, k) if transposed else (k, size), "float16", "B")
-    axis = te.reduce_axis((0, k), "k")
-    c = te.compute(
-        (size, size),
-        lambda i, j: te.sum(
-            a[i, axis].astype("float32")
-            * (b[j, axis] if transposed else b[axis, j]).astype("float32"),
-            axis,
-        ),
-        "C",
-    )
     names = get_mma_intrin_group(scope, "global", "float16", "float32", False, transposed)
     factors = [size // 128, 2, 2, 2, 1]
     sch = mma_schedule(
-        te.create_prim_func([a, b, c]),
+        te.create_prim_func(multiplied((size, size, k), b_transposed=transposed)),
         16,
         "float16",
         transposed,

@@ -9,6 +9,8 @@ from typing import Any
 from tvm import te
 from tvm.s_tir import Schedule
 
+from tests.programs.products import multiplied
+
 __all__ = ["CASES", "Case", "gemm"]
 
 _WARPS = 2
@@ -63,15 +65,8 @@ CASES = {
 
 
 def _product(case: Case, size: int) -> Any:
-    A = te.placeholder((size, size), case.dtype, name="A")
-    B = te.placeholder((size, size), case.dtype, name="B")
-    k = te.reduce_axis((0, size), "k")
-
-    def element(i: Any, j: Any) -> Any:
-        right = B[j, k] if case.trans_b else B[k, j]
-        return te.sum(A[i, k].astype(case.total) * right.astype(case.total), axis=k)
-
-    return te.create_prim_func([A, B, te.compute((size, size), element, name="C")])
+    tensors = multiplied((size,) * 3, case.dtype, case.total, b_transposed=case.trans_b)
+    return te.create_prim_func(tensors)
 
 
 def _blocked(rows: int, columns: int, inner: Callable[..., Any]) -> Callable[..., Any]:

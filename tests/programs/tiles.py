@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir, te
+from tests.programs.mapped import computed
 
 
 def transposed(dtype: str, rows: Any, columns: Any) -> tuple[Any, Any]:
     """A transpose through tiles of 32x32 read by columns; the schedule and the tile's block."""
-    a = te.placeholder((rows, columns), dtype, "A")
-    b = te.compute((columns, rows), lambda i, j: a[j, i], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((rows, columns), lambda a, i, j: a[j, i], dtype, out=(columns, rows))
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
     (io, ii), (jo, ji) = (sch.split(loop, [None, 32]) for loop in (i, j))
@@ -30,9 +28,7 @@ def upside_down(dtype: str, columns: int = 64, cached: str = "read") -> tuple[An
 
     The tile holds what a block reads, or, with ``cached="write"``, what it writes.
     """
-    a = te.placeholder((64, columns), dtype, "A")
-    b = te.compute((64, columns), lambda i, j: a[63 - i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((64, columns), lambda a, i, j: a[63 - i, j], dtype)
     block = sch.get_sblock("B")
     tile = sch.cache_write(block, 0, "shared") if cached == "write" else None
     i, j = sch.get_loops(block)

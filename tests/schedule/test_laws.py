@@ -14,6 +14,7 @@ from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.programs import prefetched
+from tests.programs.mapped import computed
 from tests.programs.products import Product, config
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.layout import BlockedLayout
@@ -30,9 +31,7 @@ SMALL = config((64, 64, 16))
 
 
 def doubled() -> Any:
-    a = te.placeholder((128, 64), "float32", "A")
-    b = te.compute((128, 64), lambda i, j: a[i, j] * 2.0, "B")
-    return te.create_prim_func([a, b]).with_attr("global_symbol", "main")
+    return computed((128, 64), lambda a, i, j: a[i, j] * 2.0).mod["main"]
 
 
 def centred() -> Any:

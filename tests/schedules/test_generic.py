@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from tests.programs.products import multiplied
 from tvm_layout_ext import ScheduleError, cuda_target, decisions, knob, lower, simulate, te
 from tvm_layout_ext.build import check_fits, device_program
 from tvm_layout_ext.schedules import gemm
@@ -28,11 +29,8 @@ TARGET = cuda_target("sm_90a")
 
 def linear(m: int, n: int, k: int, dtype: str = "float16", sums: str = "float32") -> tirx.PrimFunc:
     """``relu(A @ B + bias)`` as three blocks."""
-    A, B = te.placeholder((m, k), dtype, name="A"), te.placeholder((k, n), dtype, name="B")
-    bias, r = te.placeholder((n,), dtype, name="bias"), te.reduce_axis((0, k), name="r")
-    product = te.compute(
-        (m, n), lambda i, j: te.sum(A[i, r].astype(sums) * B[r, j].astype(sums), r), name="product"
-    )
+    A, B, product = multiplied((m, n, k), dtype, sums, ("A", "B", "product"))
+    bias = te.placeholder((n,), dtype, name="bias")
     add = te.compute((m, n), lambda i, j: product[i, j] + bias[j].astype(sums), name="add")
     zero = te.const(0, sums)
     out = te.compute((m, n), lambda i, j: tirx.max(add[i, j], zero).astype(dtype), name="out")
@@ -104,15 +102,8 @@ def stored(
 ) -> tirx.PrimFunc:
     """A product of operands that lie along K or not, and twice its result."""
     m, n, k = 256 * scale, 512 * scale, 1024 * scale
-    A = te.placeholder((k, m) if a_transposed else (m, k), dtype, name="A")
-    B = te.placeholder((n, k) if b_transposed else (k, n), dtype, name="B")
-    r = te.reduce_axis((0, k), name="r")
-
-    def term(i: Any, j: Any) -> Any:
-        a, b = A[r, i] if a_transposed else A[i, r], B[j, r] if b_transposed else B[r, j]
-        return te.sum(a.astype(sums) * b.astype(sums), r)
-
-    product = te.compute((m, n), term, name="product")
+    stores = {"a_transposed": a_transposed, "b_transposed": b_transposed}
+    A, B, product = multiplied((m, n, k), dtype, sums, ("A", "B", "product"), **stores)
     out = te.compute((m, n), lambda i, j: product[i, j] * te.const(2, sums), name="out")
     return te.create_prim_func([A, B, out])
 
@@ -173,14 +164,8 @@ def test_single_precision_is_not_cut_to_tf32_and_that_is_told() -> None:
 
 def test_a_row_sum_over_a_product_is_a_kernel_beside_it() -> None:
     """The readers of a product were taken for part of its kernel, and stayed on the host."""
-    A = te.placeholder((64, 64), "float16", name="A")
-    B = te.placeholder((64, 64), "float16", name="B")
-    k, r = te.reduce_axis((0, 64), name="k"), te.reduce_axis((0, 64), name="r")
-    product = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), k),
-        name="product",
-    )
+    A, B, product = multiplied((64, 64, 64), names=("A", "B", "product"))
+    r = te.reduce_axis((0, 64), name="r")
     total = te.compute((64,), lambda i: te.sum(product[i, r], r), name="total")
     operator = operator_of(te.create_prim_func([A, B, total]))
     assert operator.knobs == gemm.KNOBS

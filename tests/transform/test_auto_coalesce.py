@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir
 
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.ir.annotations import COALESCE
@@ -14,8 +15,7 @@ from tvm_layout_ext.transform import AutoCoalesce
 
 
 def annotated(value: Any) -> s_tir.Schedule:
-    a = te.placeholder((128, 64), "float32", "A")
-    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((64, 128), lambda j, i: a[i, j], "B")]))
+    sch = computed((128, 64), lambda a, j, i: a[i, j], out=(64, 128))
     if value is not None:
         sch.annotate(sch.get_sblock("B"), COALESCE, value)
     return sch

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from tests.programs.mapped import computed
 from tvm_layout_ext import te
 from tvm_layout_ext.tune.measure.backend import Measurement
 from tvm_layout_ext.tune.measure.reference.problem import WrongResultError
@@ -49,8 +50,7 @@ class FakeRunner:
 
 def doubled(count: int = 4096) -> tirx.PrimFunc:
     """``B = 2 * A``."""
-    source = te.placeholder((count,), "float32", name="A")
-    return te.create_prim_func([source, te.compute((count,), lambda i: source[i] * 2.0, name="B")])
+    return computed((count,), lambda a, i: a[i] * 2.0).mod["main"]
 
 
 def by_threads(sch: s_tir.Schedule, config: Config, block: str = "B") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -28,6 +28,8 @@ class Operand:
     #: The last index is a summed one, so that neighbours in memory are neighbours along K.
     k_major: bool
     dims: tuple[int, ...]  #: Positions of the iterators by which it is indexed
+    #: An index is a sum of several iterators, or a multiple of one, as a convolution's are.
+    is_window: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,19 @@ def iterators_of(block: Any, index: Any) -> list[int]:
     return found
 
 
+def window_of(block: Any, index: Any) -> dict[int, int]:
+    """Factors of the iterators of a sum of multiples of them, as ``y * 2 + r``; else none.
+
+    Those of extent 1 are left out, as TVM leaves them out of what it makes of the index.
+    """
+    terms = [(n, var) for n, var in _terms(index, 1) if not isinstance(var, tirx.IntImm)]
+    own = block.iter_vars
+    found = {i: n for n, var in terms for i, one in enumerate(own) if one.var.same_as(var)}
+    if len(found) < len(terms):
+        return {}
+    return {i: n for i, n in found.items() if placeholder_extent(own[i].dom.extent) > 1} or found
+
+
 def _terms(index: Any, factor: int) -> list[tuple[int, Any]]:
     """Parts of a sum, each with its factor."""
     if isinstance(index, tirx.Add):
@@ -124,8 +139,10 @@ class _ContractionReader:
         store = self._store()
         left, right = self._factors(store)
         extents = self._extents()
-        out = self._positions(store.buffer, store.indices)
-        first, second = (self._positions(one.source, one.indices) for one in (left, right))
+        out = self._positions(store.buffer, store.indices, iterators_of)
+        first, second = (
+            self._positions(one.source, one.indices, self._iterators) for one in (left, right)
+        )
         summed = self._summed()
         self._check_depth(summed, first, second)
         rows = tuple(i for i in out if i in first and i not in second)
@@ -183,16 +200,23 @@ class _ContractionReader:
             )
         return inner
 
-    def _positions(self, buffer: Any, indices: Sequence[Any]) -> list[int]:
-        found = []
+    def _iterators(self, block: Any, index: Any) -> list[int]:
+        found = iterators_of(block, index) or list(window_of(block, index))
+        return [i for i in found if not self._is_unit(i)] or found[:1]
+
+    def _positions(
+        self, buffer: Any, indices: Sequence[Any], iterators: Callable[[Any, Any], list[int]]
+    ) -> list[int]:
+        found = list[int]()
         for index in indices:
             if isinstance(index, tirx.IntImm):
                 continue
-            at = iterators_of(self.block, index)
+            at = iterators(self.block, index)
             if not at or any(i in found for i in at):
                 raise ScheduleError(
                     f"{self.name} indexes {buffer.name} by {index}; every index must be a "
-                    "number, an iterator of its own, or a slice's times its length and one."
+                    "number, an iterator of its own, or a slice's times its length and one; those "
+                    "of a factor may also be sums of multiples of iterators."
                 )
             found.extend(at)
         return found
@@ -271,7 +295,11 @@ class _ContractionReader:
         index = next(i for i, one in enumerate(regions) if one.same_as(load.source))
         # A row of one element is one all the same: padded to a tile, it is no run along K.
         last = next((i for i in reversed(dims) if i in own or not self._is_unit(i)), dims[-1])
-        return Operand(index, load.source, last in summed, tuple(dims))
+        sums = [
+            window_of(self.block, at) for at in load.indices if not iterators_of(self.block, at)
+        ]
+        is_window = any(sum(one.values()) > 1 for one in sums)
+        return Operand(index, load.source, last in summed, tuple(dims), is_window)
 
     def _type(self, left: Any, right: Any) -> str:
         types = [str(one.source.dtype) for one in (left, right)]

@@ -22,7 +22,7 @@ from .fixed import FixedKernel
 
 #: Extents by which an argument tells which dimension it has where; the later ones are counts of
 #: what the former share.
-_PROBES = (6007, 5003, 4001, 3001, 2003, 1009)
+_PROBES = (6007, 5003, 4001, 3001, 2003, 1009, 503)
 #: An argument may be so much larger than a dimension, as where its border is cut off.
 _BORDER = 16
 

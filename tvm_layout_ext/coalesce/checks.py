@@ -14,12 +14,10 @@ from ..analysis.nest import Access, Loop, Nest
 from ..errors import ScheduleError
 from ..ir.annotations import DONE
 from ..ir.block_body import is_mappable, is_reduction_step
-from ..ir.ops import CHOICE, LIKELY
+from ..ir.evaluate import KNOWN_CALLS
 from ..ir.walk import loop_kind
 from .request import NAME, Request
 
-#: Bit operations are nodes of their own, not calls.
-_KNOWN_CALLS = (CHOICE, LIKELY)
 #: Axes whose iterations may run in any order.
 _FREE_AXES = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
 
@@ -132,7 +130,7 @@ def _unknown_call(access: Access) -> str | None:
     calls: list[str] = []
     look = (tvm.ir.Call, lambda call: calls.append(str(getattr(call.op, "name", call.op))))
     tvm_ffi.structural_walk(access.offset, [look])
-    return next((call for call in calls if call not in _KNOWN_CALLS), None)
+    return next((call for call in calls if call not in KNOWN_CALLS), None)
 
 
 def enclosing_threads(sch: Any, block: Any, nest: Nest) -> dict[str, int] | None:

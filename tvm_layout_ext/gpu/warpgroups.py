@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "BOX_ELEMENTS",
     "MAP_PITCH_BYTES",
+    "MOST_STEP",
     "MOST_TMA_DIMS",
     "PANEL_BYTES",
     "REGISTERS",
@@ -27,6 +28,8 @@ PANEL_BYTES = 128
 SWIZZLE_BYTES = 8 * PANEL_BYTES
 #: Most elements of a box of a tensor map along each dim.
 BOX_ELEMENTS = 256
+#: Most elements from one of a box to the next along a dim.
+MOST_STEP = 8
 #: Most dims of a tensor map.
 MOST_TMA_DIMS = 5
 #: What the distances of a tensor map between rows must be multiples of.

@@ -74,6 +74,11 @@ def arrive(barriers: Any, index: Any) -> Any:
     return _do(T.ptx["mbarrier.arrive.shared.b64"](_at(barriers, index)))
 
 
+def prefetch_map(tensor: Any) -> Any:
+    """Bring a tensor map near, before the first copy waits for it."""
+    return _do(T.ptx["prefetch.tensormap"](T.address_of(tensor)))
+
+
 def arrive_at(barriers: Any, index: Any, rank: Any, address: Any) -> Any:
     """Arrive at an mbarrier of a block of the cluster, whose address is put into a register.
 
@@ -221,6 +226,7 @@ def tensor_map(
     extents: Sequence[int],
     box: Sequence[int],
     shape: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
 ) -> tuple[Any, list[Any]]:
     """Describe the first elements of a buffer along each dim to TMA, on the host.
 
@@ -236,6 +242,8 @@ def tensor_map(
         Elements of a box along each dim, the innermost first.
     shape : sequence of int, optional
         What the buffer's shape is taken for.
+    steps : sequence of int, optional
+        From element to element of a box along each dim, the innermost first; 1 by default.
 
     Returns
     -------
@@ -248,8 +256,10 @@ def tensor_map(
     kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)
-    steps, modes = [1] * len(shape), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
-    numbers = (*reversed(extents), *pitches, *box, *steps, *modes)
+    steps, modes = steps or [1] * len(shape), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
+    # The driver counts the elements that a box spans, also those that it leaves out.
+    spans = [count * step for count, step in zip(box, steps, strict=True)]
+    numbers = (*reversed(extents), *pitches, *spans, *steps, *modes)
     fill = T.call_packed(
         "runtime.cuTensorMapEncodeTiled", var, kind, len(shape), buffer.data, *numbers
     )

@@ -14,6 +14,11 @@ from .ops import CHOICE, LIKELY
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
 
+
+def _truncated(a: Any, b: Any) -> Any:
+    return np.trunc(a / b).astype(np.int64)
+
+
 #: NumPy's functions for the operations of two numbers.
 ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Add: np.add,
@@ -31,7 +36,7 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     tirx.NE: np.not_equal,
     tirx.And: np.logical_and,
     tirx.Or: np.logical_or,
-    tirx.Div: lambda a, b: np.trunc(a / b).astype(np.int64),
+    tirx.Div: lambda a, b: a / b if "f" in (a.dtype.kind, b.dtype.kind) else _truncated(a, b),
     tirx.Mod: np.fmod,
     tirx.BitwiseAnd: np.bitwise_and,
     tirx.BitwiseOr: np.bitwise_or,
@@ -42,17 +47,22 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 _CALLS: dict[str, Callable[..., Any]] = {
     CHOICE: np.where,
     LIKELY: np.asarray,
+    **{f"tirx.{name}": getattr(np, name) for name in ("floor", "ceil", "round", "trunc")},
 }
+#: Calls whose values are known where those of their arguments are; bit operations are none.
+KNOWN_CALLS = tuple(_CALLS)
 
 
 def evaluate(expr: Any, env: Mapping[Any, Any]) -> np.ndarray:
-    """Evaluate an integer expression for arrays of values; KeyError if a part is no arithmetic.
+    """Evaluate an index for arrays of values; KeyError if a part is no arithmetic.
 
     Variables that ``env`` does not have are symbolic sizes and count as 1021. The elements of a
     ramp lie along the last axis, so where there are ramps, arrays of values end in an axis of 1.
     """
     if isinstance(expr, int | tirx.IntImm):
         return np.asarray(int(expr), np.int64)
+    if isinstance(expr, tirx.FloatImm):
+        return np.asarray(expr.value, str(expr.ty.dtype))
     rule = ARITHMETIC.get(type(expr))
     if rule is not None:
         return np.asarray(rule(evaluate(expr.a, env), evaluate(expr.b, env)))
@@ -60,7 +70,9 @@ def evaluate(expr: Any, env: Mapping[Any, Any]) -> np.ndarray:
         parts = (expr.condition, expr.true_value, expr.false_value)
         return np.where(*(evaluate(part, env) for part in parts))
     if isinstance(expr, tirx.Cast):
-        return evaluate(expr.value, env)
+        value, dtype = evaluate(expr.value, env), str(expr.ty.dtype)
+        # Integers are kept as they are: all have 64 bits here.
+        return value.astype(dtype) if "float" in dtype or value.dtype.kind == "f" else value
     if isinstance(expr, tirx.Not):
         return np.logical_not(evaluate(expr.a, env))
     if isinstance(expr, tirx.BitwiseNot):

@@ -141,14 +141,15 @@ def _held(stmt: Any, context: Context) -> Iterator[tuple[Any, Context]]:
         if block.init is not None:
             yield block.init, replace(inside, in_init=True)
         yield block.body, inside
-    elif isinstance(stmt, tirx.AttrStmt) and _is_launch(stmt):
+    elif isinstance(stmt, tirx.AttrStmt) and is_launch(stmt):
         loop = LoopVar(stmt.node.var, stmt.value, str(stmt.node.thread_tag))
         yield stmt.body, context.inside(loop)
     elif isinstance(stmt, tirx.AttrStmt | tirx.While):
         yield stmt.body, context
 
 
-def _is_launch(stmt: Any) -> bool:
+def is_launch(stmt: Any) -> bool:
+    """Whether an attribute starts threads or blocks."""
     return isinstance(stmt.node, IterVar) and str(stmt.attr_key) == "thread_extent"
 
 

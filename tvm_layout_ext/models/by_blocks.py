@@ -19,6 +19,9 @@ def by_blocks(func: tirx.PrimFunc, target: Target) -> Scheduled:
     refuse_matrices(func)
     sch = s_tir.Schedule(func)
     inline(sch)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        if not sch.get_loops(block):
+            sch.add_unit_loop(block)  # One element, which a thread of one block computes.
     told = []
     summed = {name for name in unbound(sch) if _sums(sch, name)}
     for name in (*sorted(summed), *sorted(unbound(sch) - summed)):

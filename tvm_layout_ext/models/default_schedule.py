@@ -16,6 +16,9 @@ from ..errors import LayoutExtError
 from ..ir import lowered_once
 from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
+from ..ir.queries import nodes_in
+from ..ir.tidy import tidy
+from ..ir.walk import is_launch
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
@@ -117,7 +120,10 @@ class DefaultSchedule:
 
 
 def _is_ours(func: Any) -> bool:
-    return isinstance(func, tirx.PrimFunc) and not func.attrs.get(IS_SCHEDULED, 0)
+    """Whether a function has no schedule; TVM writes sorts and scatters with their launches."""
+    if not isinstance(func, tirx.PrimFunc) or func.attrs.get(IS_SCHEDULED, 0):
+        return False
+    return not any(is_launch(stmt) for stmt in nodes_in(func.body, tirx.AttrStmt))
 
 
 def choose(
@@ -128,11 +134,12 @@ def choose(
     Where a rule that moves memory is modelled to take much longer than moving the parameters, the
     others are asked, too, and the fastest by the model is taken.
     """
-    refused: list[str] = []
+    own, refused = tidy(func), list[str]()
     slow: list[tuple[float, str, Scheduled]] = []
     for rule in RULES:
         try:
-            found = _applied(rule, func, target)
+            # dlight knows the forms in which TVM writes its operators.
+            found = _applied(rule, func if rule == LAST else own, target)
         except _REFUSALS as error:
             refused.append(reason(error))
             continue

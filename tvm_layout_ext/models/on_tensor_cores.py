@@ -59,8 +59,6 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     arch = architecture(str(target.attrs["arch"]))
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
-        if product.has_windows:
-            return None  # TMA copies boxes, and windows of several pixels are none.
         config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
         return _by(sch, name, config, config["wgmma"]) if config else None
 
@@ -82,7 +80,9 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str:
         config = _OF_ANY_SIZE
         if not product.has_any_size:
-            config = configuration(product.what, arch, product.has_windows)
+            what = product.what
+            windows = what.a.is_window and sum(what.extents[i] > 1 for i in what.depth) > 1
+            config = configuration(what, arch, windows)
         return _by(sch, name, config, "x".join(str(config[f"tile_{dim}"]) for dim in "mnk"))
 
     return scheduled_products(func, multiply, _refuse)
@@ -141,15 +141,19 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
-    a_transposed, b_transposed = not product.a.k_major, product.b.k_major
-    found = _gemm_hopper.fit(shape, product.operand, arch, b_transposed, a_transposed)
+    by_k, a_transposed = product.b.k_major, not product.a.k_major
+    found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed)
+    if found and product.a.is_window:
+        channels = product.extents[product.depth[-1]]
+        tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k)
+        found = {"wgmma": tile, "split_k": 1} if tile else {}
     in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
     if not found or not in_pairs or n % _columns(found["wgmma"]) == 0:
         return found
     even = [tile for tile in _gemm_hopper.TILES if n % _columns(tile) == 0]
-    least = _gemm_hopper.cycles(shape, found["wgmma"], b_transposed, found["split_k"])
+    least = _gemm_hopper.cycles(shape, found["wgmma"], by_k, found["split_k"])
     cost, tile = min(
-        ((_gemm_hopper.cycles(shape, one, b_transposed), one) for one in even), default=(0.0, "")
+        ((_gemm_hopper.cycles(shape, one, by_k), one) for one in even), default=(0, "")
     )
     return {"wgmma": tile, "split_k": 1} if tile and cost <= _EVEN * least else found
 
@@ -160,6 +164,8 @@ def _columns(tile: str) -> int:
 
 def _is_matrix(product: Contraction, side: Operand, own: tuple[int, ...]) -> bool:
     """Whether an operand's rows, and what it sums, lie one behind the other behind its batch."""
+    if side.is_window:
+        return side.k_major
     wide = [i for i in side.dims if product.extents[i] > 1 and i not in product.batch]
     groups = (own, product.depth) if side.k_major else (product.depth, own)
     return wide == [i for group in groups for i in group if product.extents[i] > 1]

@@ -14,6 +14,7 @@ from ..tune.apply.apply import fuse_transposes
 from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
 from .gather_attention import GatherAttention
+from .quantised.fuse_weights import FuseWeights
 from .slices import SplitsAsSlices
 from .views import PermutationsAsViews
 from .widen_sums import WidenSums
@@ -70,6 +71,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
+        FuseWeights(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         # Before schedules, or TVM no longer sees which functions only reshape.

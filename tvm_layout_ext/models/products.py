@@ -18,17 +18,15 @@ from ..schedules._generic import inline, unbound
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
 from .rule import Scheduled
-from .unfold import unfold
 from .whole_tiles import whole_tiles
 
 
 @dataclass(frozen=True)
 class ModelProduct:
-    """A product, whose sizes may be any, and whose terms may be windows of several pixels."""
+    """A product, whose sizes may be any."""
 
     what: Contraction
     has_any_size: bool
-    has_windows: bool
 
 
 #: Schedules the product of a name and says how in a clause; None where another rule is for it.
@@ -45,7 +43,6 @@ def scheduled_products(
     """
     whole = whole_tiles(func)
     sch = s_tir.Schedule(func if whole is None else whole.func)
-    copies = unfold(sch)
     if check is not None:
         check(sch.mod["main"])
     products = inline(sch)
@@ -53,13 +50,10 @@ def scheduled_products(
         return None
     told = []
     for name, what in products.items():
-        windows = bool(copies) and sum(what.extents[i] > 1 for i in what.depth) > 1
-        how = multiply(sch, name, ModelProduct(what, whole is not None, windows))
+        how = multiply(sch, name, ModelProduct(what, whole is not None))
         if how is None:
             return None
         told.append(f"{name} {how}")
-    for copy in copies:
-        sch.compute_inline(copy)
     for name in sorted(unbound(sch)):
         told.append(f"{name} {sch.auto_coalesce(name).path}")
     return Scheduled(sch if whole is None else whole.schedule(sch), "; ".join(told))
@@ -76,7 +70,7 @@ def batch_of(product: Contraction) -> int:
 
 
 def refuse_matrices(func: tirx.PrimFunc) -> None:
-    """Raise ScheduleError for a product of several rows and columns, also of windows.
+    """Raise ScheduleError for a product of several rows, columns and terms, also of windows.
 
     As a sum it would read each element of an operand once for each row, or column, of the other.
     """
@@ -84,11 +78,16 @@ def refuse_matrices(func: tirx.PrimFunc) -> None:
         if not is_product(block):
             continue
         m, n = _sides(block)
-        if min(m, n) > 1:
+        if min(m, n) > 1 and _terms(block) > 1:
             raise ScheduleError(
                 f"Block {block.name_hint} multiplies {m} rows by {n} columns; as a sum it would "
                 "read its operands again and again."
             )
+
+
+def _terms(block: Any) -> int:
+    summed = (one for one in block.iter_vars if one.iter_type == tirx.IterVar.CommReduce)
+    return prod(placeholder_extent(one.dom.extent) for one in summed)
 
 
 def _sides(block: Any) -> list[int]:

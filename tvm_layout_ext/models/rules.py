@@ -8,11 +8,13 @@ from .by_dlight import by_dlight
 from .by_rows import by_rows
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
 from .on_threads import on_threads
+from .quantised.few_rows import few_rows
 from .rule import Apply
 
 #: By the name in :attr:`.FunctionChoice.rule`. The last one takes what all others refuse.
 RULES: dict[str, Apply] = {
     "attention": by_attention,
+    "packed weights": few_rows,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
     "threads": on_threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import tvm
@@ -15,7 +16,7 @@ _NARROW = ("float16", "bfloat16")
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WidenSums")
 class WidenSums:
-    """Give each ``matmul`` and ``conv2d`` of 16-bit floats sums of 32 bits, and cast its result.
+    """Give each ``matmul`` and convolution of 16-bit floats sums of 32 bits, and cast its result.
 
     Tensor cores are as fast with either. Sums of 16 bits lose bits with each step along K, and
     bfloat16 has none on tensor cores.
@@ -44,10 +45,12 @@ def _matmul(call: relax.Call) -> relax.Expr:
     return relax.op.matmul(*call.args, out_dtype="float32")
 
 
-def _conv2d(call: relax.Call) -> relax.Expr:
-    names = ("strides", "padding", "dilation", "groups", "data_layout", "kernel_layout")
-    attrs = {name: getattr(call.attrs, name) for name in (*names, "out_layout")}
-    return relax.op.nn.conv2d(*call.args, **attrs, out_dtype="float32")
+def _convolution(call: relax.Call) -> relax.Expr:
+    make = getattr(relax.op.nn, str(call.op.name).removeprefix("relax.nn."))
+    names = [name for name in inspect.signature(make).parameters if hasattr(call.attrs, name)]
+    attrs = {name: getattr(call.attrs, name) for name in names}
+    return make(*call.args, **attrs | {"out_dtype": "float32"})
 
 
-_MAKERS = {"relax.matmul": _matmul, "relax.nn.conv2d": _conv2d}
+_CONVOLUTIONS = (f"relax.nn.conv{dims}d{how}" for dims in (1, 2, 3) for how in ("", "_transpose"))
+_MAKERS = {"relax.matmul": _matmul, **dict.fromkeys(_CONVOLUTIONS, _convolution)}

@@ -194,6 +194,7 @@ class Explanation:
             *(columns(*table) for table in self.tables()),
             f"Shared memory of a block: {self.shared_bytes:,} bytes; {run:,} of {blocks:,} blocks "
             f"were run. Bank conflicts in the blocks run: {self.bank_conflicts:,}.",
+            "\n".join(self.question.report.open),
             "\n".join(f"Hazard: {hazard}" for hazard in self.hazards),
             str(self.limit or ""),
             "\n".join(map(str, self.advice)),
@@ -210,6 +211,7 @@ class Explanation:
             "shared": [asdict(buffer) for buffer in self.shared],
             "shared_bytes": self.shared_bytes,
             "bank_conflicts": self.bank_conflicts,
+            "open": self.question.report.open,
             "hazards": self.hazards,
             "limit": self.limit and {"name": self.limit.name, **asdict(self.limit)},
             "advice": [asdict(advice) for advice in self.advice],

@@ -55,9 +55,10 @@ class PipelineChart:
 
     def label(self, step: PipelineStep) -> str:
         """What a step does, in words."""
-        if step.fills is None:
-            return step.name
-        return f"copy {step.fills} ({'async' if self.is_async(step) else 'registers'})"
+        by = "" if step.fills is None else "async" if self.is_async(step) else "registers"
+        told = ", ".join(filter(None, (by, step.role)))
+        name = f"copy {step.fills}" if step.fills else step.name
+        return f"{name} ({told})" if told else name
 
     def is_async(self, step: PipelineStep) -> bool:
         """Whether a step is an asynchronous copy."""
@@ -108,6 +109,7 @@ class PipelineChart:
                 f"Groups under way: after the wait at the top of a body at most {record.wait}; the "
                 "copies of a body form one group. After the loop a wait for all."
             )
+        lines += record.channels
         lines += [
             f"{name} is copied through registers: {why}." for name, why in self.refused.items()
         ]

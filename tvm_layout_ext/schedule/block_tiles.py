@@ -78,6 +78,11 @@ def why_no_warpgroups(what: Contraction, tile: Any, gpu: Architecture) -> str | 
         one = choose_warpgroup(name, what.operand, what.sums, columns, gpu)
     except ScheduleError as error:
         return str(error)
+    if what.b.is_window:
+        return (
+            f"{what.b.buffer.name} is read by windows along the columns of the product; TMA copies "
+            "those of its rows, as of images stored NHWC."
+        )
     for side in (what.a, what.b):
         pitch = placeholder_extent(side.buffer.shape[-1]) * np.dtype(what.operand).itemsize
         if not side.k_major and not one.takes_any_major:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.tirx import IndexMap
 
 from ..analysis.contraction import Contraction, iterators_of
 from ..errors import ScheduleError
+from ..ir.conditions import choice_parts, is_zero
 from ..ir.evaluate import placeholder_extent
 
 Groups = Sequence[Sequence[int]]
@@ -51,7 +53,10 @@ def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:
     rows, columns, depth = what.rows, what.columns, what.depth
     copies = []
     for side, own in ((what.a, rows), (what.b, columns)):
+        indices = [at.min for at in sch.get(block).reads[side.index].region]
         copy = sch.reindex(block, ("read", side.index))
+        if not all(isinstance(at, tirx.Var | tirx.IntImm) for at in indices):
+            _inline_padding(sch, copy)
         stored = [*batch, *((own, depth) if side.k_major else (depth, own))]
         merged = _index_map(sch, copy, what, stored, side.dims)
         sch.transform_layout(block, ("read", side.index), merged)
@@ -64,6 +69,17 @@ def merge_iterators(sch: Any, block: Any, what: Contraction) -> tuple[Any, ...]:
     every = range(len(what.extents))
     sch.transform_block_layout(block, _index_map(sch, block, what, [*everywhere, depth], every))
     return tuple(copies)
+
+
+def _inline_padding(sch: Any, copy: Any) -> None:
+    """Let a copy read zeros around an image where a block of its own would store them."""
+    for block in sch.get_producers(copy):
+        value = sch.get(block).body.value
+        parts = choice_parts(value)
+        if parts is not None and is_zero(parts[2]):
+            value = parts[1]
+        if isinstance(value, tvm.ir.TensorLoad) and len(sch.get_consumers(block)) == 1:
+            sch.compute_inline(block)
 
 
 def merge_result(sch: Any, block: Any, sums: Any) -> None:

@@ -58,11 +58,10 @@ class AccessCounts:
         kind: str,
         width: int,
         count: Count,
+        sure: Count,
         kernel: str = "",
-        certain: Count | None = None,
     ) -> AccessCounts:
-        """Make the record of a site from its counts, and from those that are certain."""
-        sure = certain or count
+        """Make the record of a site from its counts, and from those that are sure."""
         conflicts = count.wavefronts - count.least_wavefronts
         return cls(
             site.buffer,
@@ -180,16 +179,29 @@ class Report:
             alike[key] = one + alike[key] if key in alike else one
         return _HEADINGS, [_row(access) for access in alike.values()]
 
+    @property
+    def open(self) -> list[str]:
+        """What of the counts nvcc decides, a sentence for each buffer and kind of access."""
+        alike: dict[Any, AccessCounts] = {}
+        for one in self.accesses:
+            key = one.buffer, one.kind, one.kernel
+            alike[key] = one + alike[key] if key in alike else one
+        return [_open(one) for one in alike.values() if one.open_requests or one.open_wavefronts]
+
     def summary(self) -> str:
-        """Totals and hazards."""
+        """Totals, what of them is open, and hazards."""
         more = [f"and {self.unlisted:,} cases of further hazards"] if self.unlisted else []
-        return "\n".join([self._totals(), *map(str, [*self.hazards, *self.redundant]), *more])
+        found = map(str, [*self.hazards, *self.redundant])
+        return "\n".join([self._totals(), *self.open, *found, *more])
 
     def to_json(self) -> dict[str, Any]:
         """Counters and hazards as plain values, without the outputs."""
         kept = ("accesses", "hazards", "redundant", "launches")
         listed = {name: [asdict(one) for one in getattr(self, name)] for name in kept}
-        names = ("bank_conflicts", "sectors", "ideal_sectors", "barriers", "shared_bytes", "script")
+        names = (
+            "bank_conflicts", "sectors", "ideal_sectors", "barriers", "shared_bytes", "script",
+            "open",
+        )  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, **listed}
 
     def __str__(self) -> str:
@@ -214,6 +226,15 @@ _HEADINGS = (
     "buffer", "scope", "kind", "bytes", "requests", "sectors/request", "least", "wavefronts",
     "conflicts", "block", "line",
 )  # fmt: skip
+
+
+def _open(one: AccessCounts) -> str:
+    what = "sectors" if one.scope == "global" else "wavefronts"
+    whole, left = getattr(one, what), getattr(one, f"open_{what}")
+    return (
+        f"Open: {one.requests - one.open_requests:,} to {one.requests:,} {one.kind} requests of "
+        f"{one.buffer}, {whole - left:,} to {whole:,} {what}, as nvcc unrolls and keeps values."
+    )
 
 
 def _row(access: AccessCounts) -> tuple[str, ...]:

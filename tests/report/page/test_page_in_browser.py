@@ -147,3 +147,47 @@ def test_the_page_is_dark_where_its_reader_is(show: Show) -> None:
         page.emulate_media(color_scheme=scheme)
         grounds.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert grounds == ["rgb(255, 255, 255)", "rgb(22, 25, 29)"]
+
+
+def test_knobs_are_drawn_and_choose_trials(show: Show) -> None:
+    page = show(1280)
+    box = page.get_by_label("knobs of transpose 256x256 float32").last
+    box.scroll_into_view_if_needed()
+    section = page.locator("section", has=box)
+    # It is drawn when it is first seen.
+    box.locator("path.best").wait_for(state="attached")
+    assert box.locator("path").count() == 6
+    assert box.locator("path.failed").count() == box.locator("path.best").count() == 1
+    assert box.locator("text.name").all_text_contents() == ["align_offset", "score"]
+    cut = box.evaluate(
+        """box => [...box.querySelectorAll("text")].filter(word =>
+          word.getBoundingClientRect().right > box.getBoundingClientRect().right).length"""
+    )
+    assert cut == 0
+    rows = section.locator("tr[data-at]")
+    value = box.get_by_role("button").filter(has_text="3").first
+    value.focus()
+    page.keyboard.press("Enter")
+    assert value.get_attribute("aria-pressed") == "true"
+    assert [row.is_visible() for row in rows.all()].count(True) == 1
+    told = section.locator(".chosen")
+    assert told.inner_text().startswith("1 of 6 trials chosen; the best is trial 3, 30.50 us.")
+    told.get_by_role("button").click()
+    assert [row.is_visible() for row in rows.all()].count(True) == 6
+    assert told.inner_text() == ""
+    # Drawn along the axis of scores, from its top to its middle: the fast ones.
+    place = box.locator("svg > rect").last.bounding_box()
+    x = place["x"] + place["width"] / 2
+    page.mouse.move(x, place["y"] + 4)
+    page.mouse.down()
+    page.mouse.move(x, place["y"] + 60)
+    page.mouse.up()
+    assert told.inner_text().startswith("2 of 6 trials chosen; the best is trial 4, 8.00 us.")
+
+
+def test_a_command_is_copied(show: Show) -> None:
+    page = show(1280)
+    button = page.locator("button.copy").first
+    button.click()
+    assert button.inner_text() == "copied"
+    assert page.evaluate("getSelection().toString()").startswith("tvm-layout replay a/long/path")

@@ -10,20 +10,15 @@ import tvm
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.mapped import computed
+from tests.programs.products import multiplied
 from tvm_layout_ext import te
 
 RNG = np.random.default_rng(0)
 
 
 def product(m: int, n: int, k: int, relu: bool = False) -> s_tir.Schedule:
-    a = te.placeholder((m, k), "float16", name="A")
-    b = te.placeholder((k, n), "float16", name="B")
-    along = te.reduce_axis((0, k), name="k")
-    c = te.compute(
-        (m, n),
-        lambda i, j: te.sum(a[i, along].astype("float32") * b[along, j].astype("float32"), along),
-        name="C",
-    )
+    a, b, c = multiplied((m, n, k))
     d = te.compute((m, n), lambda i, j: te.max(c[i, j] - 8.0, 0.0), name="D") if relu else c
     return s_tir.Schedule(te.create_prim_func([a, b, d]))
 
@@ -103,9 +98,7 @@ def test_what_cannot_be_is_refused_before_anything_is_done(options: Any, text: s
 
 def staged() -> tuple[s_tir.Schedule, Any, Any]:
     """A transpose by 4 warps of tiles of 32 x 32, its copy to shared memory still to be placed."""
-    a = te.placeholder((64, 64), "float32", name="A")
-    b = te.compute((64, 64), lambda i, j: a[j, i], name="B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((64, 64), lambda a, i, j: a[j, i])
     block = sch.get_sblock("B")
     copy = sch.cache_read(block, 0, "shared")
     i, j = sch.get_loops(block)

@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import share
 from tests.programs.running import gives
 from tvm_layout_ext import te
 from tvm_layout_ext.analysis import assumptions
@@ -141,10 +142,7 @@ def test_other_conditions_are_checked_too() -> None:
 def test_simulator_checks_assumptions_of_stock_functions() -> None:
     func = twice(lambda n: tlx.assume_divisible(n, 16))
     sch = s_tir.Schedule(func)
-    (loop,) = sch.get_loops(sch.get_sblock("B"))
-    grid, thread = sch.split(loop, [None, 32])
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
+    share(sch, 32)
     with pytest.raises(SimulationError, match="n % 16 == 0, which does not hold"):
         tlx.simulate(sch.mod, np.zeros(40, "float32"), None, 40)
 
@@ -198,10 +196,7 @@ def test_te_tensors_count_bytes() -> None:
 def test_functions_with_addresses_always_lower() -> None:
     """TVM 0.27 refuses an address in an expression; the promise must not cost the function."""
     sch = s_tir.Schedule(buffers(16))
-    (loop,) = sch.get_loops(sch.get_sblock("B"))
-    grid, thread = sch.split(loop, [None, 128])
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
+    share(sch, 128)
     assert "*(float" not in cuda(sch.mod)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import s_tir, te
+from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.mapped import computed
 from tests.programs.products import Product, simulated
 from tvm_layout_ext import ScheduleError, SimulationError, TargetError, decisions
 from tvm_layout_ext.schedules import gemm
@@ -20,9 +21,7 @@ H200 = tlx.cuda_target("sm_90a")
 
 
 def plain(rows: int = 4) -> s_tir.Schedule:
-    a = te.placeholder((rows, 1024), "float32", "A")
-    b = te.compute((rows, 1024), lambda i, j: a[i, j] * 2.0, "B")
-    return s_tir.Schedule(te.create_prim_func([a, b]).with_attr("global_symbol", "main"))
+    return computed((rows, 1024), lambda a, i, j: a[i, j] * 2.0)
 
 
 def bound(rows: int = 4) -> tuple[s_tir.Schedule, Any, Any]:

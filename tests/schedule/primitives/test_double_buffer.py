@@ -8,14 +8,12 @@ import pytest
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.mapped import computed
 from tvm_layout_ext import ScheduleError, schedule, te
 
 
 def _cached() -> Any:
-    A = te.placeholder((64, 64), name="A")
-    B = te.compute((64, 64), lambda i, j: A[i, j] * 2.0, name="B")
-    func = te.create_prim_func([A, B]).with_attr("global_symbol", "main")
-    sch = s_tir.Schedule(func)
+    sch = computed((64, 64), lambda a, i, j: a[i, j] * 2.0)
     block = sch.get_sblock("B")
     cache = sch.cache_read(block, 0, "shared")
     sch.compute_at(cache, sch.get_loops(block)[0])

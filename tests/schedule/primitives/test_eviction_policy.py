@@ -14,6 +14,7 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs.emitted import cuda_text, nvcc_says
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 from tvm_layout_ext import ScheduleError, SimulationError, TargetError
 from tvm_layout_ext.ir.annotations import EVICTION_POLICY
@@ -147,9 +148,7 @@ def test_races_and_bounds_are_seen_as_at_plain_stores() -> None:
 
 def test_ragged_rows_have_a_policy_in_whole_vectors_only() -> None:
     n = te.var("n")
-    a = te.placeholder((n,), "float16", "A")
-    b = te.compute((n,), lambda i: a[i], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((n,), lambda a, i: a[i], "float16")
     sch.auto_coalesce("B")
     sch.eviction_policy("B", "evict_last")
     value = np.arange(1003).astype("float16")
@@ -203,23 +202,15 @@ def test_targets_without_policies_refuse_what_is_asked_for_and_do_without_auto()
     assert CALL not in kernel_of(sch, turing)
 
 
-def computed(shape: tuple[int, ...], dtype: str, rule: Any) -> s_tir.Schedule:
-    a = te.placeholder(shape, dtype, "A")
-    return s_tir.Schedule(te.create_prim_func([a, rule(a)]))
-
-
 @pytest.mark.parametrize(
     ("sch", "kept"),
     [
         (copy((256, 256), "float32", (1, 0)), 1),
         (copy((2, 16, 8, 16, 16), "float16", (0, 2, 1, 3, 4)), 1),
-        (computed((64, 64), "float16", lambda a: te.compute(
-            a.shape, lambda i, j: a[i, j].astype("float32"), "B")), 1),
-        (computed((64, 64), "float32", lambda a: te.compute(
-            a.shape, lambda i, j: a[i, j].astype("float16"), "B")), 0),
+        (computed((64, 64), lambda a, i, j: a[i, j].astype("float32"), "float16"), 1),
+        (computed((64, 64), lambda a, i, j: a[i, j].astype("float16")), 0),
         (copy((64, 64), "float32"), 0),
-        (computed((64, 64), "float32", lambda a: te.compute(
-            a.shape, lambda i, j: a[i, j] + a[0, j], "B")), 0),
+        (computed((64, 64), lambda a, i, j: a[i, j] + a[0, j]), 0),
         (copy((63, 63), "float32", (1, 0)), 0),
     ],
     ids=["transpose", "heads", "wider", "narrower", "copy", "row", "ragged"],

@@ -10,17 +10,14 @@ import tvm_ffi
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.products import multiplied
 from tests.programs.running import gives
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
 
 
 def product(m: int = 8, n: int = 8, k: int = 16) -> Any:
-    A = te.placeholder((m, k), "float32", name="A")
-    B = te.placeholder((k, n), "float32", name="B")
-    r = te.reduce_axis((0, k), "r")
-    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
-    return te.create_prim_func([A, B, C]).with_attr("global_symbol", "main")
+    return te.create_prim_func(multiplied((m, n, k), "float32", "float32"))
 
 
 def staged(func: Any) -> tuple[Any, Any]:
@@ -48,7 +45,7 @@ def test_pipeline_annotates_every_copy() -> None:
 def test_pipeline_needs_a_copy_from_global_to_shared_memory() -> None:
     sch = s_tir.Schedule(product())
     loop = sch.get_loops(sch.get_sblock("C"))[2]
-    with pytest.raises(ScheduleError, match="Loop r holds no block that copies from global"):
+    with pytest.raises(ScheduleError, match="Loop k holds no block that copies from global"):
         sch.pipeline(loop, 2)
 
 

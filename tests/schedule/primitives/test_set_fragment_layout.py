@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir
 
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError, ScheduleError
@@ -19,9 +20,7 @@ COLUMNS = L.BlockedLayout([4, 1], [8, 4], [1, 4], [0, 1])
 
 
 def doubled() -> tvm.tirx.PrimFunc:
-    a = te.placeholder((128, 64), "float32", "A")
-    b = te.compute(a.shape, lambda i, j: a[i, j] * 2.0, "B")
-    return te.create_prim_func([a, b]).with_attr("global_symbol", "main")
+    return computed((128, 64), lambda a, i, j: a[i, j] * 2.0).mod["main"]
 
 
 def scheduled(read: Any = ROWS, written: Any = COLUMNS) -> s_tir.Schedule:

@@ -7,12 +7,13 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
+from tests.programs.mapped import computed
+from tests.programs.products import multiplied
 from tvm_layout_ext import ScheduleError, te
 
 
 def copied() -> s_tir.Schedule:
-    A = te.placeholder((4, 64), "float32", name="A")
-    return s_tir.Schedule(te.create_prim_func([A, te.compute((4, 64), lambda i, j: A[i, j], "B")]))
+    return computed((4, 64), lambda a, i, j: a[i, j])
 
 
 def test_only_a_few_serial_iterations_are_warpgroups() -> None:
@@ -91,13 +92,7 @@ def test_instructions_that_are_not_there_are_refused(
 
 
 def test_types_without_wgmma_here_are_refused() -> None:
-    A, B = (te.placeholder((64, 64), "float64", name=name) for name in "AB")
-    k = te.reduce_axis((0, 64), "k")
-    product = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(A[i, k] * B[j, k], axis=k),
-        name="product",
-    )
-    sch = s_tir.Schedule(te.create_prim_func([A, B, product]))
+    tensors = multiplied((64, 64, 64), "float64", "float64", b_transposed=True)
+    sch = s_tir.Schedule(te.create_prim_func(tensors))
     with pytest.raises(ScheduleError, match="float64"):
-        sch.use_tensor_core("product", "wgmma", arch="sm_90a")
+        sch.use_tensor_core("C", "wgmma", arch="sm_90a")

@@ -11,7 +11,7 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs.emitted import cuda_text
-from tests.programs.products import Product, simulated
+from tests.programs.products import Product, multiplied, simulated
 from tests.sampling import pairwise
 from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tvm_layout_ext import ScheduleError, te
@@ -111,15 +111,7 @@ def test_a_product_on_ordinary_units_can_be_split_as_well() -> None:
 
 
 def test_a_product_without_epilogue_writes_its_sums() -> None:
-    A, B = te.placeholder((64, 96), "float16", "A"), te.placeholder((96, 40), "float16", "B")
-    k = te.reduce_axis((0, 96), "k")
-    C = te.compute(
-        (64, 40),
-        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), axis=k),
-        name="C",
-    )
-    func = te.create_prim_func([A, B, C]).with_attr("global_symbol", "main")
-    sch = s_tir.Schedule(func)
+    sch = s_tir.Schedule(te.create_prim_func(multiplied((64, 40, 96))))
     gemm.multiply(sch, "C", SMALL | {"split_k": 3})
     rng = np.random.default_rng(3)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((64, 96), (96, 40)))

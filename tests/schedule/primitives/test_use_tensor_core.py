@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.emitted import cuda_text, require_no_spills
-from tests.programs.products import Product, scheduled, simulated
+from tests.programs.products import Product, multiplied, scheduled, simulated
 from tests.sampling import pairs
 from tvm_layout_ext import ScheduleError, TargetError, cuda_target, lower, te
 from tvm_layout_ext.schedules.gemm import OPERATOR, multiply
@@ -229,11 +229,7 @@ def _touched(change: Callable[[s_tir.Schedule], Any]) -> s_tir.Schedule:
 
 
 def _symbolic() -> s_tir.Schedule:
-    n = te.var("n", "int32")
-    A, B = te.placeholder((n, 64), "float16", "A"), te.placeholder((64, 64), "float16", "B")
-    k = te.reduce_axis((0, 64), "k")
-    C = te.compute((n, 64), lambda i, j: te.sum(_wide(A[i, k]) * _wide(B[k, j]), axis=k), name="C")
-    return s_tir.Schedule(te.create_prim_func([A, B, C]))
+    return s_tir.Schedule(te.create_prim_func(multiplied((te.var("n", "int32"), 64, 64))))
 
 
 @pytest.mark.parametrize(
@@ -344,21 +340,10 @@ def test_store_matrix_refuses() -> None:
         sch.store_matrix(tc.a)
 
 
-def _square(extent: Any) -> tirx.PrimFunc:
-    A, B = (te.placeholder((extent, extent), "float16", name=name) for name in "AB")
-    k = te.reduce_axis((0, extent), name="k")
-    C = te.compute(
-        (extent, extent),
-        lambda i, j: te.sum(A[i, k].astype("float32") * B[k, j].astype("float32"), axis=k),
-        name="C",
-    )
-    return te.create_prim_func([A, B, C])
-
-
 def test_indices_of_64_bits_as_relax_writes_them_give_the_same_kernel() -> None:
     sources = []
     for extent in (tirx.IntImm("int64", 64), 64):
-        sch = s_tir.Schedule(_square(extent))
+        sch = s_tir.Schedule(te.create_prim_func(multiplied((extent,) * 3)))
         multiply(sch, "C", OPERATOR.default_config() | {"tile_m": 64, "tile_n": 64})
         sources.append(cuda_text(sch))
     assert "mma.sync" in sources[0]

@@ -10,11 +10,12 @@ import pytest
 import tvm
 from hypothesis import event, given
 from hypothesis import strategies as st
-from tvm import s_tir, te
+from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs.conversions import program, versioned_tiles
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 from tests.programs.strategies import splits
 from tvm_layout_ext import decisions
@@ -56,9 +57,7 @@ def copy_through(
     dtype: str = "float32",
 ) -> s_tir.Schedule:
     """A copy by blocks, through one fragment of each layout in turn."""
-    a = te.placeholder((shape[0] * grid[0], shape[1] * grid[1]), dtype, "A")
-    b = te.compute(a.shape, lambda i, j: a[i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((shape[0] * grid[0], shape[1] * grid[1]), lambda a, i, j: a[i, j], dtype)
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
     rows, i = sch.split(i, [grid[0], None])
@@ -139,9 +138,7 @@ def test_vectors_are_as_wide_as_the_run_of_registers(layout: L.Layout, elements:
 
 
 def test_a_ragged_tile_touches_nothing_outside() -> None:
-    a = te.placeholder((100, 100), "float32", "A")
-    b = te.compute((100, 100), lambda i, j: a[i, j] * 2.0, "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((100, 100), lambda a, i, j: a[i, j] * 2.0)
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
     rows, i = sch.split(i, [None, 64])
@@ -187,9 +184,7 @@ def test_a_split_and_fused_walk_over_the_tile_is_understood() -> None:
 
 def read_at(row: int, step: int, first: int) -> s_tir.Schedule:
     """A 64x64 tile of every ``step``-th column, from ``first`` on, of an array of wider rows."""
-    a = te.placeholder((64, row), "float32", "A")
-    b = te.compute((64, 64), lambda i, j: a[i, j * step + first], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((64, row), lambda a, i, j: a[i, j * step + first], out=(64, 64))
     block = sch.get_sblock("B")
     sch.cache_write(block, 0, "local")
     sch.set_fragment_layout(block, 0, ROWS)

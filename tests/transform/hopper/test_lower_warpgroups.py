@@ -319,9 +319,23 @@ def test_the_chart_shows_copies_ahead_of_the_products_of_a_tile() -> None:
     sch = w.schedule(w.product((256, 256, 512)), stages=3)
     text = str(tlx.explain_pipeline(sch, target=w.SM90A))
     assert "Loop k, 8 iterations, 2 before the first that computes" in text
-    assert re.search(r"wgmma\.m64n128k16\.f32\.f16 +\. +\. +0 v0 +1 v1 +2 v2 +3 v0", text)
-    assert re.search(r"copy A \(async\) +0 v0 +1 v1 +2 v2 +3 v0", text)
+    multiplies = (
+        r"wgmma\.m64n128k16\.f32\.f16 \(warpgroups 0 to 1\) +\. +\. +0 v0 +1 v1 +2 v2 +3 v0"
+    )
+    assert re.search(multiplies, text)
+    assert re.search(r"copy A \(async, warpgroup 2\) +0 v0 +1 v1 +2 v2 +3 v0", text)
+    assert "full[version]: 32,768 bytes, waited for by warpgroups 0 to 1." in text
+    assert "empty[version]: 2 arrivals, one iteration after its products, waited for by" in text
     assert "A: 3 versions x 16,384 = 49,152 bytes" in text
+
+
+def test_the_trace_makes_the_same_kernel_from_json() -> None:
+    sch = w.schedule(w.product((256, 256, 128)), persistent=True, cluster=(2, 1))
+    again = w.product((256, 256, 128))
+    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
+    assert again.mod.script() == sch.mod.script()
+    one, other = (next(iter(w.program(x).kernels.values())).script() for x in (sch, again))
+    assert one == other
 
 
 def test_a_result_that_tma_cannot_store_is_stored_by_threads() -> None:

@@ -8,6 +8,7 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed, share
 from tvm_layout_ext import decisions
 from tvm_layout_ext.ir.annotations import MARK, MIN_BLOCKS
 from tvm_layout_ext.transform import HoistGridAnnotations
@@ -15,9 +16,7 @@ from tvm_layout_ext.transform import HoistGridAnnotations
 
 def scheduled() -> s_tir.Schedule:
     """A grid of three dims, with three notes."""
-    a = te.placeholder((2, 6, 128), "float32", "A")
-    b = te.compute((2, 6, 128), lambda z, i, j: a[z, i, j] * 2.0, "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]).with_attr("global_symbol", "main"))
+    sch = computed((2, 6, 128), lambda a, z, i, j: a[z, i, j] * 2.0)
     z, y, j = sch.get_loops("B")
     x, thread = sch.split(j, [None, 32])
     sch.bind(z, "blockIdx.z")
@@ -38,10 +37,7 @@ def test_each_kernel_keeps_its_own() -> None:
     c = te.compute((64,), lambda i: b[i] + 1.0, "C")
     sch = s_tir.Schedule(te.create_prim_func([a, c]))
     for name, blocks in (("B", 2), ("C", 5)):
-        grid, thread = sch.split(sch.get_loops(name)[0], [None, 32])
-        sch.bind(grid, "blockIdx.x")
-        sch.bind(thread, "threadIdx.x")
-        sch.annotate(grid, MIN_BLOCKS, blocks)
+        sch.annotate(share(sch, 32, block=name), MIN_BLOCKS, blocks)
     after = HoistGridAnnotations()(marked(sch))["main"]
     first, second = after.body.block.body.seq
     assert [int(loop.annotations[MIN_BLOCKS]) for loop in (first, second)] == [2, 5]

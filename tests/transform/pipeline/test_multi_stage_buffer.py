@@ -6,6 +6,7 @@ import tvm
 from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 from tvm_layout_ext import decisions
 from tvm_layout_ext.simulate import simulate
@@ -17,9 +18,7 @@ def _copy_schedule(
     stages: int | None, cols: int = COLS
 ) -> tuple[s_tir.Schedule, s_tir.schedule.SBlockRV]:
     """Rows doubled tile by tile through shared memory, one warp a row."""
-    a = te.placeholder((ROWS, cols), "float32", "A")
-    b = te.compute((ROWS, cols), lambda i, j: a[i, j] * tvm.tirx.const(2, "float32"), name="B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((ROWS, cols), lambda a, i, j: a[i, j] * tvm.tirx.const(2, "float32"))
     block = sch.get_sblock("B")
     i, j = sch.get_loops(block)
     jo, ji = sch.split(j, [None, TILE])
@@ -47,9 +46,7 @@ def test_the_decision_is_on_record() -> None:
 
 
 def test_refuses_a_copy_outside_every_serial_loop() -> None:
-    a = te.placeholder((64,), "float32", "A")
-    b = te.compute((64,), lambda i: a[i] + tvm.tirx.const(1, "float32"), name="B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((64,), lambda a, i: a[i] + tvm.tirx.const(1, "float32"))
     block = sch.get_sblock("B")
     outer, lane = sch.split(sch.get_loops(block)[0], [2, None])
     sch.bind(outer, "blockIdx.x")

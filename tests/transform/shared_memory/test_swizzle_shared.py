@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import s_tir, te
+from tvm import s_tir
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs import kernels
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.ir.annotations import SWIZZLE
@@ -39,10 +40,7 @@ def test_a_swizzled_transpose_is_right_and_free_of_conflicts(scope: str) -> None
 @pytest.mark.parametrize(("dtype", "word"), [("float16", "half2"), ("int8", "int")])
 def test_words_are_loaded_whole_in_the_code(dtype: str, word: str) -> None:
     # TVM's code generator loads element by element what does not provably start at a multiple.
-    a = te.placeholder((256, 256), dtype, "A")
-    sch = s_tir.Schedule(
-        te.create_prim_func([a, te.compute((256, 256), lambda j, i: a[i, j], "B")])
-    )
+    sch = computed((256, 256), lambda a, j, i: a[i, j], dtype)
     sch.auto_coalesce("B")
     code = cuda_text(sch)
     assert f"({word}*)(A_shared_ptr + " in code
@@ -66,8 +64,7 @@ def test_a_wrong_swizzle_is_refused_by_name(swizzle: str, message: str) -> None:
 
 
 def test_memory_without_banks_is_refused() -> None:
-    a = te.placeholder((32,), "float32", "A")
-    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((32,), lambda i: a[i], "B")]))
+    sch = computed((32,), lambda a, i: a[i])
     sch.bind(sch.get_loops(sch.get_sblock("B"))[0], "threadIdx.x")
     sch.annotate(sch.get_sblock("B"), SWIZZLE, "1,2,4,8,16")
     with pytest.raises(LayoutError, match="only shared memory has banks"):
@@ -137,8 +134,7 @@ def test_a_given_swizzle_follows_a_loaded_index() -> None:
 @pytest.mark.parametrize(("dtype", "bits"), [("int4", 4), ("float4_e2m1fn", 4)])
 def test_elements_that_share_a_byte_are_refused(dtype: str, bits: int) -> None:
     """They were counted as if each had a byte of its own."""
-    a = te.placeholder((32, 32), dtype, "A")
-    sch = s_tir.Schedule(te.create_prim_func([a, te.compute((32, 32), lambda j, i: a[i, j], "B")]))
+    sch = computed((32, 32), lambda a, j, i: a[i, j], dtype)
     block = sch.get_sblock("B")
     j, i = sch.get_loops(block)
     sch.bind(j, "blockIdx.x")

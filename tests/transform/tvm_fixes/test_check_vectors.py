@@ -13,8 +13,9 @@ from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed, share
 from tests.sampling import pairs
-from tvm_layout_ext import cuda_target, te
+from tvm_layout_ext import cuda_target
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.ir.vector_types import lacking, lanes_of_type
 from tvm_layout_ext.schedules import stencil
@@ -29,14 +30,8 @@ def vectors(
     dtype: str, lanes: int, of: Callable[[Any], Any] = lambda element: element
 ) -> s_tir.Schedule:
     """What a function makes of each element, a vector a thread."""
-    a = te.placeholder((64 * lanes,), dtype, name="A")
-    sch = s_tir.Schedule(
-        te.create_prim_func([a, te.compute(a.shape, lambda i: of(a[i]), name="B")])
-    )
-    block, thread, vector = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, 32, lanes])
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.vectorize(vector)
+    sch = computed((64 * lanes,), lambda a, i: of(a[i]), dtype)
+    share(sch, 32, lanes)
     return sch
 
 

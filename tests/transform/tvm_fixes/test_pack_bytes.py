@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir, te, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.model.values import split_type
 from tvm_layout_ext.transform import PackBytes
@@ -35,9 +36,7 @@ def _values(dtype: str) -> Any:
 
 
 def _mapped(dtype: str, body: Any, columns: int = 512) -> Any:
-    a = te.placeholder((4, 512), dtype, "A")
-    b = te.compute((4, columns), lambda i, j: body(a, i, j), "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((4, 512), lambda a, i, j: body(a, i, j), dtype, out=(4, columns))
     sch.auto_coalesce("B")
     return sch
 

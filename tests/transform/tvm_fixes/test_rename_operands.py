@@ -8,21 +8,14 @@ import pytest
 from tvm import s_tir
 
 from tests.programs.emitted import cuda_text
-from tests.programs.products import config
+from tests.programs.products import config, multiplied
 from tvm_layout_ext import te
 from tvm_layout_ext.schedules import gemm
 
 
 def source(first: str, second: str, result: str) -> str:
-    A = te.placeholder((64, 64), "float16", name=first)
-    B = te.placeholder((64, 64), "float16", name=second)
-    k = te.reduce_axis((0, 64), "k")
-    C = te.compute(
-        (64, 64),
-        lambda i, j: te.sum(A[i, k].astype("float32") * B[j, k].astype("float32"), axis=k),
-        name=result,
-    )
-    sch = s_tir.Schedule(te.create_prim_func([A, B, C]))
+    tensors = multiplied((64, 64, 64), names=(first, second, result), b_transposed=True)
+    sch = s_tir.Schedule(te.create_prim_func(tensors))
     gemm.multiply(sch, result, config((64, 64, 32)))
     return cuda_text(sch)
 

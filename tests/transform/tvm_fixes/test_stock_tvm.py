@@ -17,6 +17,7 @@ import tvm_layout_ext as tlx
 from tests.coalesce import test_two_writers as writers
 from tests.pipeline.corpus import two_warp_buffers
 from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed
 from tests.programs.products import Product, scheduled, simulated
 from tests.transform.tvm_fixes import test_align_offsets as offsets
 from tests.transform.tvm_fixes import test_check_tile_bounds as tiles
@@ -24,7 +25,7 @@ from tests.transform.tvm_fixes import test_check_vectors as vectors
 from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
-from tvm_layout_ext import pipeline, te, transform
+from tvm_layout_ext import pipeline, transform
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.transform import tvm_fixes
 
@@ -95,9 +96,7 @@ def test_lower_warp_memory() -> None:
 def test_pack_bytes(without: Without) -> None:
     """Sixteen equal bytes are written as an ``int4`` of 16 arguments."""
     without("PackBytes")
-    a = te.placeholder((4, 512), "int8", "A")
-    b = te.compute((4, 512), lambda i, j: a[i, j] + tirx.const(7, "int8"), "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((4, 512), lambda a, i, j: a[i, j] + tirx.const(7, "int8"), "int8")
     sch.auto_coalesce("B")
     arguments = re.findall(r"make_int4\(([^;]*)\);", cuda_text(sch))
     assert any(text.count(",") == 15 for text in arguments)

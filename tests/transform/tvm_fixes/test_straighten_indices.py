@@ -4,22 +4,16 @@ import numpy as np
 import pytest
 from tvm import s_tir, te
 
+from tests.programs.mapped import computed, share
 from tests.programs.running import gives
 
 
 def fused_copy(shape: tuple[int, ...], *, annotated: bool) -> s_tir.Schedule:
     """All loops fused, in vectors of 4 that cross the rows."""
-    a = te.placeholder(shape, "float32", "A")
-    sch = s_tir.Schedule(te.create_prim_func([a, te.compute(shape, lambda *i: a[i], "B")]))
-    block = sch.get_sblock("B")
-    groups, vector = sch.split(sch.fuse(*sch.get_loops(block)), [None, 4])
-    grid, step, thread = sch.split(groups, [None, 1, 224])
-    sch.bind(grid, "blockIdx.x")
-    sch.unroll(step)
-    sch.bind(thread, "threadIdx.x")
-    sch.vectorize(vector)
+    sch = computed(shape, lambda a, *i: a[i])
+    share(sch, 224, 4)
     if annotated:
-        sch.annotate(block, "layout_ext.coalesced", "direct")
+        sch.annotate(sch.get_sblock("B"), "layout_ext.coalesced", "direct")
     return sch
 
 

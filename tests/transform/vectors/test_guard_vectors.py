@@ -9,6 +9,7 @@ from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 from tvm_layout_ext.transform import GuardVectors
 
@@ -59,10 +60,10 @@ def test_a_single_ragged_row_keeps_its_whole_vectors() -> None:
 
 
 def test_a_condition_that_all_lanes_share_does_not_break_the_vector() -> None:
-    a = te.placeholder((6, 60), "float32", "A")
     zero = tirx.const(0, "float32")
-    b = te.compute((6, 64), lambda i, j: tirx.if_then_else(j >= 4, a[i, j - 4], zero), "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed(
+        (6, 60), lambda a, i, j: tirx.if_then_else(j >= 4, a[i, j - 4], zero), out=(6, 64)
+    )
     sch.auto_coalesce("B")
     value = np.random.default_rng(0).standard_normal((6, 60)).astype("float32")
     report = gives(sch, value, None, B=np.pad(value, ((0, 0), (4, 0))))

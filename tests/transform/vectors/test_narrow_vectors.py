@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import s_tir, te
+from tvm import s_tir
 
+from tests.programs.mapped import computed
 from tests.programs.running import gives
 
 
 def padded(offset: int, *, annotated: bool = True) -> s_tir.Schedule:
     """Tiles of 32x32 floats, copied in vectors of 4 to shared rows 32 + offset apart."""
-    a = te.placeholder((64, 256), "float32", "A")
-    sch = s_tir.Schedule(te.create_prim_func([a, te.compute(a.shape, lambda i, j: a[i, j], "B")]))
+    sch = computed((64, 256), lambda a, i, j: a[i, j])
     copy = sch.cache_read("B", 0, "shared")
     i, j = sch.get_loops(sch.get_sblock("B"))
     block, i = sch.split(i, [None, 32])

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from tests.programs.emitted import cuda_text, require_no_spills
+from tests.programs.mapped import computed, share
 from tests.programs.patterns import Pattern, padded, sliced
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
@@ -59,16 +60,15 @@ def test_it_notes_what_it_did() -> None:
     assert str(note) == "ShiftVectors chose for B: vectors of 8 by shuffles and shifts"
 
 
-def annotated(move: Pattern, vector: int, threads: int = 128) -> s_tir.Schedule:
-    """Bind a move by hand, and mark it."""
-    sch = s_tir.Schedule(te.create_prim_func(move.tensors()))
-    fused = sch.fuse(*sch.get_loops(sch.get_sblock("B")))
-    grid, thread, inner = sch.split(fused, [None, threads, vector])
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.vectorize(inner)
+def marked(sch: s_tir.Schedule, vector: int = 8, threads: int = 128) -> s_tir.Schedule:
+    """Bind block B by hand, and mark it."""
+    share(sch, threads, vector)
     sch.annotate(sch.get_sblock("B"), SHIFTED, vector)
     return sch
+
+
+def annotated(move: Pattern, vector: int, threads: int = 128) -> s_tir.Schedule:
+    return marked(s_tir.Schedule(te.create_prim_func(move.tensors())), vector, threads)
 
 
 @pytest.mark.parametrize("move", [SLICE, sliced((9, 1003), (1, 1), (7, 1001), "float16")])
@@ -79,16 +79,8 @@ def test_a_block_may_be_marked_by_hand(move: Pattern) -> None:
 
 
 def added() -> s_tir.Schedule:
-    a = te.placeholder((66, 1002), "float16", "A")
-    b = te.compute((64, 1000), lambda i, j: a[i + 1, j + 1] + a[i, j], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
-    fused = sch.fuse(*sch.get_loops(sch.get_sblock("B")))
-    grid, thread, inner = sch.split(fused, [None, 128, 8])
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.vectorize(inner)
-    sch.annotate(sch.get_sblock("B"), SHIFTED, 8)
-    return sch
+    sch = computed((66, 1002), lambda a, i, j: a[i + 1, j + 1] + a[i, j], "float16", out=(64, 1000))
+    return marked(sch)
 
 
 def of_another_length() -> s_tir.Schedule:
@@ -148,14 +140,7 @@ def intermediate() -> s_tir.Schedule:
     a = te.placeholder((66, 1002), "float16", "A")
     b = te.compute((64, 1000), lambda i, j: a[i + 1, j + 1], "B")
     c = te.compute((64, 1000), lambda i, j: b[i, j] * b[i, j], "C")
-    sch = s_tir.Schedule(te.create_prim_func([a, c]))
-    fused = sch.fuse(*sch.get_loops(sch.get_sblock("B")))
-    grid, thread, vector = sch.split(fused, [None, 128, 8])
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.vectorize(vector)
-    sch.annotate(sch.get_sblock("B"), SHIFTED, 8)
-    return sch
+    return marked(s_tir.Schedule(te.create_prim_func([a, c])))
 
 
 @pytest.mark.parametrize(

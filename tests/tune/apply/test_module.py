@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend import nn
 from tvm.s_tir import meta_schedule as ms
 
+from tests.programs.mapped import computed
 from tests.schedules.test_generic import gather, linear
 from tests.tune.apply.test_apply import relax_module, unscheduled
 from tvm_layout_ext import (
@@ -86,8 +87,7 @@ def test_functions_without_relax_are_tasks_too_and_tuned_by_one_crew(tmp_path: P
 
 def test_what_cannot_be_tuned_is_skipped_with_its_reason(tmp_path: Path) -> None:
     n = te.var("n")
-    A = te.placeholder((n,), "float32", name="A")
-    symbolic = te.create_prim_func([A, te.compute((n,), lambda i: A[i] + 1, name="B")])
+    symbolic = computed((n,), lambda a, i: a[i] + 1).mod["main"]
     mod = tvm.IRModule({"symbolic": symbolic, "turn": unscheduled(64)["main"]})
     tasks, skipped = module_tasks(mod, TARGET)
     assert [task.name for task in tasks] == ["turn"]

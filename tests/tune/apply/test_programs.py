@@ -14,6 +14,7 @@ import tvm
 from tvm import s_tir
 
 from tests.cli.test_cli import invoke
+from tests.programs.mapped import computed
 from tests.tune.helpers import by_threads, make_record
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import RecordError
@@ -32,9 +33,7 @@ KNOBS = [knob("offset", (0, 1)), knob("stages", (1, 3))]
 
 
 def turned(extent: int = 64) -> tvm.tirx.PrimFunc:
-    A = te.placeholder((extent, extent), "float32", name="A")
-    B = te.compute((extent, extent), lambda i, j: A[j, i] * 2.0, name="B")
-    return te.create_prim_func([A, B])
+    return computed((extent, extent), lambda a, i, j: a[j, i] * 2.0).mod["main"]
 
 
 def by_tiles(sch: s_tir.Schedule, config: Config) -> None:

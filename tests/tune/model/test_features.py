@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tvm import s_tir, te
 
+from tests.programs.mapped import computed
 from tvm_layout_ext.analysis.kernel_facts import KernelFacts
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.tune.measure.simulated import count
@@ -58,13 +58,16 @@ def test_every_feature_is_a_finite_number(name: str, shape: tuple[int, ...], dty
     assert 0 < costs(task, config, module).seconds < 1
 
 
-@pytest.mark.parametrize(("offset", "conflicts"), [(0, 8), (1, 1), (2, 2)])
-def test_conflicts_of_a_transpose_are_the_simulated_ones(offset: int, conflicts: int) -> None:
+# nvcc joins four stores of a row that begins at a multiple of 16 bytes, and two where it is of 8.
+@pytest.mark.parametrize(("offset", "conflicts", "joined"), [(0, 8, 6144), (1, 1, 0), (2, 2, 2048)])
+def test_conflicts_of_a_transpose_are_the_simulated_ones(
+    offset: int, conflicts: int, joined: int
+) -> None:
     task, config = candidate("transpose", (256, 256), "float32", align_offset=offset)
     values = features(task, config, task.module(config))
     _, counted = count(task, config)
     total = 2 ** values["wavefronts"] - 1
-    assert round(total * 2 ** values["grid"]) == counted["wavefronts"]
+    assert round(total * 2 ** values["grid"]) == counted["wavefronts"] + joined
     assert max(values["conflict_load"], values["conflict_store"]) == conflicts
 
 
@@ -205,9 +208,7 @@ def test_a_module_without_blocks_has_no_kernel() -> None:
 
 
 def test_a_block_that_is_mapped_when_lowered_counts_as_it_will_be() -> None:
-    a = te.placeholder((256, 256), "float32", "A")
-    b = te.compute((256, 256), lambda i, j: a[i, j] + a[j, i], "B")
-    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    sch = computed((256, 256), lambda a, i, j: a[i, j] + a[j, i])
     assert sch.auto_coalesce("B").text.startswith("when the program is lowered")
     (kernel,) = kernels_of(sch.mod)
     assert (kernel.grid, kernel.threads) == (16, 512)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tvm import s_tir, tirx
 
+from tests.programs.mapped import computed, share
+from tests.programs.products import multiplied
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.tune import Result, tune
@@ -31,19 +33,11 @@ def tried(result: Result, *names: str) -> list[tuple[Any, ...]]:
 
 
 def product(size: int, dtype: str = "float32") -> tirx.PrimFunc:
-    a, b = (te.placeholder((size, size), dtype, name=name) for name in "AB")
-    k = te.reduce_axis((0, size), name="k")
-    return te.create_prim_func(
-        [a, b, te.compute((size, size), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")]
-    )
+    return te.create_prim_func(multiplied((size,) * 3, dtype, dtype))
 
 
 def a_vector_each(sch: s_tir.Schedule, config: Config) -> None:
-    (loop,) = sch.get_loops(sch.get_sblock("B"))
-    block, thread, vector = sch.split(loop, [None, 16, config["lanes"]])
-    sch.bind(block, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
-    sch.vectorize(vector)
+    share(sch, 16, config["lanes"])
 
 
 @pytest.mark.parametrize(
@@ -60,8 +54,7 @@ def test_vectors_that_cuda_lacks_reached_the_compiler(
     dtype: str, legal: list[int], text: str
 ) -> None:
     lanes = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)
-    source = te.placeholder((3840,), dtype, name="A")
-    func = te.create_prim_func([source, te.compute((3840,), lambda i: source[i], name="B")])
+    func = computed((3840,), lambda a, i: a[i], dtype).mod["main"]
     result = run(func, a_vector_each, knob("lanes", lanes))
     assert tried(result, "lanes") == [(one,) for one in legal]
     assert result.task.space.refused == {"vector types": len(lanes) - len(legal)}

@@ -10,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tests.programs.mapped import share
 from tests.tune.helpers import by_threads, doubled
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import LayoutError, ScheduleError, TargetError
@@ -157,11 +158,7 @@ def test_a_schedule_that_was_changed_is_not_taken_from_the_log(tmp_path: Path) -
         def copy(sch: tvm.s_tir.Schedule, config: Config) -> None:
             if config["threads"] == 64 and width == 1:
                 raise KeyError("not yet")
-            (i,) = sch.get_loops(sch.get_sblock("B"))
-            outer, inner, lanes = sch.split(i, [None, config["threads"], width])
-            sch.bind(outer, "blockIdx.x")
-            sch.bind(inner, "threadIdx.x")
-            sch.vectorize(lanes)
+            share(sch, config["threads"], width)
 
         knobs = [knob("threads", (32, 64))]
         return tune(doubled(), schedule=copy, knobs=knobs, runner="simulate", log=tmp_path)

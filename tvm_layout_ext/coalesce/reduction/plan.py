@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -353,15 +353,19 @@ def one_reduced(
     """
     summed = [nest.position(loop) for loop in plan.reduced if loop.size != 1]
     units = [loop.size == 1 and (loop.is_reduction or plan.along) for loop in nest.loops]
-    known = all(loop.size is not None for loop in nest.loops)
-    fuses = fuses and known and len(summed) > 1 and plan.is_inside and reads_once(nest)
+    known = all(nest.loops[place].size is not None for place in summed)
+    # Of rows the slowest of those that become one may be symbolic.
+    fused = known or (
+        plan.along and all(nest.loops[place].size is not None for place in summed[1:])
+    )
+    fuses = fuses and fused and len(summed) > 1 and plan.is_inside and reads_once(nest)
     if nest.is_guarded or not (summed and (fuses or any(units)) and is_straight(sch, block)):
         return nest, plan
     gone = [place for place, unit in enumerate(units) if unit or (fuses and place in summed)]
 
     def index_map(*iters: Any) -> list[Any]:
-        fused: Any = 0
-        for place in summed if fuses else ():
+        fused: Any = iters[summed[0]]
+        for place in summed[1:] if fuses else ():
             fused = fused * nest.loops[place].size + iters[place]
         return [*(it for i, it in enumerate(iters) if i not in gone), *[fused] * fuses]
 
@@ -370,4 +374,5 @@ def one_reduced(
     except RuntimeError:
         return nest, plan
     nest = read_nest(sch, block)
-    return nest, ReductionPlan.of(nest, vector_bytes, plan if fuses else None)
+    made = ReductionPlan.of(nest, vector_bytes, plan if fuses else None)
+    return nest, made if known else replace(made, vector=1, is_fused=False)

@@ -42,6 +42,12 @@ def reduce_along_rows(
             f"an iteration reads {plan.load.name} at {plan.places} places, and one copy of its "
             "elements holds those of one"
         )
+    if len(plan.reduced) > 1 and any(loop.size is None for loop in plan.reduced):
+        # TVM's LowerCrossThreadReduction would leave the block as it is: a race.
+        raise ScheduleError(
+            f"{nest.block.name_hint} sums several axes, one but the slowest of symbolic length, "
+            "which threads cannot share out as one"
+        )
     rows, groups = total(plan.data), -(-total(plan.reduced) // plan.vector)
     lanes = row_lanes(rows, groups, num_threads or MAX_THREADS)
     if plan.is_fused or len(plan.reduced) > 1:

@@ -305,7 +305,7 @@ class RowKernel:
     def _shuffled(self, block: RowBlock, lanes: int) -> Iterator[Any]:
         for power in reversed(range(lanes.bit_length() - 1)):
             own = [_load(self.results[store.name], 0) for store in block.stores]
-            yield from self._updated(block, [_of_lane(value, 1 << power) for value in own])
+            yield from self._updated(block, [of_lane(value, 1 << power) for value in own])
 
     def write(self, name: str) -> Any:
         """Write the sweeps into a block, and bind its loops."""
@@ -328,7 +328,7 @@ class RowKernel:
         return stmt
 
 
-def _of_lane(value: Any, distance: int) -> Any:
+def of_lane(value: Any, distance: int) -> Any:
     """What the lane at a distance has."""
     numbers = tirx.const(distance, "int32"), tirx.const(WARP_SIZE, "int32")
     mask = tirx.const(0xFFFFFFFF, "uint32")

@@ -185,7 +185,7 @@ def roofline_chart(found: Roofline) -> Chart:
         told = f"{name}: {number(height)}"
         (roof,) = axes.plot([height / roofs.bandwidth, high], [height, height], color=_INK)
         chart.tell(roof, [f"{told} {roofs.work}"])
-        _name(chart, told, (high, height), 3, ha="right")
+        _name(chart, told, (high, height), (0, 3), ha="right")
     for point in found.points:
         colour, at = _COLOURS.get(point.name, _INK), (point.intensity, point.work)
         (dot,) = axes.plot(*([value] for value in at), "o", ms=9, color=colour)
@@ -194,19 +194,21 @@ def roofline_chart(found: Roofline) -> Chart:
             f"a byte, {found.binding(point)}"
         )
         chart.tell(dot, [detail], "point")
-        # Above the winner and below the default, which may be near.
-        _name(
-            chart, point.name, at, 8 if point.name == "winner" else -18, color=colour, ha="center"
-        )
+        # On either side of the dots, which may be near each other and are below the roofs.
+        is_winner = point.name == "winner"
+        side, away = ("right", -9) if is_winner else ("left", 9)
+        _name(chart, point.name, at, (away, -4), color=colour, ha=side)
     axes.set_xlim(low, high)
     axes.margins(y=0.1)
     chart.name_axes("flops a byte of least traffic", roofs.work)
     return chart
 
 
-def _name(chart: Chart, text: str, at: tuple[float, float], away: int, **style: str) -> None:
+def _name(
+    chart: Chart, text: str, at: tuple[float, float], away: tuple[int, int], **style: str
+) -> None:
     """Write a text near a place."""
-    chart.axes.annotate(text, at, (0, away), textcoords="offset points", fontsize=12, **style)
+    chart.axes.annotate(text, at, away, textcoords="offset points", fontsize=12, **style)
 
 
 def _bars(found: Roofline) -> Chart:

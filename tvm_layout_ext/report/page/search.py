@@ -20,7 +20,7 @@ class KnobAxis:
 
 
 @dataclass(frozen=True)
-class DrawnTrial:
+class Tried:
     """Number, score or None, its text, and by axis the place of the trial's value."""
 
     trial: int
@@ -38,7 +38,7 @@ class Search:
     """
 
     axes: list[KnobAxis]
-    trials: list[DrawnTrial]
+    trials: list[Tried]
     importance: list[tuple[str, float]]
 
     def drawn(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def search_of(records: Sequence[Record]) -> Search | None:
     if not axes:
         return None
     trials = [
-        DrawnTrial(record.trial, record.score, score_text(record), [place[n] for place in places])
+        Tried(record.trial, record.score, score_text(record), [place[n] for place in places])
         for n, record in enumerate(records)
     ]
     shares = {

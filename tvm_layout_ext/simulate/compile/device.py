@@ -227,6 +227,7 @@ class DeviceCompiler(ExpressionCompiler):
 
     def _atomic(self, update: Any, pointer: Any, operands: list[Any]) -> Code:
         place, index = self.pointee(pointer)
+        self.nvcc.clobber()
         access = self.access(place, index, 1, True, "atomic")
         dtype = place.dtype
         codes = [

@@ -2,80 +2,33 @@
 
 It surely leaves out a load of what the thread has loaded or stored on every way there, makes one
 instruction of neighbours in shared memory, and loads before a loop what stays the same in it. It
-may do the same across conditions, and across iterations where it unrolls a loop. So an access has
-two plans: what is counted, and the least of it that nvcc cannot do without.
+may do the same across conditions, and across the turns of a loop that it unrolls. So an access has
+two plans: what is counted, and the least of it, for which see :mod:`.nvcc_least`.
 
 The rules were read off the SASS of CUDA 13.0 for sm_90a. Elements of global memory are never
-joined: nothing says how its pointers are aligned. A loop of 300 turns was unrolled, one of 400 not.
+joined: nothing says how its pointers are aligned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.ir.prim.expr import IntImm
 
 from ...gpu.counts import instructions
-from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...ir import ops
-from ...ir.queries import nodes_in
+from ...ir.queries import is_call_of, nodes_in
 from ..memory.access import AccessInstruction
 from ..memory.nvcc_plan import Instruction, NvccPlan
 from ..model.linear import Form, form_of
 from ..model.places import Places, handle
-from .atomics import NAMES
+from .nvcc_least import CountedLoop, Group, LeastRequests, Unit, windows
 
-_MOST_TURNS = 384
-#: Turns that are looked at one by one, of all accesses of a function.
-_LOOKED_AT = 20_000
-
-
-@dataclass(eq=False)
-class _Loop:
-    """A loop; ``first`` and ``extent`` where they are known. ``stored`` has terms by storage."""
-
-    variable: int
-    slot: int
-    first: int | None
-    extent: int | None
-    waits: bool
-    written: set[int]
-    branches: int
-    stored: dict[int, set[Any]] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class _Unit:
-    """One instruction of an access, at ``form`` bytes of its storage."""
-
-    access: AccessInstruction
-    instruction: Instruction
-    form: Form
-    loops: tuple[_Loop, ...]
-    branches: tuple[int, ...]
-    stage: int
-    block: int
-
-    @property
-    def storage(self) -> int:
-        return self.access.place.storage.number
-
-    @property
-    def is_shared(self) -> bool:
-        return self.access.place.storage.scope != "global"
-
-    def cells(self, form: Form) -> range:
-        width, step = self.instruction[2], self.access.place.storage.granule
-        return range(form.base, form.base + width, step)
-
-
-#: Instructions at forms of the same terms, each with the turn of the loops in which it is made.
-_Group = list[tuple[Form, _Unit, tuple[int, ...]]]
+#: Statements that print as nothing.
+_SILENT = (ops.ASSUME,)
 
 
 class Nvcc:
@@ -83,25 +36,34 @@ class Nvcc:
 
     def __init__(self, kernel: Any, places: Places) -> None:
         self._places = places
-        self._restrict = bool(kernel.attrs.get("tirx.noalias", 0))
-        self._volatile = {
-            places.at(node.buffer).storage.number
-            for node in nodes_in(kernel.body, tirx.AllocBuffer)
-            if node.annotations.get("tirx.volatile")
-        }
+        allocated = nodes_in(kernel.body, tirx.AllocBuffer)
+        odd = [one.buffer for one in allocated if one.annotations.get("tirx.volatile")]
+        self._volatile = {places.at(buffer).storage.number for buffer in odd}
+        #: What others may write. Parameters are ``__restrict__``.
+        self._changing = {one.number for one in places.storages if one.written or one.length}
+        #: Shared arrays that nobody reads: nvcc has no stores to them.
+        self._unread = _unread(kernel, places)
         self._bound: dict[int, Form] = {}
-        self._loops: tuple[_Loop, ...] = ()
+        self._loops: tuple[CountedLoop, ...] = ()
         self._branches: tuple[int, ...] = ()
-        self._made = 0
-        self._stage = 0
+        self._block = self._stage = 0
         #: Bytes that the thread holds in registers on every way here: storage, terms, byte.
         self._held: set[tuple[int, Any, int]] = set()
-        #: Neighbours to be, since the last branch: of a kind and a storage, with equal terms.
-        self._block: dict[tuple[str, int, Any, Any], _Group] = {}
-        self._events: list[_Unit | _Loop | None] = []
-        self._units: list[tuple[AccessInstruction, list[_Unit]]] = []
+        #: Neighbours to be, of this block: of a kind, a storage, branches, terms.
+        self._groups: dict[tuple[str, int, Any, Any], Group] = {}
+        self._events: list[Unit | CountedLoop | None] = []
+        self._units: list[tuple[AccessInstruction, list[Unit]]] = []
 
-    # The walk.
+    def finish(self) -> None:
+        """Find the least of each access, once all are known."""
+        self._end_block()
+        least = LeastRequests(self._places)
+        for event in self._events:
+            least.follow(event)
+        least.settle()
+        for access, units in self._units:
+            if units and access.plan is not None:
+                access.plan = least.plan(access.plan, units)
 
     def bind(self, variable: Any, value: Any) -> None:
         """A variable has a value from here on."""
@@ -111,330 +73,172 @@ class Nvcc:
     def branch(self) -> Iterator[None]:
         """What is compiled inside runs under a condition."""
         outer, before, seen = self._branches, set(self._held), len(self._events)
-        self._made += 1
-        self._branches = (*outer, self._made)
+        self._block += 1
+        self._branches = (*outer, self._block)
         yield
         self._branches = outer
         self._held &= before
+        # A choice between values that are there already is no branch.
         if len(self._events) > seen:
-            self._join()
+            self._end_block()
 
     @contextmanager
     def loop(self, statement: Any, slot: int) -> Iterator[None]:
         """What is compiled inside is the body of a loop."""
         loop = self._loop_of(statement, slot)
-        if loop.extent == 1:
+        if loop.extent == 1 and loop.first is not None:
+            self._bound[loop.variable] = Form(loop.first)
             yield
             return
-        self._join()
-        self._forget(loop.written, waits=loop.waits)
+        self._end_block()
+        self._lose(loop.written | (self._changing if loop.waits else set()))
         self._events.append(loop)
         before, outer = set(self._held), self._loops
         self._loops = (*outer, loop)
         yield
-        self._join()
+        self._end_block()
         self._loops = outer
-        runs = loop.extent is not None and not nodes_in(statement.body, tirx.Break, tirx.Continue)
-        inside = self._held - before
-        after = {one for one in inside if runs and not Form(0, one[1]).uses(loop.variable)}
-        self._held = (self._held & before) | after
+        is_sure = loop.extent and not nodes_in(statement.body, tirx.Break, tirx.Continue)
+        after = self._held - before if is_sure else set()
+        self._held &= before
+        self._held |= {one for one in after if not Form(0, one[1]).uses(loop.variable)}
 
-    def _loop_of(self, statement: Any, slot: int) -> _Loop:
-        stores = nodes_in(statement.body, tirx.BufferStore)
+    def _loop_of(self, statement: Any, slot: int) -> CountedLoop:
+        body, variable = statement.body, getattr(statement, "loop_var", None)
+        stores = nodes_in(body, tirx.BufferStore)
         written = {self._places.at(store.buffer).storage.number for store in stores}
-        waits = any(map(_clobbers, nodes_in(statement.body, ir.Call)))
-        variable = getattr(statement, "loop_var", None)
-        known = variable is not None and getattr(statement, "step", None) is None
-        first, extent = (
-            (int(one.value) if known and isinstance(one, IntImm) else None)
-            for one in (getattr(statement, "min", None), getattr(statement, "extent", None))
-        )
+        waits = any(_clobbers(one.value) for one in nodes_in(body, tirx.Evaluate))
+        waits = waits or any(map(_is_atomic, nodes_in(body, ir.Call)))
+        first = extent = None
+        if variable is not None and getattr(statement, "step", None) is None:
+            first, extent = _number(statement.min), _number(statement.extent)
         number = 0 if variable is None else handle(variable)
-        extent = extent or None
-        return _Loop(number, slot, first, extent, waits, written, len(self._branches))
+        return CountedLoop(number, slot, first, extent, waits, written, len(self._branches))
 
     def call(self, call: Any) -> None:
-        """A call that stands alone; a barrier lets other threads write shared memory."""
+        """A statement is a call."""
         if _clobbers(call):
-            self._join()
+            self.clobber()
+        if _is_barrier(call):
             self._stage += 1
-            self._forget((), waits=True)
             self._events.append(None)
+
+    def clobber(self) -> None:
+        """Memory may be another's from here on."""
+        self._end_block()
+        self._lose(self._changing)
 
     def access(self, access: AccessInstruction, start: Any, lanes: int) -> None:
         """A load or store of global or shared memory has been compiled."""
-        if self._is_volatile(access):
-            return
         place, size = access.place, access.place.dtype.itemsize
-        offset = place.offset if isinstance(place.offset, int) else 0
-        shift = Form(offset) if place.offset is offset else self._form(place.offset, 0)
+        if place.storage.number in self._volatile:
+            return
+        made: list[Instruction] = [(lane, 0, size) for lane in range(lanes)]
         if access.together:
-            whole = [(0, *one) for one in instructions(lanes * size)]
-        else:
-            whole = [(lane, 0, size) for lane in range(lanes)]
-        units: list[_Unit] = []
-        self._units.append((access, units))
-        for lane, start_byte, width in whole:
-            form = self._form(start, lane).plus(shift).times(size).plus(Form(start_byte))
-            one = (lane, start_byte, width)
-            where = self._loops, self._branches, self._stage, self._made
-            unit = _Unit(access, one, form, *where)
-            if self._note(unit):
+            made = [(0, *one) for one in instructions(lanes * size)]
+        offset = place.offset
+        shift = Form(offset) if isinstance(offset, int) else self._form(offset, 0)
+        units: list[Unit] = []
+        for lane, byte, width in made:
+            form = self._form(start, lane).plus(shift).times(size).plus(Form(byte))
+            where = self._loops, self._branches, self._block, self._stage
+            unit = Unit(access, (lane, byte, width), form, *where)
+            if unit.storage not in self._unread and self._is_made(unit):
                 units.append(unit)
+        self._units.append((access, units))
         access.plan = NvccPlan(tuple(unit.instruction for unit in units), self._once(units))
 
     def _form(self, expr: Any, lane: int) -> Form:
-        return form_of(expr, lane, self._bound, self._gives_the_same)
+        return form_of(expr, lane, self._bound, self._is_constant)
 
-    def _gives_the_same(self, buffer: Any) -> bool:
-        return self._is_constant(self._places.at(buffer).storage)
+    def _is_constant(self, buffer: Any) -> bool:
+        return self._places.at(buffer).storage.number not in self._changing
 
-    def _is_volatile(self, access: AccessInstruction) -> bool:
-        return access.place.storage.number in self._volatile
-
-    def _note(self, unit: _Unit) -> bool:
-        """Whether an instruction is made; what it holds from here on."""
-        is_load, storage, terms = unit.access.kind == "load", unit.storage, unit.form.terms
+    def _is_made(self, unit: Unit) -> bool:
+        """Whether there is an instruction; note what it leaves in registers."""
+        storage, terms = unit.storage, unit.form.terms
         cells = {(storage, terms, cell) for cell in unit.cells(unit.form)}
-        if is_load and cells <= self._held:
+        if unit.is_load and cells <= self._held:
             return False
-        if not is_load:
+        if not unit.is_load:
             self._held = {one for one in self._held if one[0] != storage or one[1] == terms}
             for loop in self._loops:
                 loop.stored.setdefault(storage, set()).add(terms)
         self._held |= cells
         self._events.append(unit)
         if unit.is_shared:
-            other = "store" if is_load else "load"
-            for key in [key for key in self._block if key[:2] == (other, storage)]:
-                _join(self._block.pop(key))
-            block = unit.access.kind, storage, unit.branches, terms
-            self._block.setdefault(block, []).append((unit.form, unit, ()))
+            for key in [*self._groups]:
+                if key[1] == storage and key[0] != unit.access.kind:
+                    _join(self._groups.pop(key))
+            group = unit.access.kind, storage, unit.branches, terms
+            self._groups.setdefault(group, []).append((unit.form, unit, ()))
         return True
 
-    def _forget(self, written: Iterable[int], *, waits: bool) -> None:
-        """Drop what others, or stores of the loop that begins, may change."""
-        lost = {
-            storage.number
-            for storage in self._places.storages
-            if storage.number in written or (waits and not self._is_constant(storage))
-        }
-        self._held = {one for one in self._held if one[0] not in lost}
-
-    def _is_constant(self, storage: Any) -> bool:
-        return storage.scope == "global" and not storage.written and self._restrict
-
-    def _once(self, units: list[_Unit]) -> tuple[tuple[int, int], ...]:
-        """Slots of loops before which all of an access is loaded, and their first values."""
+    def _once(self, units: list[Unit]) -> tuple[tuple[int, int], ...]:
+        """Slots of loops before which all of a load is made, and their first values."""
         found: list[tuple[int, int]] = []
-        for unit in units[:1] if units and units[0].access.kind == "load" else ():
-            for loop in reversed(unit.loops):
-                kept = not loop.waits or self._is_constant(unit.access.place.storage)
-                stays = kept and unit.storage not in loop.written
-                always = loop.branches == len(unit.branches) and loop.extent is not None
-                if loop.first is None or not (stays and always) or _moves(units, loop):
-                    break
-                found.append((loop.slot, loop.first))
+        for loop in reversed(units[0].loops if units and units[0].is_load else ()):
+            changing = loop.waits and units[0].storage in self._changing
+            stays = not changing and units[0].storage not in loop.written
+            is_sure = loop.extent and len(units[0].branches) == loop.branches
+            moves = any(unit.form.uses(loop.variable) for unit in units)
+            if loop.first is None or not (stays and is_sure) or moves:
+                break
+            found.append((loop.slot, loop.first))
         return tuple(found)
 
-    def _join(self) -> None:
-        """A branch or barrier ends what may be neighbours."""
-        self._made += 1
-        for group in self._block.values():
+    def _lose(self, storages: set[int]) -> None:
+        self._held = {one for one in self._held if one[0] not in storages}
+
+    def _end_block(self) -> None:
+        """What comes next is no neighbour of what was."""
+        self._block += 1
+        for group in self._groups.values():
             _join(group)
-        self._block.clear()
-
-    # The least.
-
-    def finish(self) -> None:
-        """Find the least of each access, once all are known."""
-        self._join()
-        least = _Least(self._places)
-        for event in self._events:
-            least.follow(event)
-        least.settle()
-        for access, units in self._units:
-            assert access.plan is not None
-            access.plan = least.plan(access.plan, units)
+        self._groups.clear()
 
 
-def _moves(units: list[_Unit], loop: _Loop) -> bool:
-    return any(unit.form.uses(loop.variable) for unit in units)
+def _join(group: Group) -> None:
+    """Make instructions of neighbours, in the plans of those that they begin with."""
+    joined = {unit: made for unit, _, made in windows(group, is_sure=True)}
+    for _, unit, _ in group:
+        plan = unit.access.plan
+        assert plan is not None
+        kept = {*plan.counted} - {unit.instruction}
+        plan.counted = tuple(sorted(kept | ({joined[unit]} if unit in joined else set())))
 
 
-def _clobbers(call: Any) -> bool:
-    """Whether others may write memory before a call ends, or it does itself."""
-    name = str(getattr(call.op, "name", ""))
+def _unread(kernel: Any, places: Places) -> set[int]:
+    pointers = [call.args[0] for call in nodes_in(kernel.body, ir.Call) if _is_pointer(call)]
+    pointed = {places.at(buffer).storage.number for buffer in pointers}
+    never = [one for one in places.storages if one.length and not one.read]
+    return {one.number for one in never} - pointed
+
+
+def _is_pointer(call: Any) -> bool:
+    return is_call_of(call, ops.BUFFER_DATA) and not isinstance(call.args[0], ir.Var)
+
+
+def _number(expr: Any) -> int | None:
+    return int(expr.value) if isinstance(expr, IntImm) else None
+
+
+def _is_barrier(call: Any) -> bool:
+    name = getattr(call.op, "name", "")
     if name == ops.TVM_STORAGE_SYNC:
         return str(call.args[0].value) != "warp"
+    return name == ops.CUDA_CTA_SYNC
+
+
+def _clobbers(value: Any) -> bool:
+    """Whether memory may be another's after a statement of this value."""
+    if not isinstance(value, ir.Call) or getattr(value.op, "name", "") in _SILENT:
+        return False
+    return getattr(value.op, "name", "") != ops.TVM_STORAGE_SYNC or _is_barrier(value)
+
+
+def _is_atomic(call: Any) -> bool:
+    name = getattr(call.op, "name", "")
     if name in (ops.CALL_EXTERN, ops.CALL_PURE_EXTERN):
-        return str(call.args[0].value) in NAMES
-    return name.startswith(("tirx.ptx", "tirx.cuda.cta", "tirx.cuda.warp_sync", "tirx.cuda.atomic"))
-
-
-def _join(group: _Group) -> None:
-    """Make instructions of neighbours, in the plans of what they begin with."""
-    alone = {unit: unit.instruction for _, unit, _ in group}
-    for unit, _, instruction in _windows(group):
-        _replace(unit, instruction)
-        del alone[unit]
-    for unit in alone:
-        _replace(unit, None)
-
-
-def _replace(unit: _Unit, instruction: Instruction | None) -> None:
-    plan = unit.access.plan
-    assert plan is not None
-    made = {*plan.counted} - {unit.instruction} | ({instruction} if instruction else set())
-    plan.counted = tuple(sorted(made))
-
-
-def _windows(group: _Group) -> list[tuple[_Unit, tuple[int, ...], Instruction]]:
-    """Instructions of shared memory that a group needs, each with what it begins with.
-
-    A window of three and more elements is one load if more than half of it is wanted, and one
-    store if all of it is.
-    """
-    left = {form.base: (unit, turn) for form, unit, turn in group}
-    divisor = next(iter(group))[0].divisor if group else 0
-    made = []
-    while left:
-        base = min(left)
-        unit, turn = left[base]
-        lane, start, width = unit.instruction
-        wide = MAX_ACCESS_BYTES
-        while wide > width:
-            low = base // wide * wide
-            inside = [at for at in left if low <= at < low + wide]
-            bytes_inside = sum(left[at][0].instruction[2] for at in inside)
-            enough = wide if unit.access.kind == "store" or wide == 2 * width else wide // 2 + 1
-            if divisor % wide == 0 and bytes_inside >= enough:
-                break
-            wide //= 2
-        else:
-            low, wide, inside = base, width, [base]
-        made.append((unit, turn, (lane, start + low - base, wide)))
-        for at in inside:
-            del left[at]
-    return made
-
-
-class _Least:
-    """Instructions that nvcc cannot do without, whatever it unrolls and joins."""
-
-    def __init__(self, places: Places) -> None:
-        self._shared = {s.number for s in places.storages if s.scope != "global"}
-        self._held: dict[tuple[int, Any], dict[int, tuple[int, tuple[int, ...]]]] = {}
-        self._last: dict[Any, tuple[_Unit, tuple[int, ...]]] = {}
-        self._groups: dict[Any, _Group] = {}
-        self._stage = 0
-        self._found: dict[_Unit, dict[tuple[int, ...], list[Instruction]]] = {}
-        self._looked = 0
-
-    def follow(self, event: _Unit | _Loop | None) -> None:
-        """Take the next access, the begin of a loop, or a barrier (None)."""
-        if isinstance(event, _Unit):
-            self._take(event)
-        elif event is None or event.waits:
-            self._stage += 1
-            self._drop(self._shared)
-        else:
-            self._drop(set(event.stored))
-
-    def _drop(self, storages: set[int]) -> None:
-        self._held = {key: one for key, one in self._held.items() if key[0] not in storages}
-
-    def _take(self, unit: _Unit) -> None:
-        over, _ = _loops_over(unit)
-        if not unit.form.is_known:
-            self._found[unit] = {}
-            return
-        turns = [range(loop.first, loop.first + loop.extent) for loop in over]
-        found = self._found[unit] = {}
-        for turn in product(*turns):
-            self._looked += 1
-            if self._looked > _LOOKED_AT:
-                # Of what was not looked at nothing is certain.
-                return
-            form = unit.form.given({loop.variable: i for loop, i in zip(over, turn, strict=True)})
-            if unit.access.kind == "store":
-                self._store(unit, form, turn)
-            elif not self._load(unit, form):
-                continue
-            found[turn] = [unit.instruction]
-            if unit.is_shared:
-                key = unit.access.kind, unit.branches, unit.block, unit.storage, form.terms
-                self._groups.setdefault(key, []).append((form, unit, turn))
-
-    def _load(self, unit: _Unit, form: Form) -> bool:
-        held = self._held.setdefault((unit.storage, form.terms), {})
-        cells = unit.cells(form)
-        if all(cell in held and _reaches(held[cell], unit) for cell in cells):
-            return False
-        held.update(dict.fromkeys(cells, (unit.stage, unit.branches)))
-        return True
-
-    def _store(self, unit: _Unit, form: Form, turn: tuple[int, ...]) -> None:
-        stage = self._stage if unit.is_shared else 0
-        key = unit.storage, stage, form, unit.instruction[2]
-        if key in self._last:
-            earlier, when = self._last[key]
-            self._found[earlier].pop(when, None)
-        self._last[key] = unit, turn
-        kept = self._held.get((unit.storage, form.terms), {})
-        self._drop({unit.storage})
-        kept.update(dict.fromkeys(unit.cells(form), (unit.stage, unit.branches)))
-        self._held[unit.storage, form.terms] = kept
-
-    def settle(self) -> None:
-        """Join neighbours in shared memory, also across turns."""
-        for group in self._groups.values():
-            alive = [one for one in group if one[2] in self._found[one[1]]]
-            for _, unit, turn in alive:
-                self._found[unit][turn] = []
-            for unit, turn, instruction in _windows(alive):
-                self._found[unit][turn].append(instruction)
-
-    def plan(self, plan: NvccPlan, units: list[_Unit]) -> NvccPlan:
-        """The plan of an access with its least, where that is less than what is counted."""
-        if not units:
-            return plan
-        over, stays = _loops_over(units[0])
-        least: dict[tuple[int, ...], list[Instruction]] = {}
-        for unit in units:
-            for turn, found in self._found[unit].items():
-                least.setdefault(turn, []).extend(found)
-        whole = 1
-        for loop in over:
-            whole *= loop.extent
-        same = all(sorted(found) == list(plan.counted) for found in least.values())
-        if same and len(least) == whole and {s for s, _ in stays} == {s for s, _ in plan.once}:
-            return plan
-        slots = tuple(loop.slot for loop in over)
-        every = {turn: tuple(found) for turn, found in least.items()}
-        return NvccPlan(plan.counted, plan.once, every, slots, tuple(stays))
-
-
-def _reaches(held: tuple[int, tuple[int, ...]], unit: _Unit) -> bool:
-    """Whether a value may be at hand: on the way here, or with no barrier in between."""
-    stage, branches = held
-    return stage == unit.stage or branches == unit.branches[: len(branches)]
-
-
-def _loops_over(unit: _Unit) -> tuple[list[Any], list[tuple[int, int]]]:
-    """Loops that nvcc may unroll around an access, and those in which it may stay the same."""
-    over: list[Any] = []
-    stays: list[tuple[int, int]] = []
-    turns = 1
-    for loop in reversed(unit.loops):
-        others = loop.stored.get(unit.storage, set()) - {unit.form.terms}
-        if others or (loop.waits and unit.is_shared) or loop.first is None:
-            break
-        if not unit.form.uses(loop.variable):
-            stays.append((loop.slot, loop.first))
-        elif loop.extent is not None and turns * loop.extent <= _MOST_TURNS:
-            turns *= loop.extent
-            over.append(loop)
-        else:
-            break
-    return over, stays
+        name = str(call.args[0].value)
+    return "atomic" in name

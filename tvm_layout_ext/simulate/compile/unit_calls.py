@@ -426,6 +426,7 @@ def _as_sums(total: Any, out: Any) -> Any:
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: _initialise,
     ops.PTX_MAPA: _map_address,
+    ops.PTX_PREFETCH: lambda c, call: None,
     ops.PTX_ST: _store_at,
     ops.PTX_ST_VEC: _store_at,
     ops.PTX_MBARRIER_ARRIVE_NOCOUNT: _arrive,

@@ -194,9 +194,18 @@ class LocatedAccess:
 
     # Counters.
 
-    def sure_count(self) -> Count:
-        """What of the count nvcc cannot do without."""
-        return self.count if self.plan is None or self.plan.least is None else self.certain
+    @property
+    def made(self) -> int:
+        """Bytes of the widest instruction that nvcc makes of it; 0 where another's does it all."""
+        if self.plan is None:
+            return self.width
+        return max((width for _, _, width in self.plan.counted), default=0)
+
+    @property
+    def counts(self) -> tuple[Count, Count]:
+        """What is counted, and what of it nvcc cannot do without."""
+        is_open = self.plan is not None and self.plan.least is not None
+        return self.count, self.certain if is_open else self.count
 
     def tally(self, s: Any, address: Address) -> None:
         """Add the access to the counts of its site."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import NotModelled, SimulationError
-from ...gpu.warpgroups import BOX_ELEMENTS, MAP_PITCH_BYTES, PANEL_BYTES
+from ...gpu.warpgroups import BOX_ELEMENTS, MAP_PITCH_BYTES, MOST_STEP, PANEL_BYTES
 from ..memory.memory import Memory
 
 #: Mode of the 128-byte swizzle in ``cuTensorMapEncodeTiled``.
@@ -27,13 +27,17 @@ def swizzled(address: Any) -> Any:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What ``cuTensorMapEncodeTiled`` was told; dims are innermost first."""
+    """What ``cuTensorMapEncodeTiled`` was told; dims are innermost first.
+
+    ``box`` counts the elements that are copied, of which neighbours are ``steps`` apart.
+    """
 
     memory: Memory
     itemsize: int
     shape: tuple[int, ...]
     pitches: tuple[int, ...]
     box: tuple[int, ...]
+    steps: tuple[int, ...]
 
     @classmethod
     def encode(cls, memory: Memory, itemsize: int, rank: int, numbers: Sequence[int]) -> TensorMap:
@@ -48,8 +52,8 @@ class TensorMap:
         """
         shape, rest = tuple(numbers[:rank]), numbers[rank:]
         pitches, rest = tuple(rest[: rank - 1]), rest[rank - 1 :]
-        box, steps, modes = tuple(rest[:rank]), rest[rank : 2 * rank], rest[2 * rank :]
-        if any(step != 1 for step in steps) or modes[0] or modes[1] != _SWIZZLE_128 or modes[3]:
+        spans, steps, modes = rest[:rank], tuple(rest[rank : 2 * rank]), rest[2 * rank :]
+        if modes[0] or modes[1] != _SWIZZLE_128 or modes[3]:
             raise NotModelled(
                 "The simulated GPU models tensor maps with the 128-byte swizzle and zeros outside."
             )
@@ -58,12 +62,18 @@ class TensorMap:
                 f"A tensor map has rows {pitches} bytes apart; it needs multiples of "
                 f"{MAP_PITCH_BYTES}."
             )
-        if max(box) > BOX_ELEMENTS or box[0] * itemsize > PANEL_BYTES:
+        if min(steps) < 1 or max(steps) > MOST_STEP:
             raise SimulationError(
-                f"A tensor map has boxes of {box}; {BOX_ELEMENTS} elements a dim are legal, and "
-                f"{PANEL_BYTES} bytes of the first under the 128-byte swizzle."
+                f"A tensor map takes every {max(steps)}th element; steps of 1 to {MOST_STEP} are "
+                "legal."
             )
-        return cls(memory, itemsize, shape, pitches, box)
+        box = tuple(-(-span // step) for span, step in zip(spans, steps, strict=True))
+        if max(spans) > BOX_ELEMENTS or box[0] * itemsize > PANEL_BYTES:
+            raise SimulationError(
+                f"A tensor map has boxes of {tuple(spans)}; {BOX_ELEMENTS} elements a dim are "
+                f"legal, and {PANEL_BYTES} bytes of the first under the 128-byte swizzle."
+            )
+        return cls(memory, itemsize, shape, pitches, box, steps)
 
     @property
     def box_bytes(self) -> int:
@@ -76,7 +86,7 @@ class TensorMap:
         source = np.zeros(self.box, np.int64)
         inside = np.ones(self.box, bool)
         for i, (first, offset) in enumerate(zip(at, grid, strict=True)):
-            index = first + offset
+            index = first + offset * self.steps[i]
             inside &= (index >= 0) & (index < self.shape[i])
             source += index * (self.itemsize if i == 0 else self.pitches[i - 1])
         byte = np.arange(self.itemsize)

@@ -53,14 +53,18 @@ def column_of(thread: Any, which: Any) -> Any:
 
 def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
     """Values of the variables of the result."""
-    kernel = parts.plan.kernel
-    return dict(zip(kernel.result.target.moving, place, strict=True)) | with_batch(kernel, tile)
+    kernel, (row, column) = parts.plan.kernel, place
+    *rows, last = kernel.result.target.moving
+    found = {rows[0]: row} if kernel.windows is None else kernel.windows.pixel(row)
+    return found | {last: column} | with_batch(kernel, tile)
 
 
 def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
     """The result that belongs to a sum; beyond the edge others are read at it, in no branch."""
     result = parts.plan.kernel.result
-    values = _named(parts, tile, _at_most(parts.plan, place) if result.reads_more else place)
+    values = _named(parts, tile, place)
+    if result.reads_more:
+        values = _at_most(parts.plan, values)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
@@ -69,18 +73,25 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
     return tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
 
 
-def _at_most(plan: Plan, place: tuple[Any, Any]) -> tuple[Any, Any]:
-    """A place, or the last row and column where tiles reach beyond them."""
-    row, column = (
-        tirx.min(at, size - 1) if ragged else at
-        for at, size, ragged in zip(place, plan.kernel.sizes, plan.ragged, strict=False)
+def _ends(plan: Plan) -> dict[Any, int]:
+    """Where rows and columns end that tiles reach beyond, by variable."""
+    kernel, windows = plan.kernel, plan.kernel.windows
+    *rows, column = kernel.result.target.moving
+    ends = {column: kernel.sizes[1]} if plan.ragged[1] else {}
+    extents, each = (
+        ((kernel.sizes[0],), (1,)) if windows is None else (windows.pixels.extents, windows.box)
     )
-    return row, column
+    # Boxes that a last tile has no rows for lie beyond the first dim.
+    for var, extent, size in zip(rows, extents, each, strict=True):
+        if extent % size or (plan.ragged[0] and var.same_as(rows[0])):
+            ends[var] = extent
+    return ends
 
 
-def _inside(plan: Plan, place: tuple[Any, Any]) -> Any:
-    m, n, _ = plan.kernel.sizes
-    return tirx.all(place[0] < m, place[1] < n)
+def _at_most(plan: Plan, values: dict[Any, Any]) -> dict[Any, Any]:
+    """A place, or the last row and column where tiles reach beyond them."""
+    ends = {var: tirx.min(values[var], end - 1) for var, end in _ends(plan).items()}
+    return values | ends
 
 
 def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> Any:
@@ -209,7 +220,8 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
         own = asynchronous.sum_at(kernel.instruction, sums, number)
         value = _value(parts, tile, (row, column), own)
         store = tirx.BufferStore(result.store.buffer, value, indices)
-        made.append(when(_inside(plan, (row, column)), store) if any(plan.ragged) else store)
+        inside = [values[var] < end for var, end in _ends(plan).items()]
+        made.append(when(tirx.all(*inside), store) if inside else store)
     return sequence(made)
 
 

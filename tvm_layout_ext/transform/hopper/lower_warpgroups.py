@@ -66,11 +66,12 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
     sides = {"a": kernel.a.source, "b": kernel.b.source}
     if plan.stores_by_box:
         sides["c"] = kernel.result.target
-        box["c"] = sides["c"].box((WARPGROUP_ROWS, plan.chunk_columns))
+        rows = (WARPGROUP_ROWS,) if kernel.windows is None else kernel.windows.box
+        box["c"] = sides["c"].box((*rows, plan.chunk_columns))
     maps, host = {}, []
     for side, one in sides.items():
         maps[side], statements = asynchronous.tensor_map(
-            one.buffer, one.extents, box[side], one.shape
+            one.buffer, one.extents, box[side], one.shape, one.steps
         )
         host += statements
     return maps, host

@@ -44,11 +44,10 @@ class Plan:
     @property
     def tiles(self) -> tuple[int, int]:
         """Tiles along rows and columns."""
+        sizes = self.kernel.rows, self.kernel.sizes[1]
         rows, columns = (
             ceil(size / (tile * blocks)) * blocks
-            for size, tile, blocks in zip(
-                self.kernel.sizes, self.tile, self.kernel.cluster, strict=False
-            )
+            for size, tile, blocks in zip(sizes, self.tile, self.kernel.cluster, strict=False)
         )
         return rows, columns
 
@@ -57,7 +56,9 @@ class Plan:
         """Whether tiles reach beyond the last row and the last column."""
         rows, columns = (
             count * tile > size
-            for count, tile, size in zip(self.tiles, self.tile, self.kernel.sizes, strict=False)
+            for count, tile, size in zip(
+                self.tiles, self.tile, (self.kernel.rows, self.kernel.sizes[1]), strict=False
+            )
         )
         return rows, columns
 
@@ -74,7 +75,9 @@ class Plan:
     @property
     def steps(self) -> int:
         """Steps along K of a block."""
-        return ceil(ceil(self.kernel.sizes[2] / self.tile[2]) / self.kernel.slices)
+        depth, windows = self.tile[2], self.kernel.windows
+        every = ceil(self.kernel.sizes[2] / depth) if windows is None else windows.steps(depth)
+        return ceil(every / self.kernel.slices)
 
     @property
     def turns(self) -> int:
@@ -139,14 +142,16 @@ class Plan:
         m, n, k = self.tile
         blocks = "persistent blocks" if self.kernel.persistent else "blocks"
         out = "TMA" if self.stores_by_box else "each thread"
+        windows = self.kernel.windows
+        rows = "" if windows is None else f"boxes of {'x'.join(map(str, windows.box))} pixels, "
         if self.shared:
             blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
         if self.kernel.slices > 1:
             blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
         return (
-            f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {self.stages} stages by TMA, "
-            f"{self.kernel.consumers} warpgroups that multiply and 1 that copies, {self.grid} "
-            f"{blocks}, results stored by {out}"
+            f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
+            f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, "
+            f"{self.grid} {blocks}, results stored by {out}"
         )
 
 
@@ -159,12 +164,20 @@ def recorded(plan: Plan) -> PipelineRecord:
         for one, size in zip((kernel.a, kernel.b), sizes, strict=True)
     )
     names = tuple(one.name for one in buffers)
+    last = kernel.consumers
+    copy_role = f"warpgroup {last}"
+    role = "warpgroup 0" if last == 1 else f"warpgroups 0 to {last - 1}"
     copies = (
-        PipelineStep(f"copy {name}", place, ahead, True, name, ())
+        PipelineStep(f"copy {name}", place, ahead, True, name, (), copy_role)
         for place, name in enumerate(names)
     )
-    steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names), *copies)
-    return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False)
+    steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names, role), *copies)
+    channels = (
+        f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
+        f"empty[version]: {last * plan.blocks} arrivals, one iteration after its products, waited "
+        f"for by {copy_role}.",
+    )
+    return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False, channels)
 
 
 def b_rows(kernel: Kernel) -> int:
@@ -195,7 +208,8 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_cluster(plan)
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b
-        if operand.k_major and extent > BOX_ELEMENTS:
+        boxed = side == "B" or kernel.windows is None
+        if operand.k_major and boxed and extent > BOX_ELEMENTS:
             raise ScheduleError(
                 f"A tile of {side} has {extent} rows; a box of TMA has {BOX_ELEMENTS} at most."
             )
@@ -215,10 +229,12 @@ def _check_cluster(plan: Plan) -> None:
         return
     operand = getattr(plan.kernel, plan.shared)
     extent = plan.tile["ab".index(plan.shared)] if operand.k_major else plan.tile[2]
-    if extent % (8 * plan.blocks):
+    boxed = plan.shared == "a" and plan.kernel.windows is not None
+    least = (WARPGROUP_ROWS if boxed else 8) * plan.blocks
+    if extent % least:
         raise ScheduleError(
             f"{plan.blocks} blocks of a cluster share {extent} rows of a tile; multiples of "
-            f"{8 * plan.blocks} are legal."
+            f"{least} are legal."
         )
 
 

@@ -13,7 +13,7 @@ from tvm import sym, tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
-from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_TMA_DIMS
+from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_STEP, MOST_TMA_DIMS, WARPGROUP_ROWS
 from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction
 from ...ir import ops
 from ...ir.annotations import (
@@ -27,8 +27,9 @@ from ...ir.annotations import (
     RASTERIZE,
     WARPGROUP,
 )
-from ...ir.conditions import conjuncts, is_zero
+from ...ir.conditions import conjuncts, is_zero, step_of
 from ...ir.queries import blocks_in, loads_in, substitute, thread_tag, uses
+from .windows import Digits, Windows, best_box, counted, places, ranges, read_window
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class BoxedBuffer:
         Where a box begins, in the variable ``batch`` of the kernel and the two of ``moving``.
     moving : tuple of Var
         For an operand its row (or column) of the product and its place along K; for the result row
-        and column.
+        and column. Pixels of a convolution have several variables in the place of a row.
     extents : tuple of int
         How far the buffer is read or written; zeros fill tiles up.
     folded : tuple of int, optional
@@ -51,7 +52,7 @@ class BoxedBuffer:
 
     buffer: Any
     indices: tuple[Any, ...]
-    moving: tuple[Any, Any]
+    moving: tuple[Any, ...]
     extents: tuple[int, ...]
     folded: tuple[int, ...] | None = None
 
@@ -68,6 +69,24 @@ class BoxedBuffer:
             found.append(along[0] if along else 1)
         return tuple(found)
 
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """From element to element of a box along each dim, the innermost first."""
+        found = []
+        for index in reversed(self.indices):
+            along = [step_of(index, var) for var in self.moving if uses(index, var)]
+            found.append(along[0] if along and along[0] else 1)
+        return tuple(found)
+
+    def steps_along(self, variables: Sequence[Any]) -> list[int]:
+        """How many elements apart those are that a step of each variable reads."""
+        return [
+            step
+            for var in variables
+            for index, step in zip(self.indices, reversed(self.steps), strict=True)
+            if uses(index, var)
+        ]
+
     def place(self, values: dict[Any, Any]) -> list[Any]:
         """Where a box begins, the innermost dim first."""
         return [tirx.Cast("int32", substitute(at, values)) for at in reversed(self.indices)]
@@ -77,8 +96,9 @@ class BoxedBuffer:
         """Why TMA cannot move boxes of it, or None."""
         buffer = self.buffer
         for index in self.indices:
-            along = [var for var in self.moving if uses(index, var)]
-            if len(along) > 1 or any(uses(_simple(index - var), var) for var in along):
+            along = [step_of(index, var) or 0 for var in self.moving if uses(index, var)]
+            most = 1 if index.same_as(self.indices[-1]) else MOST_STEP
+            if len(along) > 1 or any(not 1 <= step <= most for step in along):
                 return f"Buffer {buffer.name} is indexed by {index}, along which TMA has no boxes"
         if len(self.indices) > MOST_TMA_DIMS:
             return f"Buffer {buffer.name} has {len(self.indices)} dims; TMA has {MOST_TMA_DIMS}"
@@ -102,6 +122,14 @@ class TiledOperand:
     k_major: bool
     stages: int
 
+    @property
+    def problem(self) -> str | None:
+        """Why TMA cannot copy its tiles, or None."""
+        inner = self.source.indices[-1]
+        if not uses(inner, self.source.moving[-1 if self.k_major else 0]):
+            return f"Neighbours in {self.source.buffer.name} are none in its tile"
+        return self.source.problem
+
 
 @dataclass(frozen=True)
 class SumsReader:
@@ -114,12 +142,13 @@ class SumsReader:
     @property
     def is_boxed(self) -> bool:
         """Whether TMA can store the result: it lies by rows and columns, columns innermost."""
-        row, column = self.target.moving
+        *rows, column = self.target.moving
         indices = self.target.indices
-        alone = sum(index.same_as(row) for index in indices) == 1
-        others = [one for one in indices[:-1] if not one.same_as(row)]
-        fixed = not any(uses(one, row) or uses(one, column) for one in others)
-        return alone and fixed and indices[-1].same_as(column) and self.target.problem is None
+        order = [row for index in indices for row in rows if index.same_as(row)]
+        others = [one for one in indices[:-1] if not any(one.same_as(row) for row in rows)]
+        fixed = not any(uses(one, var) for one in others for var in self.target.moving)
+        same = len(order) == len(rows) and all(map(tirx.Var.same_as, order, rows))
+        return same and fixed and indices[-1].same_as(column) and self.target.problem is None
 
     @property
     def reads_more(self) -> bool:
@@ -134,7 +163,7 @@ class Kernel:
     ``pieces`` counts the 64 rows that one of the ``consumers`` has of a tile; ``sizes`` are M, N
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
     ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
-    ``slices`` the blocks that share the steps of a tile.
+    ``slices`` the blocks that share the steps of a tile. Rows of ``windows`` are pixels.
     """
 
     instruction: WarpgroupInstruction
@@ -150,6 +179,12 @@ class Kernel:
     products: int
     cluster: tuple[int, int] = (1, 1)
     slices: int = 1
+    windows: Windows | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tiles, also those that fill boxes of pixels up."""
+        return self.sizes[0] if self.windows is None else self.windows.boxes * WARPGROUP_ROWS
 
 
 @dataclass(frozen=True)
@@ -181,6 +216,37 @@ def read_kernel(nest: Any) -> Kernel:
     return _Reader(nest).read()
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """What fills a tile of an operand, a load that is zero beyond bounds."""
+
+    block: Any
+    load: Any
+    bounds: list[Any]
+    k_major: bool
+
+    @property
+    def moving(self) -> dict[Any, int]:
+        """The row (or column) of the product and its place along K, and how many there are."""
+        store = self.block.body
+        pairs = list(zip(store.indices, map(int, store.buffer.shape), strict=True))[-2:]
+        return dict(pairs if self.k_major else reversed(pairs))
+
+    @property
+    def stages(self) -> int:
+        """Versions of the tile."""
+        return int(self.block.annotations.get(NUM_STAGES, 1))
+
+    @property
+    def is_window(self) -> bool:
+        """Whether an index is more than a row, or a term, also where both count several dims."""
+        _, indices = _folded(self.load)
+        used = [(at, var) for at in indices for var in self.moving if uses(at, var)]
+        return len({at.__chandle__() for at, _ in used}) < len(used) or any(
+            step_of(at, var) != 1 for at, var in used
+        )
+
+
 class _Reader:
     def __init__(self, nest: Any) -> None:
         self.nest = nest
@@ -207,17 +273,30 @@ class _Reader:
         loops = self._roles()
         row, _, depth = (one.var for one in self.block.iter_vars[-3:])
         each = (one.var for one in self.block.iter_vars)
-        self.values = dict(zip(each, self.realize.iter_values, strict=True))
+        once = (one for one in self.loops if int(one.extent) == 1 and not thread_tag(one))
+        first = {one.loop_var: one.min for one in once}
+        values = (substitute(value, first) for value in self.realize.iter_values)
+        self.values = dict(zip(each, values, strict=True))
         sums = self.block.writes[0].source
         factors = [one for one in self.block.reads if not one.source.same_as(sums)]
         factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
-        a, b = (self._operand(one, depth) for one in factors)
+        copies = [self._copy(one, depth) for one in factors]
+        windows = None
+        if copies[0].is_window:
+            windows, a, b = self._windows(*copies)
+        else:
+            a, b = (self._operand(one) for one in copies)
+        for one in (a, b):
+            if one.problem:
+                raise ScheduleError(
+                    f"{one.problem}; multiply by mma.sync, which copies by cp.async."
+                )
         (m, k), (n, _) = a.sizes, b.sizes
         return Kernel(
             warpgroup_instruction(str(self.block.annotations[WARPGROUP])),
             a,
             b,
-            self._result(sums, (m, n)),
+            self._result(sums, (m, n), windows),
             consumers=int(loops.warpgroups.extent),
             pieces=1 if loops.pieces is None else int(loops.pieces.extent),
             group=self._annotation(RASTERIZE, 1),
@@ -227,6 +306,7 @@ class _Reader:
             products=1 if loops.batch is None else int(loops.batch.extent),
             cluster=self._cluster(loops),
             slices=1 if loops.steps is None else int(loops.steps.annotations.get(ADD_UP, 1)),
+            windows=windows,
         )
 
     def _cluster(self, loops: _KernelLoops) -> tuple[int, int]:
@@ -297,10 +377,18 @@ class _Reader:
                     f"{expected}."
                 )
 
-    def _operand(self, region: Any, depth: Any) -> TiledOperand:
-        blocks = blocks_in(self.nest)
+    def _copy(self, region: Any, depth: Any) -> _Copy:
+        """Find what fills a tile of an operand.
+
+        Raises
+        ------
+        ScheduleError
+            If it does not copy elements as they are, and zeros around them.
+        """
         copies = [
-            one for one in blocks if one.writes and one.writes[0].source.same_as(region.source)
+            one
+            for one in blocks_in(self.nest)
+            if one.writes and one.writes[0].source.same_as(region.source)
         ]
         if len(copies) != 1:
             raise ScheduleError(
@@ -313,57 +401,93 @@ class _Reader:
                 f"Block {copy.name_hint} shall not copy asynchronously, but wgmma reads what TMA "
                 "copied."
             )
-        k_major = uses(region.region[-1].min, depth)
-        source, sizes = self._copied(copy, region, k_major)
-        if source.problem:
+        load, bounds = _bounded_load(copy.body.value)
+        if load is None or not all(isinstance(at, tirx.Var) for at in copy.body.indices):
             raise ScheduleError(
-                f"{source.problem}; multiply by mma.sync, which copies by cp.async."
+                f"Block {copy.name_hint} copies {copy.body.value}; TMA copies boxes as they are, "
+                "so compute it before, or multiply by mma.sync."
             )
-        return TiledOperand(source, sizes, k_major, int(copy.annotations.get(NUM_STAGES, 1)))
+        batch = {
+            at: substitute(where.min, self.values)
+            for at, where in zip(copy.body.indices[:-2], region.region[:-2], strict=True)
+        }
+        load, bounds = substitute(load, batch), [substitute(one, batch) for one in bounds]
+        return _Copy(copy, load, bounds, uses(region.region[-1].min, depth))
 
-    def _copied(self, copy: Any, region: Any, k_major: bool) -> tuple[BoxedBuffer, tuple[int, int]]:
-        """What a block copies, and how many rows and terms of the product it has.
+    def _windows(self, a: _Copy, b: _Copy) -> tuple[Windows, TiledOperand, TiledOperand]:
+        """Read the operands of a convolution.
 
         Raises
         ------
         ScheduleError
-            If it does not copy elements as they are, and zeros around them.
+            If rows of A are no pixels, or the terms are no places in a window and channels.
         """
-        store = copy.body
-        load, bounds = _bounded_load(store.value)
-        if load is None or not all(isinstance(at, tirx.Var) for at in store.indices):
+        left, right = (
+            read_window(one.load, one.bounds, one.moving, f"Block {one.block.name_hint}")
+            for one in (a, b)
+        )
+        (row, term), (column, other) = a.moving, b.moving
+        pixels, terms = counted(left, row, "nyx"), counted(left, term, "rsc")
+        columns = counted(right, column, "f")
+        if left.sizes[term] != right.sizes[other] or len(columns.variables) > 1:
             raise ScheduleError(
-                f"Block {copy.name_hint} copies {store.value}; TMA copies boxes as they are, "
-                "so compute it before, or multiply by mma.sync."
+                f"Buffer {right.buffer.name} is read by other terms, or by parts of its columns; "
+                "multiply by mma.sync."
             )
-        shape, places = _folded(load)
+        image = BoxedBuffer(
+            left.buffer,
+            places(left, {row: pixels, term: terms}),
+            (*pixels.variables, terms.variables[-1]),
+            left.extents,
+        )
+        weight = BoxedBuffer(
+            right.buffer,
+            places(right, {column: columns, other: terms}),
+            (columns.variables[0], terms.variables[-1]),
+            right.extents,
+        )
+        steps = image.steps_along(pixels.variables)
+        return (
+            Windows(pixels, terms, best_box(pixels.extents, steps)),
+            TiledOperand(image, (left.sizes[row], left.sizes[term]), a.k_major, a.stages),
+            TiledOperand(weight, (right.sizes[column], right.sizes[other]), b.k_major, b.stages),
+        )
+
+    def _operand(self, copy: _Copy) -> TiledOperand:
+        """An operand whose rows lie one behind the other, and how many it has.
+
+        Raises
+        ------
+        ScheduleError
+            If zeros are anywhere else than around it.
+        """
+        store, load, bounds = copy.block.body, copy.load, copy.bounds
+        shape, indices = _folded(load)
         inside = {
             at.__chandle__(): int(n)
             for at, n in zip(store.indices, store.buffer.shape, strict=True)
         }
         extents = []
-        for index, extent in zip(places, shape, strict=True):
+        for index, extent in zip(indices, shape, strict=True):
             own = inside.get(index.__chandle__(), extent)
             limits = [int(one.b) for one in bounds if tvm_ffi.structural_equal(one.a, index)]
             extents.append(min([own, extent, *limits]))
             if limits and index.__chandle__() in inside:
                 inside[index.__chandle__()] = extents[-1]
-        known = [any(tvm_ffi.structural_equal(b.a, at) for at in places) for b in bounds]
+        known = [
+            isinstance(b, tirx.LT) and any(tvm_ffi.structural_equal(b.a, at) for at in indices)
+            for b in bounds
+        ]
         if not all(known):
             raise ScheduleError(
-                f"Block {copy.name_hint} reads {load} under a condition that is no bound of it; "
-                "TMA leaves out only what lies outside of a buffer."
+                f"Block {copy.block.name_hint} reads {load} under a condition that is no bound of "
+                "it; TMA leaves out only what lies outside of a buffer."
             )
-        batch = {
-            at: substitute(where.min, self.values)
-            for at, where in zip(store.indices[:-2], region.region[:-2], strict=True)
-        }
-        moving = tuple(store.indices[-2:]) if k_major else tuple(store.indices[:-3:-1])
-        indices = tuple(substitute(index, batch) for index in places)
-        own, depth = (inside[at.__chandle__()] for at in moving)
-        return BoxedBuffer(load.source, indices, moving, tuple(extents), shape), (own, depth)
+        own, depth = (inside[at.__chandle__()] for at in copy.moving)
+        source = BoxedBuffer(load.source, indices, tuple(copy.moving), tuple(extents), shape)
+        return TiledOperand(source, (own, depth), copy.k_major, copy.stages)
 
-    def _result(self, sums: Any, sizes: tuple[int, int]) -> SumsReader:
+    def _result(self, sums: Any, sizes: tuple[int, int], windows: Windows | None) -> SumsReader:
         inside = blocks_in(self.block)
         readers = [
             one
@@ -396,6 +520,15 @@ class _Reader:
         for var, where in zip(at[:-2], written, strict=True):
             fixed[var] = substitute(where.min, self.values)
         row, column = at[-2:]
+        if windows is not None:
+            fixed[row] = windows.pixels.number
+            known = ranges([windows.pixels, Digits((column,), sizes[1:])])
+            indices = tuple(known.simplify(substitute(index, fixed)) for index in store.indices)
+            rows, value = windows.pixels.variables, known.simplify(substitute(store.value, fixed))
+            target = BoxedBuffer(
+                store.buffer, indices, (*rows, column), tuple(map(int, store.buffer.shape))
+            )
+            return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
         indices = tuple(substitute(index, fixed) for index in store.indices)
         shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
         extents = list(shape)
@@ -414,8 +547,7 @@ def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
         bounds += conjuncts(value.args[0])
         value = value.args[1]
     is_load = isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
-    are_bounds = all(isinstance(b, tirx.LT) and isinstance(b.b, tirx.IntImm) for b in bounds)
-    return (value, bounds) if is_load and are_bounds else (None, [])
+    return (value, bounds) if is_load else (None, [])
 
 
 def _folded(load: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:

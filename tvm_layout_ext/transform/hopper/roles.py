@@ -14,7 +14,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
@@ -57,7 +57,7 @@ def make_parts(plan: Plan, maps: dict[str, Any]) -> Parts:
 
 
 def start(parts: Parts) -> Any:
-    """Initialise the barriers."""
+    """Initialise the barriers, and let the tensor maps come meanwhile."""
     plan = parts.plan
     made = [
         asynchronous.init_barrier(barriers, i, count)
@@ -65,7 +65,8 @@ def start(parts: Parts) -> Any:
         for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers * plan.blocks))
     ]
     published = asynchronous.publish_barriers(plan.blocks)
-    return sequence([when(parts.thread.equal(0), *made), *published])
+    maps = map(asynchronous.prefetch_map, parts.maps.values())
+    return sequence([when(parts.thread.equal(0), *maps, *made), *published])
 
 
 def end(parts: Parts) -> list[Any]:
@@ -166,22 +167,31 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
     rows = plan.tile[0] if side == "a" else b_rows(kernel)
     panel = plan.tile[2]
+    own, depth = operand.source.moving[0], operand.source.moving[-1]
+    windows = kernel.windows
     blocks = plan.blocks if side == plan.shared else 1
     rank = parts.block % blocks if blocks > 1 else 0
 
-    def box(offset: Any, start: Any, depth_start: Any) -> Any:
-        own, depth = operand.source.moving
-        values = {own: start, depth: depth_start} | with_batch(kernel, tile)
+    term = {depth: k * panel} if windows is None else windows.step(k, panel)
+
+    def box(offset: Any, start: Any, ahead: Any = 0) -> Any:
+        row = {own: start}
+        if side == "a" and windows is not None:
+            row = windows.corner(start // WARPGROUP_ROWS)
+        values = row | term | {depth: term[depth] + ahead} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
         return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage, blocks)
 
     if operand.k_major:
         part = rank * (rows // blocks)
-        return [box(part * PANEL_BYTES, first + part, k * panel)]
+        if side == "a" and windows is not None:
+            starts = (part + i for i in range(0, rows // blocks, WARPGROUP_ROWS))
+            return [box(at * PANEL_BYTES, first + at) for at in starts]
+        return [box(part * PANEL_BYTES, first + part)]
     part = rank * (panel // blocks)
     return [
-        box(p * PIECE_BYTES + part * PANEL_BYTES, first + p * panel, k * panel + part)
+        box(p * PIECE_BYTES + part * PANEL_BYTES, first + p * panel, part)
         for p in range(rows // panel)
     ]
 
@@ -194,11 +204,14 @@ def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
 def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     """Boxes of the tensor maps of A and B, innermost dim first."""
     kernel = plan.kernel
-    rows, panel = {"a": plan.tile[0], "b": plan.tile[1]}, plan.tile[2]
+    panel = plan.tile[2]
     found = {}
-    for side, operand in (("a", kernel.a), ("b", kernel.b)):
+    for side, operand, extent in (("a", kernel.a, plan.tile[0]), ("b", kernel.b, plan.tile[1])):
         blocks = plan.blocks if side == plan.shared else 1
-        sizes = (rows[side] // blocks, panel) if operand.k_major else (panel, panel // blocks)
+        sizes: tuple[int, ...]
+        sizes = (extent // blocks, panel) if operand.k_major else (panel, panel // blocks)
+        if side == "a" and kernel.windows is not None:
+            sizes = (*kernel.windows.box, panel)
         found[side] = operand.source.box(sizes)
     return found
 

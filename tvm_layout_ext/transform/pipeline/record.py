@@ -31,6 +31,7 @@ class PipelineStep:
     asynchronous: bool
     fills: str | None  #: Versioned buffer that it fills
     reads: tuple[str, ...]  #: Versioned buffers that it reads
+    role: str = ""  #: Which threads of a block do it, where it is not all
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class PipelineRecord:
     #: The same for a wait in the bodies of the prologue, which only indirect loads need.
     prologue_wait: int | None
     barrier: bool  #: Whether a barrier follows the wait
+    #: Waits and arrivals of the roles, a sentence each, where these have mbarriers.
+    channels: tuple[str, ...] = ()
 
     @property
     def shared_bytes(self) -> int:

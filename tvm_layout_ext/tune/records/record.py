@@ -152,8 +152,11 @@ class Record:
         values["workload"] = Workload.from_json(values["workload"])
         values["times"] = tuple(map(float, values["times"]))
         for name, kind in _TYPES.items():
-            if not isinstance(values[name], kind):
-                raise ValueError(f"{name} is {values[name]!r}")
+            value = values[name]
+            if not isinstance(value, kind) or (
+                isinstance(value, float) and not math.isfinite(value)
+            ):
+                raise ValueError(f"{name} is {value!r}")
         if values["conflict_model"] is not None:
             _check_model(values["conflict_model"])
         return cls(**values)
@@ -184,7 +187,10 @@ _TYPES: dict[str, Any] = {
     "trial": int,
     "seed": int,
     "protocol": dict | None,
-    "clock_mhz": int | float | None,
+    **dict.fromkeys(("median", "spread", "tflops", "gbps", "clock_mhz"), int | float | None),
+    **dict.fromkeys(("smem_bytes", "registers"), int | None),
+    **dict.fromkeys(("verified_on", "error_class", "error_text"), str | None),
+    "git_id": str | None,
     "spill_bytes": int | None,
     "modelled_seconds": int | float | None,
     "server": str | None,

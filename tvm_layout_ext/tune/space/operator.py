@@ -6,7 +6,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,31 @@ class Tolerance:
     atol: float = 0.0
 
 
+def draw(shape: Sequence[int], dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """Random bits, so that a lost or doubled element shows; floats stay finite."""
+    # NumPy takes bfloat16 for neither floats nor integers.
+    if np.dtype(dtype).kind in "fV":
+        return rng.standard_normal(shape, np.float32).astype(dtype)
+    return rng.integers(-128, 128, shape, dtype)
+
+
+def _drawn(
+    compute: Callable[[Shape, str], list[Any]], shape: Shape, dtype: str, rng: np.random.Generator
+) -> list[np.ndarray]:
+    tensors = compute(shape, dtype)[:-1]
+    return [draw(tuple(map(int, one.shape)), str(one.dtype), rng) for one in tensors]
+
+
+@lru_cache(maxsize=64)
+def _moved(compute: Callable[[Shape, str], list[Any]], shape: Shape, dtype: str) -> int:
+    tensors = compute(shape, dtype)
+    return sum(prod(map(int, t.shape)) * np.dtype(str(t.dtype)).itemsize for t in tensors)
+
+
+#: Stands for what the tensors of an operator tell.
+_BY_TENSORS: Any = None
+
+
 @dataclass(frozen=True)
 class Operator:
     """A computation with a schedule whose knobs the tuner turns."""
@@ -86,12 +112,14 @@ class Operator:
     schedule: Callable[[Sequence[Any], Config], Any]
     #: The rule that a candidate breaks, or None if it is legal.
     check: Callable[[Shape, str, Config, Architecture], Refusal | None]
-    inputs: Callable[[Shape, str, np.random.Generator], list[np.ndarray]]  #: Drawn at random
-    reference: Callable[..., np.ndarray]  #: What NumPy makes of them
-    flops: Callable[[Shape], int]
-    #: Bytes that must at least move between device memory and chip.
-    traffic: Callable[[Shape, str], int]
-    tolerance: Callable[[Shape, str], Tolerance]
+    reference: Callable[..., np.ndarray]  #: What NumPy makes of the inputs
+    #: Drawn at random; by default all tensors but the last, by :func:`draw`.
+    inputs: Callable[[Shape, str, np.random.Generator], list[np.ndarray]] = _BY_TENSORS
+    #: Bytes that must at least move between device memory and chip; by default all tensors once.
+    traffic: Callable[[Shape, str], int] = _BY_TENSORS
+    flops: Callable[[Shape], int] = lambda shape: 0
+    #: By default the result must be exact.
+    tolerance: Callable[[Shape, str], Tolerance] = lambda shape, dtype: Tolerance()
     #: The rule by which another candidate is surely no worse, or None; also of illegal ones.
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
     #: The computation as a PrimFunc, where it does not come from tensors; ``compute`` then gives
@@ -110,6 +138,9 @@ class Operator:
         # Spaces are judged once an operator, which must be a key for that; lists are none.
         for name in ("dims", "parallel", "dtypes", "knobs"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, usual in (("inputs", _drawn), ("traffic", _moved)):
+            if getattr(self, name) is _BY_TENSORS:
+                object.__setattr__(self, name, partial(usual, self.compute))
 
     def unscheduled(self, shape: Shape, dtype: str) -> tvm.IRModule:
         """The computation before any schedule, as function ``main`` of a module."""

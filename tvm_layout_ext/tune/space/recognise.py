@@ -14,7 +14,7 @@ from .operator import Operator, Shape, find_operator, known_operators
 
 #: Extents that tell the dimensions of an operator apart in the shapes of its arguments, also where
 #: an argument is a little larger than a dimension.
-_PROBES = (1009, 2003, 3001, 4001, 5003, 6007)
+_PROBES = (1009, 2003, 3001, 4001, 5003, 6007, 7001)
 
 
 def recognise(func: tirx.PrimFunc, name: str) -> tuple[Operator, Shape, str] | None:

@@ -16,6 +16,7 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
+from tests.programs.mapped import computed
 from tvm_layout_ext import te
 from tvm_layout_ext._compat import compile_cuda
 from tvm_layout_ext.errors import TargetError
@@ -255,8 +256,7 @@ def test_nvrtc_is_kept_from_its_cache_which_has_no_report(
 
 def test_cpu_candidate_is_built_and_runs() -> None:
     builder = CubinBuilder(ARCH, workers=1)
-    a = te.placeholder((8,), name="A")
-    function = te.create_prim_func([a, te.compute((8,), lambda i: a[i] + 5, name="B")])
+    function = computed((8,), lambda a, i: a[i] + 5).mod["main"]
     module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
     (built,) = builder.begin([module], tvm.target.Target("llvm"))
     assert built.error.result() is None

@@ -1,0 +1,192 @@
+"""Wrong input of the Python interface and of files is one sentence of ours, never one of TVM's."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tvm_layout_ext as tlx
+from tests.report.page.logs import transposes
+from tvm_layout_ext.errors import LayoutExtError
+from tvm_layout_ext.tune.records.log import Log
+
+EXAMPLES = Path(__file__).parents[1] / "docs" / "_examples.py"
+#: Expressions; ``copied()`` and ``product()`` are schedules, ``a`` is an array of 128 x 128 floats.
+CALLS = [
+    "tlx.op('nope')",
+    'tlx.op(3)',
+    "tlx.op('transpose')(np.array(['a']))",
+    "tlx.op('transpose')(np.ones((2,2,2),'float32'))",
+    "tlx.op('transpose')(np.ones((64,64),'complex64'))",
+    "tlx.op('transpose')(np.ones((0,64),'float32'))",
+    "tlx.op('gemm')(np.ones((64,32),'float16'),np.ones((64,32),'float16'))",
+    'tlx.build(None)',
+    "tlx.build('x')",
+    "tlx.build(copied(), target='llvmx')",
+    'tlx.build(copied(), target=3)',
+    'tlx.lower(3)',
+    'tlx.lower(copied(), [1])',
+    "tlx.cuda_target('sm_1')",
+    'tlx.cuda_target(90)',
+    "tlx.cuda_target('')",
+    'tlx.simulate(copied())',
+    "tlx.simulate(copied(), np.ones((3,3),'float32'), None)",
+    "tlx.simulate(copied(), a.astype('float64'), None)",
+    'tlx.simulate(copied(), a, None, None)',
+    "tlx.simulate(copied(), 'a', None)",
+    'tlx.simulate(copied(), a, None, grid_sample=-1)',
+    "tlx.simulate(copied(), a, None, grid_sample='x')",
+    'tlx.explain([])',
+    'tlx.explain(copied(), grid_sample=0)',
+    'tlx.explain(copied(), arrays=[1])',
+    'tlx.assert_kernel(3)',
+    'tlx.assert_kernel(copied(), bank_conflicts=-1)',
+    "tlx.assert_kernel(copied(), bank_conflicts='x')",
+    "tlx.assert_kernel(copied(), max_sectors_ratio='x')",
+    "tlx.tune('nope', shape=(4,4))",
+    "tlx.tune('transpose', log='l', runner='simulate')",
+    "tlx.tune('transpose', shape='ab', log='l', runner='simulate')",
+    "tlx.tune('transpose', shape=(4,None), log='l', runner='simulate')",
+    "tlx.tune('transpose', shape=5, log='l', runner='simulate')",
+    "tlx.tune('transpose', shape=(4,4), trials='x', log='l', runner='simulate')",
+    "tlx.tune('transpose', shape=(4,4), trials=1.5, log='l', runner='simulate')",
+    "tlx.tune('transpose', shape=(4,4), trials=1, seed='x', log='l', runner='simulate')",
+    "tlx.tune('transpose', shape=(4,4), trials=1, log='/dev/null/x', runner='simulate')",
+    "tlx.tune('transpose', shape=(4,4), trials=1, log='l', runner='simulate', progress=3)",
+    "tlx.tune('transpose', shape=(4,4), trials=1, log='l', runner=3)",
+    "tlx.tune_module(3, log='l')",
+    "tlx.apply_best(copied().mod, '/nowhere')",
+    "tlx.apply_best(3, 'l')",
+    'tlx.apply_best(copied().mod, 3)',
+    "tlx.export(3, 'x')",
+    "tlx.knob('x', ())",
+    "tlx.knob('x', 3)",
+    'tlx.knob(3, (1,2))',
+    "tlx.knob('x', (1,2), default=3)",
+    "tlx.cuda_source(copied(), target='llvm')",
+    'tlx.device_program({})',
+    'tlx.explain_pipeline(3)',
+    'tlx.kernel(3)',
+    'tlx.autotune(knobs=3)(lambda: 1)',
+    'tlx.benchmark(3)',
+    "tlx.versions_for_triton_stages('x')",
+    'tlx.create_schedule(3)',
+    'tlx.relax_pipeline(3)',
+    "copied().swizzle('nope')",
+    "copied().swizzle('A_shared', mode=3.5)",
+    "copied().swizzle('A_shared', mode=(3,1,1))",
+    "copied().swizzle('A_shared', 7)",
+    "copied().double_buffer('A_shared', 'x')",
+    'copied().double_buffer(None)',
+    "copied().pipeline('x', 2)",
+    "copied().auto_coalesce('B', num_threads=33)",
+    "copied().auto_coalesce('zz')",
+    'copied().auto_coalesce(3)',
+    "product().auto_coalesce('C', vector_bytes=3)",
+    'product().fuse_rows(3)',
+    'product().fuse_rows([])',
+    "product().fuse_attention('C')",
+    "copied().eviction_policy('B', 'never')",
+    "product().split_k('C', 0)",
+    "product().split_k('C', 'x')",
+    "product().use_tensor_core('C', 'nope')",
+    "product().use_tensor_core('C', multiples=(1,))",
+    "product().use_tensor_core('C', multiples='abc')",
+    "product().gemm('C', tile=(1,2), warps=(1,1), stages=2)",
+    "product().gemm('C', tile=(64,64,32), warps=(3,3), stages=2)",
+    "product().gemm('C', tile=(64,64,32), warps=(2,2), stages=0)",
+    'product().rasterize(1,2)',
+    'product().cluster(None, 2)',
+    "product().persistent('x')",
+    "product().prefetch('zz')",
+    "product().set_fragment_layout('C', 0, 3)",
+    "product().cooperative_copy('zz', 3)",
+    'product().specialize_warps(3)',
+    "product().store_matrix('C')",
+    "product().distribute_epilogue('C')",
+    'L.BlockedLayout([3],[32],[1],[0])',
+    'L.BlockedLayout(1,2,3,4)',
+    "L.SwizzledSharedLayout('a',1,1,[0])",
+    'L.SwizzledSharedLayout(1,1,1,[1,0]).to_linear([3,5])',
+    "L.BlockedLayout([1],[32],[1],[0]).render([32], kind='bmp')",
+    "L.BlockedLayout([1],[32],[1],[0]).render('x')",
+    "L.wavefronts('x', 4)",
+    'L.wavefronts([0], 3)',
+]  # fmt: skip
+
+
+@cache
+def names() -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    exec(EXAMPLES.read_text().split("# %% tlx.build")[0], made)
+    return made | {"L": tlx.layout, "a": np.ones((128, 128), "float32")}
+
+
+def is_sentence(text: str) -> bool:
+    return "\n" not in text.strip() and len(text) < 500 and text.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_wrong_call_is_one_sentence(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LayoutExtError) as raised:
+        eval(call, names())
+    assert is_sentence(str(raised.value)), str(raised.value)
+
+
+@cache
+def lines() -> list[str]:
+    return [json.dumps(record.to_json()) for record in transposes()]
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+
+
+@given(field=st.sampled_from(sorted(transposes()[0].to_json())), value=ANYTHING)
+def test_a_record_with_any_field_replaced_is_read_or_counted(
+    tmp_path_factory: pytest.TempPathFactory, field: str, value: Any
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "replaced.jsonl"
+    data = json.loads(lines()[0]) | {field: value}
+    file.write_text(f"{lines()[1]}\n{json.dumps(data)}\n")
+    reading = Log(file).read()
+    is_same = len(reading.records) == 1 and field == "id" and value == transposes()[1].id
+    assert len(reading.records) + reading.corrupt + reading.foreign == 2 - is_same
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("median", "x"), ("median", []), ("tflops", float("nan")), ("gbps", "0"), ("registers", 1.5),
+     ("spread", {}), ("verified_on", 3), ("median", float("inf"))],
+)  # fmt: skip
+def test_figures_of_a_record_are_finite_numbers(field: str, value: Any, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps(json.loads(lines()[0]) | {field: value}))
+    reading = Log(file).read()
+    assert (len(reading.records), reading.corrupt) == (0, 1)
+
+
+@given(at=st.integers(0, 4000), junk=st.binary(max_size=12))
+def test_a_log_with_any_bytes_replaced_is_read_or_counted(
+    tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "broken.jsonl"
+    text = "\n".join(lines()).encode()
+    file.write_bytes(text[:at] + junk + text[at + len(junk) :])
+    reading = Log(file).read()
+    assert len(reading.records) >= len(lines()) - 2
+    assert reading.warning is None or re.fullmatch(r"Skipped .*\.", reading.warning)

@@ -1,0 +1,229 @@
+"""Convolutions by warpgroups: what they compute, the boxes they copy, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import s_tir, tirx
+
+import tvm_layout_ext as tlx
+from tests.programs import warpgroups as w
+from tests.programs.emitted import cuda_text, require_no_spills
+from tvm_layout_ext import NotModelled, ScheduleError, SimulationError, decisions, te
+from tvm_layout_ext.simulate.memory.memory import Memory
+from tvm_layout_ext.simulate.warpgroups.tensor_map import TensorMap
+from tvm_layout_ext.transform.hopper.windows import best_box
+
+Shape = tuple[int, ...]
+
+
+def convolution(
+    image: Shape,
+    weight: Shape,
+    stride: int = 1,
+    pad: int = 0,
+    dilation: int = 1,
+    dtype: str = "float16",
+    turned: bool = False,
+) -> s_tir.Schedule:
+    """Block ``conv`` over a padded image; ``turned``: weights lie RSCK."""
+    n, h, width, c = image
+    k, r, s, _ = weight
+    size = [(e + 2 * pad - dilation * (v - 1) - 1) // stride + 1 for e, v in ((h, r), (width, s))]
+    A = te.placeholder(image, dtype, name="A")
+    B = te.placeholder((r, s, c, k) if turned else weight, dtype, name="B")
+
+    def padded(i: Any, y: Any, x: Any, z: Any) -> Any:
+        inside = tirx.all(pad <= y, y < h + pad, pad <= x, x < width + pad)
+        return te.if_then_else(inside, A[i, y - pad, x - pad, z], tirx.const(0, dtype))
+
+    P = te.compute((n, h + 2 * pad, width + 2 * pad, c), padded, name="pad") if pad else A
+    axes = [
+        te.reduce_axis((0, e), name=x) for e, x in zip((r, s, c), ("rr", "rs", "rc"), strict=True)
+    ]
+
+    def term(i: Any, y: Any, x: Any, f: Any) -> Any:
+        rr, rs, rc = axes
+        left = P[i, y * stride + rr * dilation, x * stride + rs * dilation, rc]
+        right = B[rr, rs, rc, f] if turned else B[f, rr, rs, rc]
+        return te.sum(left.astype("float32") * right.astype("float32"), axis=axes)
+
+    sums = te.compute((n, *size, k), term, name="conv")
+    out = te.compute((n, *size, k), lambda *i: sums[i].astype(dtype), name="C")
+    return s_tir.Schedule(te.create_prim_func([A, B, out]).with_attr("global_symbol", "main"))
+
+
+def expected(a: Any, b: Any, stride: int, pad: int, dilation: int) -> Any:
+    wide = np.pad(a.astype("float64"), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    _, r, s, _ = b.shape
+    h, width = (n - dilation * (v - 1) for n, v in zip(wide.shape[1:3], (r, s), strict=True))
+    found: Any = 0
+    for y in range(r):
+        for x in range(s):
+            part = wide[:, y * dilation :, x * dilation :][:, :h:stride, :width:stride]
+            found = found + part @ b[:, y, x].T.astype("float64")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "tile", "more"),
+    [
+        ((2, 8, 8, 64), (64, 3, 3, 64), (128, 64), {"pad": 1}),
+        ((1, 8, 8, 128), (64, 3, 3, 128), (64, 64), {"pad": 1}),
+        ((3, 7, 9, 64), (72, 3, 3, 64), (256, 64), {"pad": 1}),
+        ((2, 9, 7, 64), (64, 3, 3, 64), (128, 64), {"pad": 1, "stride": 2}),
+        ((2, 10, 11, 64), (64, 1, 1, 64), (128, 64), {"stride": 3}),
+        ((2, 9, 9, 64), (64, 3, 3, 64), (128, 64), {"pad": 2, "dilation": 2}),
+        ((2, 9, 9, 40), (40, 3, 5, 40), (128, 64), {"pad": 3, "stride": 2, "dilation": 2}),
+        ((5, 5, 6, 72), (136, 2, 3, 72), (128, 128), {"dtype": "bfloat16"}),
+        ((2, 8, 6, 64), (72, 3, 3, 64), (128, 64), {"pad": 1, "turned": True}),
+    ],
+)
+def test_windows_of_every_kind(
+    image: Shape, weight: Shape, tile: tuple[int, int], more: dict[str, Any]
+) -> None:
+    sch = w.schedule(
+        convolution(image, weight, **more), tile, consumers=min(2, tile[0] // 64), block="conv"
+    )
+    kind, rng = w.TYPES[more.pop("dtype", "float16")], np.random.default_rng(0)
+    a, b = (rng.standard_normal(s, np.float32).astype(kind) for s in (image, weight))
+    given = b.transpose(1, 2, 3, 0).copy() if more.pop("turned", False) else b
+    report = tlx.simulate(sch, a, given, target=w.SM90A, progress=False)
+    assert report.hazards == []
+    options = {"stride": 1, "pad": 0, "dilation": 1} | more
+    want, found = expected(a, b, **options), next(iter(report.outputs.values()))
+    eps = 2.0**-8 if kind.itemsize == 2 and kind != np.float16 else 2.0**-11
+    assert (np.abs(found.astype("float64") - want) <= eps * np.abs(want) + 1e-3).all()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_one_schedule_for_all_targets(arch: str) -> None:
+    target = tlx.cuda_target(arch)
+    sch = convolution((2, 9, 7, 64), (64, 3, 3, 64), 2, 1)
+    with target:
+        tc = sch.use_tensor_core("conv", tile=(64, 64, 64))
+    sch.rasterize(tc.m, tc.n, 8)
+    for operand in (tc.a, tc.b):
+        sch.compute_at(operand, tc.k)
+    sch.pipeline(tc.k, 3)
+    sch.reverse_compute_at(tc.result, tc.n)
+    sch.specialize_warps(tc.warpgroup)
+    assert tc.instruction.startswith("wgmma" if arch == "sm_90a" else "mma.m16n8k16")
+    rng = np.random.default_rng(0)
+    shapes = (2, 9, 7, 64), (64, 3, 3, 64)
+    a, b = (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in shapes)
+    report = tlx.simulate(sch, a, b, target=target, progress=False)
+    want = expected(a, b, 2, 1, 1)
+    assert report.hazards == []
+    assert (
+        np.abs(next(iter(report.outputs.values())) - want) <= 2.0**-10 * np.abs(want) + 1e-3
+    ).all()
+
+
+def test_an_image_whose_columns_are_windows_goes_by_mma_sync() -> None:
+    A, B = (
+        te.placeholder(s, "float16", name=x)
+        for s, x in (((64, 18, 66), "A"), ((64, 64, 3, 3), "B"))
+    )
+    c, r, s = (te.reduce_axis((0, e), name=x) for e, x in ((64, "c"), (3, "r"), (3, "s")))
+
+    def term(f: Any, y: Any, x: Any) -> Any:
+        left, right = B[f, c, r, s].astype("float32"), A[c, y + r, x + s].astype("float32")
+        return te.sum(left * right, axis=[c, r, s])
+
+    sch = s_tir.Schedule(te.create_prim_func([A, B, te.compute((64, 16, 64), term, name="conv")]))
+    with w.SM90A:
+        tc = sch.use_tensor_core("conv", tile=(64, 64, 64))
+    assert tc.instruction.startswith("mma")
+    note = sch.get(tc.product).annotations["layout_ext.not_warpgroups"]
+    assert str(note).startswith("A is read by windows along the columns of the product")
+
+
+def test_infinite_weights_meet_no_zeros_of_another_place() -> None:
+    # 40 channels are filled up to 64; what lies behind them in memory are the next place's weights.
+    sch = w.schedule(
+        convolution((1, 8, 8, 40), (64, 1, 2, 40)), (64, 64), consumers=1, block="conv"
+    )
+    a, b = np.zeros((1, 8, 8, 40), np.float16), np.zeros((64, 1, 2, 40), np.float16)
+    a[..., 0, :], b[:, :, 1] = np.nan, 0
+    report = tlx.simulate(sch, a, b, target=w.SM90A, progress=False)
+    found = next(iter(report.outputs.values()))
+    assert np.isnan(found[0, :, 0]).all()
+    assert (found[0, :, 1:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("extents", "steps", "box"),
+    [
+        ((64, 56, 56), (1, 1, 1), (1, 8, 8)),
+        ((64, 28, 28), (1, 1, 1), (4, 4, 4)),
+        ((64, 14, 14), (1, 2, 2), (16, 2, 2)),
+        ((64, 7, 7), (1, 1, 1), (64, 1, 1)),
+        ((1, 7, 7), (1, 1, 1), (1, 8, 8)),
+        ((64, 64), (1, 8), (2, 32)),
+        ((100,), (1,), (64,)),
+    ],
+)
+def test_the_box_covers_pixels_with_the_least_waste(
+    extents: Shape, steps: Shape, box: Shape
+) -> None:
+    assert best_box(extents, steps) == box
+
+
+def test_results_leave_by_boxes_too() -> None:
+    sch = w.schedule(convolution((2, 8, 8, 64), (64, 3, 3, 64), pad=1), (128, 64), block="conv")
+    text = cuda_text(sch, w.SM90A)
+    assert "cp.async.bulk.tensor.4d.global" in text
+    assert "cp.async.bulk.tensor.4d.shared" in text
+    assert "pad" not in {str(f.attrs["global_symbol"]) for f in w.program(sch).kernels.values()}
+    with decisions.collect() as told:
+        tlx.lower(sch, target=w.SM90A)
+    assert any("boxes of 1x8x8 pixels" in str(one) for one in told)
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.parametrize("tile", [(128, 256), (256, 128), (256, 64)])
+def test_no_register_is_spilled(tile: tuple[int, int], tmp_path: Path) -> None:
+    sch = convolution((64, 14, 14, 256), (256, 3, 3, 256), 2, 1)
+    sch = w.schedule(sch, tile, block="conv", persistent=True)
+    assert "C75" not in require_no_spills(cuda_text(sch, w.SM90A), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "more", "text"),
+    [
+        ((2, 8, 8, 12), (64, 3, 3, 12), {}, "Rows of A are 24 bytes apart"),
+        ((2, 30, 30, 64), (64, 1, 1, 64), {"stride": 9}, "TMA has no boxes"),
+    ],
+)
+def test_what_tma_cannot_copy_is_refused(
+    image: Shape, weight: Shape, more: dict[str, int], text: str
+) -> None:
+    sch = w.schedule(convolution(image, weight, **more), (64, 64), consumers=1, block="conv")
+    with pytest.raises(ScheduleError, match=text):
+        tlx.lower(sch, target=w.SM90A)
+
+
+def test_the_simulated_map_takes_every_second_element_and_refuses_what_the_driver_does() -> None:
+    def encode(span: int, step: int, fill: int = 0) -> TensorMap:
+        memory = Memory("A", np.zeros(64 * 32 * 2, np.uint8), 1, "global", 0, False)
+        numbers = [64, 32, 128, 64, span, 1, step, 0, 3, 2, fill]
+        return TensorMap.encode(memory, 2, 2, numbers)
+
+    one = encode(16, 2)
+    source, inside, _ = one.places([0, -3], 0)
+    rows = (source.reshape(8, 64, 2)[:, 0, 0] // 128).tolist()
+    assert one.box_bytes == 8 * 128
+    assert rows == [-3, -1, 1, 3, 5, 7, 9, 11]
+    assert inside.reshape(8, -1).all(1).tolist() == [row >= 0 for row in rows]
+    with pytest.raises(SimulationError, match="every 9th element"):
+        encode(18, 9)
+    with pytest.raises(SimulationError, match="256 elements a dim"):
+        encode(264, 2)
+    with pytest.raises(NotModelled):
+        encode(8, 1, fill=1)

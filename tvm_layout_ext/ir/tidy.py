@@ -1,0 +1,56 @@
+"""Functions as rules read them: plain indices, and no block whose results nobody reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .queries import is_among, nodes_in
+from .rebuild import accessed, block_with, realize_with, sequence
+from .walk import top_statements
+
+_QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
+
+
+def tidy(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Simplify quotients in a function's indices, and drop what it computes for nobody.
+
+    Reshapes of TVM's operators have quotients of dims of extent 1, behind which rows are not seen,
+    and a norm of fixed statistics writes copies of these that the fused function does not return.
+    """
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return func
+    root = func.body.block
+    kept: list[Any] = []
+    read: list[Any] = []
+    for nest in reversed(top_statements(func)):
+        loads, stores = accessed(nest)
+        made = root.alloc_buffers
+        if stores and all(is_among(b, made) and not is_among(b, read) for b in stores):
+            continue
+        kept.insert(0, tvm_ffi.structural_map(nest, [(s_tir.SBlock, _simplified)], order="post"))
+        read += loads
+    return func.with_body(realize_with(func.body, block_with(root, body=sequence(kept))))
+
+
+def _simplified(block: Any) -> Any:
+    """A block whose loads and regions have no quotients that their iterators' ranges make plain."""
+    analyzer = tvm.sym.Analyzer()
+    for one in block.iter_vars:
+        analyzer.bind(one.var, one.dom)
+
+    def plain(index: Any) -> Any:
+        return analyzer.simplify(index) if nodes_in(index, *_QUOTIENTS) else index
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(node.source, [plain(index) for index in node.indices])
+
+    def region(node: Any) -> Any:
+        ranges = [tvm.ir.Range.from_min_extent(plain(r.min), r.extent) for r in node.region]
+        return tirx.BufferRegion(node.source, ranges)
+
+    body = tvm_ffi.structural_map(block.body, [(tvm.ir.TensorLoad, load)], order="post")
+    return block_with(block, body=body, reads=[region(one) for one in block.reads])

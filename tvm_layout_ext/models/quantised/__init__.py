@@ -1,0 +1,1 @@
+"""Products by quantised weights, which are never stored as anything wider."""

@@ -1,0 +1,182 @@
+"""A product by weights that a block of its function unpacks, and what an element of these is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from ...analysis.contraction import Contraction, read_contraction
+from ...errors import ScheduleError
+from ...ir.queries import is_load_of, loads_in, substitute
+from ...ir.walk import top_statements
+from ...schedules._generic import inline
+from ...tune.space.functions import blocks_of
+
+_WIDE = "float32"
+#: The bits of 2**23 as a float: with an integer of up to 23 bits in its mantissa it is their sum.
+_MAGIC, _POWER = 0x4B000000, 1 << 23
+
+
+@dataclass(frozen=True)
+class UnpackedProduct:
+    """``out[m, n] = f(sum of x[m, k] * weight[n, k])``, with one ``n`` and one ``k``.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        The function with all inlined that can be.
+    block : SBlock
+        The product.
+    after : tuple of SBlock
+        What is computed from it, element by element.
+    what : Contraction
+    weight : PrimExpr
+        An element of the weights as float32, by the iterators of the product.
+    packed : Buffer
+        What it is unpacked from.
+    each : int
+        Weights along ``k`` that an element of ``packed`` has.
+    x : TensorLoad
+        The other factor.
+    """
+
+    func: tirx.PrimFunc
+    block: Any
+    after: tuple[Any, ...]
+    what: Contraction
+    weight: Any
+    packed: Any
+    each: int
+    x: Any
+    n: int
+    k: int
+    rows: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many rows ``x`` has."""
+        return prod(self.what.extents[i] for i in self.rows)
+
+
+def read_unpacked(func: tirx.PrimFunc) -> UnpackedProduct | None:
+    """Take such a function apart; None if no block unpacks an operand of a product.
+
+    Raises
+    ------
+    ScheduleError
+        If there is one, and the function is something else.
+    """
+    sch = s_tir.Schedule(func)
+    if len(inline(sch)) != 1:
+        return None
+    func = sch.mod["main"]
+    blocks = [block for _, block in blocks_of(func)]
+    product = next(one for one in blocks if one.init is not None)
+    what = read_contraction(product)
+    makers = [_maker(blocks, side.buffer) for side in (what.a, what.b)]
+    if (makers[0] is None) == (makers[1] is None):
+        return None
+    maker, side = next((m, s) for m, s in zip(makers, (what.a, what.b), strict=True) if m)
+    other = what.b if side is what.a else what.a
+    own, rows = (what.columns, what.rows) if side is what.b else (what.rows, what.columns)
+    after = tuple(one for one in blocks if one is not product and one is not maker)
+    name = product.name_hint
+    if len(blocks) != len(top_statements(func)) or not all(_follows(one, product) for one in after):
+        raise ScheduleError(f"Block {name} is not all that its function computes.")
+    wide = [i for i in what.batch if what.extents[i] > 1]
+    n, k = ([i for i in group if what.extents[i] > 1] for group in (own, what.depth))
+    if wide or len(n) != 1 or len(k) != 1 or not _numbers(product):
+        raise ScheduleError(f"Block {name} has a batch, or several or symbolic n or k.")
+    load = next(one for one in loads_in(product.body) if one.source.same_as(side.buffer))
+    values = dict(zip((one.var for one in maker.iter_vars), load.indices, strict=True))
+    weight = substitute(maker.body.value, values)
+    packed, each = _packed(weight, product.iter_vars[k[0]])
+    x = next(one for one in loads_in(product.body) if one.source.same_as(other.buffer))
+    return UnpackedProduct(
+        func, product, after, what, widened(weight), packed, each, x, n[0], k[0], tuple(rows)
+    )
+
+
+def _numbers(block: Any) -> bool:
+    return all(isinstance(one.dom.extent, tirx.IntImm) for one in block.iter_vars)
+
+
+def _maker(blocks: list[Any], buffer: Any) -> Any | None:
+    """The block that unpacks a buffer from integers, an element from elements."""
+    for block in blocks:
+        store = block.body
+        if not isinstance(store, tirx.BufferStore) or not store.buffer.same_as(buffer):
+            continue
+        is_plain = block.init is None and len(store.indices) == len(block.iter_vars)
+        same = is_plain and all(
+            at.same_as(one.var) for at, one in zip(store.indices, block.iter_vars, strict=True)
+        )
+        if same and any("int" in str(load.source.dtype) for load in loads_in(store.value)):
+            return block
+    return None
+
+
+def _follows(block: Any, product: Any) -> bool:
+    """Whether a block computes an element of its own from the same one of a product."""
+    store, made = block.body, product.body.buffer
+    if not isinstance(store, tirx.BufferStore) or block.init is not None:
+        return False
+    variables = [one.var for one in block.iter_vars]
+    own = [load for load in loads_in(store.value) if is_load_of(load, made)]
+    return bool(own) and all(
+        len(load.indices) == len(variables)
+        and all(
+            at.same_as(var) or int(one.dom.extent) == 1
+            for at, var, one in zip(load.indices, variables, block.iter_vars, strict=True)
+        )
+        for load in own
+    )
+
+
+def _packed(weight: Any, k: Any) -> tuple[Any, int]:
+    """The buffer whose neighbours along ``k`` are unpacked, and weights of an element of it."""
+    for load in loads_in(weight):
+        length, at = load.source.shape[-1], load.indices[-1]
+        if "int" not in str(load.source.dtype) or not isinstance(length, tirx.IntImm):
+            continue
+        each, rest = divmod(int(k.dom.extent), int(length))
+        counted = k.var if each == 1 else tirx.floordiv(k.var, each)
+        if not rest and each and tvm.sym.Analyzer().can_prove_equal(at, counted):
+            return load.source, each
+    raise ScheduleError(
+        f"No integers that {k.var.name} counts through in memory are unpacked; weights are to be "
+        "packed along the terms of the product."
+    )
+
+
+def widened(value: Any) -> Any:
+    """An expression of narrow floats in float32, whose integers become floats by their bits.
+
+    A multiprocessor converts 16 integers a cycle, and puts 128 into a mantissa.
+    """
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(float(value.value), _WIDE)
+    if isinstance(value, tirx.Add | tirx.Sub | tirx.Mul) and "float" in str(value.ty.dtype):
+        first, second = widened(value.a), widened(value.b)
+        if isinstance(value, tirx.Sub) and isinstance(first, tirx.Sub):
+            both = [getattr(one, "value", 0.5) for one in (first.b, second)]
+            if all(isinstance(one, int | float) and one == int(one) for one in both):
+                # Whole numbers below 2**24, of which float32 has all.
+                return first.a - tirx.const(sum(both), _WIDE)
+        return type(value)(first, second)
+    if isinstance(value, tirx.Cast) and "float" in str(value.ty.dtype):
+        inner = value.value
+        if "float" in str(inner.ty.dtype):
+            return widened(inner)
+        known = tvm.sym.Analyzer().const_int_bound(inner)
+        low, high = int(known.min_value), int(known.max_value)
+        if high - low < _POWER:
+            least = min(low, 0)
+            count = tirx.Cast("int32", inner) - least if least else inner
+            bits = tirx.bitwise_or(tirx.Cast("uint32", count), tirx.const(_MAGIC, "uint32"))
+            return tirx.reinterpret(_WIDE, bits) - tirx.const(_POWER - least, _WIDE)
+    return value if str(value.ty.dtype) == _WIDE else tirx.Cast(_WIDE, value)

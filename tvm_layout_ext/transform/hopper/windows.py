@@ -1,0 +1,288 @@
+"""Convolutions as products: rows are pixels, of which TMA copies boxes for each place in a window.
+
+An index of the image is a sum of digits: of the row of the product, which counts the pixels of the
+result, and of its term, which counts the places of the window and then channels::
+
+    image[m // 64, m % 64 // 8 + k // 192 - 1, m % 8 + k % 192 // 64 - 1, k % 64]
+
+Such a box begins where the result's begins, moved by the window's place, also in front of the
+image; TMA fills what is outside with zeros, as the padding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+import tvm
+from tvm import sym, tirx
+
+from ...errors import ScheduleError
+from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
+
+#: A variable's handle, what it is divided by, and what the quotient is taken modulo.
+Digit = tuple[Any, int, int | None]
+#: Digits with their factors, and a constant under None.
+Sum = dict[Digit | None, int]
+
+
+@dataclass(frozen=True)
+class Digits:
+    """A dim of a product that several variables count through, the last one fastest."""
+
+    variables: tuple[Any, ...]
+    extents: tuple[int, ...]
+
+    def values(self, number: Any, each: Sequence[int] | None = None) -> dict[Any, Any]:
+        """What the variables are at a number; with ``each``, at a number of boxes so large."""
+        sizes = each or (1,) * len(self.extents)
+        found = {}
+        for var, extent, size in reversed(
+            list(zip(self.variables, self.extents, sizes, strict=True))
+        ):
+            digit = number if var.same_as(self.variables[0]) else number % ceil(extent / size)
+            found[var] = digit * size
+            number = number // ceil(extent / size)
+        return found
+
+    @property
+    def number(self) -> Any:
+        """The number as a function of the variables."""
+        value: Any = 0
+        for var, extent in zip(self.variables, self.extents, strict=True):
+            value = value * extent + var
+        return value
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Pixels of a result, and terms of the sums for each: places in a window, then channels."""
+
+    pixels: Digits
+    terms: Digits
+    box: tuple[int, ...]
+
+    @property
+    def boxes(self) -> int:
+        """Boxes of 64 pixels that cover the result."""
+        return prod(
+            ceil(extent / size) for extent, size in zip(self.pixels.extents, self.box, strict=True)
+        )
+
+    def steps(self, depth: int) -> int:
+        """Steps of so many channels each, of one place in the window each."""
+        *places, channels = self.terms.extents
+        return prod(places) * ceil(channels / depth)
+
+    def pixel(self, row: Any) -> dict[Any, Any]:
+        """The pixel of a row, counted box by box."""
+        corner = self.corner(row // WARPGROUP_ROWS)
+        inside = Digits(self.pixels.variables, self.box).values(row % WARPGROUP_ROWS)
+        return {var: corner[var] + at for var, at in inside.items()}
+
+    def corner(self, number: Any) -> dict[Any, Any]:
+        """The first pixel of a box."""
+        return self.pixels.values(number, self.box)
+
+    def step(self, number: Any, depth: int) -> dict[Any, Any]:
+        """Place in the window, and first channel, of a step."""
+        return self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), depth))
+
+
+@dataclass(frozen=True)
+class WindowLoad:
+    """A load in digits, beside the bounds outside of which its copy is zero."""
+
+    buffer: Any
+    indices: tuple[Sum, ...]
+    extents: tuple[int, ...]
+    sizes: dict[Any, int]
+
+
+def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: str) -> WindowLoad:
+    """Read the load of a copy, whose iterators have so many values.
+
+    Raises
+    ------
+    ScheduleError
+        If an index is no sum of digits, or a condition no bound of one.
+    """
+    known = {var.__chandle__() for var in sizes}
+    limits = {var.__chandle__(): int(size) for var, size in sizes.items()}
+    indices = []
+    for index in load.indices:
+        found = _sum(index, known)
+        if found is None:
+            raise ScheduleError(f"{name} reads {load}, which is no window of pixels.")
+        indices.append(found)
+    extents = [int(extent) for extent in load.source.shape]
+    for bound in bounds:
+        least = _at_least_zero(bound, known)
+        if least is None or not _limit(least, indices, extents, limits):
+            raise ScheduleError(
+                f"{name} reads {load} under {bound}, which is no bound of an index; TMA leaves out "
+                "only what lies outside of a buffer."
+            )
+    ends = {var: limits[var.__chandle__()] for var in sizes}
+    return WindowLoad(load.source, tuple(indices), tuple(extents), ends)
+
+
+def _limit(least: Sum, indices: Sequence[Sum], extents: list[int], limits: dict[Any, int]) -> bool:
+    """Note what a condition says about an iterator or an index; False if that is nothing."""
+    terms, constant = _apart(least)
+    if len(terms) == 1:
+        ((digit, factor),) = terms.items()
+        if digit[1:] == (1, None) and factor == -1:
+            limits[digit[0]] = min(limits[digit[0]], constant + 1)
+            return True
+    for i, index in enumerate(indices):
+        own, offset = _apart(index)
+        if terms == own:
+            return constant >= offset
+        if terms == {digit: -factor for digit, factor in own.items()}:
+            extents[i] = min(extents[i], constant + offset + 1)
+            return True
+    return False
+
+
+def _apart(found: Sum) -> tuple[dict[Digit, int], int]:
+    terms = {digit: factor for digit, factor in found.items() if digit is not None and factor}
+    return terms, found.get(None, 0)
+
+
+def _at_least_zero(bound: Any, known: set[Any]) -> Sum | None:
+    """What a comparison says is not negative."""
+    if isinstance(bound, tirx.LT | tirx.LE):
+        more, less = bound.b, bound.a
+    elif isinstance(bound, tirx.GT | tirx.GE):
+        more, less = bound.a, bound.b
+    else:
+        return None
+    found = _sum(more - less, known)
+    if found is not None and isinstance(bound, tirx.LT | tirx.GT):
+        found[None] = found.get(None, 0) - 1
+    return found
+
+
+def _sum(expr: Any, known: set[Any], factor: int = 1) -> Sum | None:
+    """Take an expression apart; None if it is no sum of digits."""
+    if isinstance(expr, tirx.IntImm):
+        return {None: int(expr) * factor}
+    if isinstance(expr, tirx.Mul) and isinstance(expr.b, tirx.IntImm):
+        return _sum(expr.a, known, factor * int(expr.b))
+    if isinstance(expr, tirx.Add | tirx.Sub):
+        sign = 1 if isinstance(expr, tirx.Add) else -1
+        left, right = _sum(expr.a, known, factor), _sum(expr.b, known, sign * factor)
+        if left is None or right is None:
+            return None
+        return {digit: left.get(digit, 0) + right.get(digit, 0) for digit in {*left, *right}}
+    digit = _digit(expr, known)
+    return None if digit is None else {digit: factor}
+
+
+def _digit(expr: Any, known: set[Any]) -> Digit | None:
+    """A digit of one of the variables."""
+    if isinstance(expr, tirx.Var):
+        return (expr.__chandle__(), 1, None) if expr.__chandle__() in known else None
+    if not isinstance(expr, tirx.FloorDiv | tirx.FloorMod) or not isinstance(expr.b, tirx.IntImm):
+        return None
+    inner, by = _digit(expr.a, known), int(expr.b)
+    if inner is None:
+        return None
+    var, divisor, modulus = inner
+    if modulus is not None and modulus % by:
+        return None
+    if isinstance(expr, tirx.FloorMod):
+        return var, divisor, by
+    return var, divisor * by, None if modulus is None else modulus // by
+
+
+def counted(window: WindowLoad, var: Any, names: Sequence[str]) -> Digits:
+    """The digits by which a window counts a variable, as variables of their own.
+
+    Raises
+    ------
+    ScheduleError
+        If they leave some values of the variable out.
+    """
+    handle, size = var.__chandle__(), window.sizes[var]
+    digits = {d for index in window.indices for d in index if d is not None and d[0] == handle}
+    divisors = sorted({divisor for _, divisor, _ in digits}, reverse=True)
+    extents = [size, *divisors]
+    found = tuple(before // after for before, after in zip(extents, divisors, strict=False))
+    spans = zip(divisors, found, strict=True)
+    expected = {(handle, d, None if d == divisors[0] else n) for d, n in spans}
+    if not divisors or divisors[-1] != 1 or digits != expected or size % divisors[0]:
+        raise ScheduleError(
+            f"Buffer {window.buffer.name} is read by parts of {var.name} that do not count all of "
+            f"its {size:,} values once; TMA has no boxes of them."
+        )
+    dtype = str(var.ty.dtype)
+    own = names[len(names) - len(found) :] if len(found) <= len(names) else [var.name] * len(found)
+    return Digits(tuple(tirx.Var(name, dtype) for name in own), found)
+
+
+def places(window: WindowLoad, axes: dict[Any, Digits]) -> tuple[Any, ...]:
+    """Indices of a window in the variables of axes, each axis by the variable that it counts."""
+    values = {}
+    for var, axis in axes.items():
+        below = window.sizes[var]
+        for one, extent in zip(axis.variables, axis.extents, strict=True):
+            below //= extent
+            values[var.__chandle__(), below] = one, extent
+    found = []
+    for index in window.indices:
+        terms, constant = _apart(index)
+        value: Any = tirx.IntImm("int32", constant)
+        for (var, divisor, modulus), factor in terms.items():
+            inside = [
+                (at, one)
+                for (of, at), (one, extent) in values.items()
+                if of == var and at >= divisor and (modulus is None or at < divisor * modulus)
+            ]
+            for at, one in inside:
+                value = value + one * (factor * (at // divisor))
+        found.append(sym.Analyzer().simplify(value))
+    return tuple(found)
+
+
+def best_box(extents: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
+    """Pixels along each dim of a box of 64, so that the fewest lie outside of the result.
+
+    Of equals the one of the most neighbours along the last dims. ``steps`` are between pixels in
+    the image, of which TMA has boxes of 256.
+
+    Examples
+    --------
+    >>> best_box((64, 56, 56), (1, 1, 1)), best_box((64, 7, 7), (1, 1, 1))
+    ((1, 8, 8), (64, 1, 1))
+    """
+
+    def key(box: tuple[int, ...]) -> Any:
+        covered = prod(ceil(n / size) for n, size in zip(extents, box, strict=True))
+        return covered, -prod(box[1:]), max(box)
+
+    return min(_boxes(WARPGROUP_ROWS, steps), key=key)
+
+
+def _boxes(rows: int, steps: Sequence[int]) -> list[tuple[int, ...]]:
+    """Every way to make so many pixels of powers of two."""
+    if len(steps) == 1:
+        return [(rows,)] if rows * steps[0] <= BOX_ELEMENTS else []
+    made = []
+    size = 1
+    while size <= rows and size * steps[0] <= BOX_ELEMENTS:
+        made += [(size, *rest) for rest in _boxes(rows // size, steps[1:])]
+        size *= 2
+    return made
+
+
+def ranges(axes: Sequence[Digits]) -> Any:
+    """An analyzer that knows the extents of axes."""
+    analyzer = sym.Analyzer()
+    for axis in axes:
+        for var, extent in zip(axis.variables, axis.extents, strict=True):
+            analyzer.bind(var, tvm.ir.Range(0, extent))
+    return analyzer
