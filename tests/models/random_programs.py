@@ -118,7 +118,10 @@ def reductions(rng: Rng, n: Any) -> Program:
     axis = None if rng.random() < 0.1 else axes
     many = some(rng, op.sum, op.max, op.min, op.mean, op.variance, op.prod, op.std)
     one = some(rng, op.argmax, op.argmin)
-    if rng.random() < 0.2:
+    if dtype != "float32" and prod(e for e in shape if isinstance(e, int)) > 512:
+        dtype = "float32"  # TVM adds up 16 bits in 16 bits, each thread less than the CPU.
+    # Of bfloat16, TVM's code for the CPU fails; of a symbolic length, its buffers are the kernel's.
+    if rng.random() < 0.2 and n is None and dtype != "bfloat16":
         return Program([(shape, dtype)], lambda a: one(a, axis=axes[0], keepdims=keep))
     return Program([(shape, dtype)], lambda a: many(a, axis=axis, keepdims=keep))
 
@@ -252,8 +255,6 @@ def pooling(rng: Rng, n: Any) -> Program:
             rounding_method="round" if mode != "asymmetric" else "floor",
         )  # fmt: skip
         ways += [resize, resize]
-    if dims == 2 and shape[1] in (4, 8):
-        ways.append(lambda a: op.nn.pixel_shuffle(a, 2))
     return Program([(shape, dtype)], rng.choice(ways))
 
 
@@ -282,7 +283,7 @@ def movements(rng: Rng, n: Any) -> Program:
         Program(params, lambda a: op.flip(a, axis=axis)),
         Program(params, lambda a: op.expand_dims(op.permute_dims(a, order), axis)),
         Program(params, lambda a: op.broadcast_to(a, grown)),
-        Program(params, lambda a: op.split(a, parts, axis=axis)),
+        Program(params, lambda a: op.split(a, parts, axis=axis)[0]),
         Program(params * 2, lambda a, b: op.stack([a, b], axis=axis)),
     ]  # fmt: skip
     if n is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
-from tests.models.random_programs import module, random_program
+from tests.models.random_programs import Program, module, op, random_program
 from tests.models.running import TARGET, check, scheduled
 
 
@@ -21,21 +23,66 @@ def test_random_functions_are_right(seed: int) -> None:
         check(one)
 
 
+def compute(shape: list[Any], build: Any, *others: tuple[list[Any], str]) -> tvm.IRModule:
+    return module(Program([(shape, "float32"), *others], build))
+
+
 def test_functions_that_launch_kernels_are_left_alone() -> None:
-    for seed in (139, 284):
-        mod = module(random_program(seed)[1])
+    places = ([8, 2, 4], "int64"), ([8, 2, 4], "float32")
+    scattered = compute([8, 20, 4], lambda a, i, u: op.scatter_elements(a, i, u, 1, "add"), *places)
+    for mod in (scattered, compute([33], op.argsort)):
         assert scheduled(mod) == []
         assert isinstance(tvm.compile(mod, TARGET), relax.VMExecutable)
 
 
 def test_what_nobody_reads_is_not_computed() -> None:
     # A norm of fixed statistics copies these, and the fused function does not return them.
-    (one,) = scheduled(module(random_program(257)[1]))
+    def norm(*a: Any) -> Any:
+        return op.nn.batch_norm(*a, axis=1, training=False)[0]
+
+    (one,) = scheduled(compute([5, 17, 4], norm, *[([17], "float32")] * 4))
     assert one.choice.text == "T_add_1 direct."
     check(one)
 
 
 def test_quotients_of_dims_of_one_element_do_not_hide_rows() -> None:
-    (one,) = scheduled(module(random_program(311)[1]))
+    def norm(*a: Any) -> Any:
+        return op.nn.group_norm(*a, 1, 1, [2, 3])
+
+    (one,) = scheduled(compute([64, 1, 8, 3], norm, *[([1], "float32")] * 2))
     assert one.choice.rule == "rows"
+    check(one)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("places", ["n55", "3n", "nn", "n64"])
+def test_symbolic_sums_of_several_axes_do_not_race(places: str, keep: bool) -> None:
+    n = tirx.Var("n", "int64")
+    shapes = {"n55": [n, 5, 5], "3n": [3, n], "nn": [n, n], "n64": [n, 64]}
+    for one in scheduled(compute(shapes[places], lambda a: op.sum(a, keepdims=keep))):
+        check(one)
+        if places in ("n55", "n64"):
+            assert one.choice.rule == "blocks"
+
+
+def test_functions_without_loops_have_one_thread() -> None:
+    (total, view) = scheduled(compute([3, 5], op.sum))
+    for one in (total, view):
+        assert one.choice.rule == "blocks"
+        check(one)
+
+
+def test_products_of_one_term_are_no_matrices() -> None:
+    (one,) = scheduled(compute([33, 1], op.matmul, ([1, 5], "float32")))
+    assert one.choice.rule in ("blocks", "rows")
+    check(one)
+
+
+@pytest.mark.parametrize("method", ["nearest_neighbor", "linear", "cubic"])
+def test_places_may_be_floats_that_were_rounded(method: str) -> None:
+    def resized(a: Any) -> Any:
+        return op.image.resize2d(a, [7, 5], layout="NCHW", method=method)
+
+    (one,) = scheduled(compute([1, 3, 4, 6], resized))
+    assert one.choice.rule == "blocks"
     check(one)

@@ -6,8 +6,10 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import decisions
+from .views import rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
 _VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
@@ -18,13 +20,14 @@ class ChannelsLast:
     """Let ``conv2d`` read and write NHWC, where threads copy whole vectors of channels.
 
     TVM's pass moves the permutations as far as they go, so that a chain of convolutions is permuted
-    at both of its ends. Weights that are constants are permuted while compiling.
+    at both of its ends; what clips, which it does not pass, is written as a maximum and a minimum.
+    Weights that are constants are permuted while compiling.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         try:
-            moved = relax.transform.ConvertLayout({}, _layouts)(mod)
+            moved = relax.transform.ConvertLayout({}, _layouts)(rewritten(mod, _Clips))
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             text = f"Convolutions keep their layouts; ConvertLayout fails: {reason}"
@@ -33,9 +36,24 @@ class ChannelsLast:
         return relax.transform.EliminateCommonSubexpr()(moved)
 
 
+@mutator
+class _Clips(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        name, dtype = getattr(call.op, "name", ""), str(getattr(call.ty, "dtype", ""))
+        if "float" not in dtype or name not in ("relax.clip", "relax.nn.relu6"):
+            return call
+        given = [getattr(one, "value", None) for one in call.args[1:]] or [0.0, 6.0]
+        ends = [float(one) for one in given if isinstance(one, int | float)]
+        if len(ends) < 2:
+            return call
+        least, most = (relax.const(end, dtype) for end in ends)
+        return relax.op.minimum(self.builder_.emit(relax.op.maximum(call.args[0], least)), most)
+
+
 def _layouts(call: relax.Call) -> dict[str, list[str]]:
     """The layouts that a call shall have; none where it keeps its own."""
-    if call.op != tvm.ir.Op.get("relax.nn.conv2d") or call.attrs.groups != 1:
+    if call.op != tvm.ir.Op.get("relax.nn.conv2d"):
         return {}
     if call.attrs.data_layout != "NCHW" or call.attrs.kernel_layout != "OIHW":
         return {}
@@ -43,7 +61,11 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
     vector = _VECTORS.get(str(image.dtype))
     if vector is None or not hasattr(weight.shape, "values"):
         return {}
-    channels = [n for n in weight.shape.values[:2] if isinstance(n, tvm.tirx.IntImm)]
-    if len(channels) < 2 or any(int(n) % vector for n in channels):
+    channels = [int(n) for n in weight.shape.values[:2] if isinstance(n, tvm.tirx.IntImm)]
+    if call.attrs.groups != 1 and channels == [int(call.attrs.groups), 1]:
+        del channels[1]  # Each channel is summed alone, and neighbours have threads of their own.
+    elif call.attrs.groups != 1 or len(channels) < 2:
+        return {}
+    if any(n % vector for n in channels):
         return {}
     return {"relax.nn.conv2d": ["NHWC", "OHWI"]}
