@@ -212,3 +212,19 @@ def test_neighbours_are_stored_at_once_where_all_are_there(
     report = simulate(neighbours("float32", stride, wanted, store=True), *zeros(32 * stride + 32))
     stores = [a for a in report.accesses if (a.buffer, a.kind) == ("s", "store")]
     assert sorted(a.vector_bytes for a in stores) == widths
+
+
+def test_a_vector_of_the_program_stays_whole() -> None:
+    @T.prim_func(s_tir=True)
+    def copies(A: T.Buffer((256,), "float16"), B: T.Buffer((256,), "float16")):
+        for t in T.thread_binding(32, "threadIdx.x"):
+            s = T.alloc_buffer((256,), "float16", scope="shared")
+            for i in T.vectorized(8):
+                s[t * 8 + i] = A[t * 8 + i]
+            T.tvm_storage_sync("shared")
+            for i in T.vectorized(8):
+                B[t * 8 + i] = s[t * 8 + i]
+
+    report = simulate(copies, np.zeros(256, "float16"))
+    assert [(a.vector_bytes, a.bank_conflicts) for a in report.accesses] == [(16, 0)] * 4
+    assert not report.open

@@ -103,7 +103,8 @@ def windows(group: Group, *, is_sure: bool) -> list[tuple[Unit, Turn, Instructio
         base = min(left)
         unit, turn = left[base]
         lane, start, width = unit.instruction
-        low, wide, inside = base, _widest(unit) if is_sure else MAX_ACCESS_BYTES, [base]
+        low, inside = base, [base]
+        wide = max(width, _widest(unit)) if is_sure else MAX_ACCESS_BYTES
         while wide > width:
             low = base // wide * wide
             inside = [at for at in left if low <= at < low + wide]
