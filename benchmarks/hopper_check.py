@@ -77,7 +77,7 @@ _WORTH = 1.1
 _MANY, _SWAPPED = 5_000_000, ("8x", "16x", "24x", "32x", "48x")
 #: Cycles in which the host queues the launches of a measurement.
 _QUEUED = 2_000_000
-#: Cases by name. Those that are fitted have so many other tiles beside the default.
+#: Cases by name. Those that are fitted have so many other tiles beside the default, or those named.
 _CASES = {
     "large": (
         *(_case(shape) for shape in (*_TABLE, *_DRAWN)),
@@ -87,9 +87,13 @@ _CASES = {
     "table": tuple(_case(shape, beside=3) for shape in _TABLE),
     "drawn": tuple(_case(shape, beside=3) for shape in _DRAWN),
     "few": tuple(
-        _case((m, n, k), beside=2)
+        _case((m, n, k))
         for n, k in ((4096, 4096), (11008, 4096), (4096, 14336))
         for m in (1, 4, 16, 64, 128)
+    ),
+    "wide": tuple(
+        _case(shape, tiles=("256x144", "256x160", "256x176"))
+        for shape in (_TABLE[3], _TABLE[4], *(_DRAWN[i] for i in (0, 1, 8, 10, 17, 19)))
     ),
     "types": tuple(
         _case((side, side, side), "nt", dtype)
@@ -125,7 +129,12 @@ def _configs(case: Any) -> list[dict[str, Any]]:
         if slices == 1 or cycles(best[0]) < _WORTH * cycles(found[0]):
             found += best[: case["beside"] if slices <= cluster else 1]
     more = [dict(zip(("wgmma", "split_k", "cluster"), one, strict=True)) for one in found]
-    if shape[0] * shape[1] > _MANY:
+    more += [
+        {"wgmma": tile, "split_k": 1, "cluster": cluster}
+        for tile in case["tiles"]
+        for cluster in (1, 2)
+    ]
+    if case["beside"] and shape[0] * shape[1] > _MANY:
         more += [{"group": 4}, {"group": 16}]
     return [default, *(one for one in (default | other for other in more) if one != default)]
 

@@ -8,6 +8,7 @@ are those of a file that such a run has written, by default the committed one of
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -116,15 +117,18 @@ def _models(rows: list[dict[str, Any]]) -> Iterator[Row]:
 
 
 def _convolutions(rows: list[dict[str, Any]]) -> Iterator[Row]:
-    return (row for row in _models(rows) if _is_convolution(row.name))
+    """Rows of ``benchmarks.conv``, whose first contestant of ours is the default; or of models."""
+    for row in rows:
+        if "case" in row:
+            mine = next(name for name in row["us"] if name != "cudnn")
+            us = {"ours": row["us"][mine], "cudnn": row["us"]["cudnn"]}
+            limit = us["ours"] * row["tflops"][mine] * 1e12 / _HALF_PEAK
+            yield Row("x".join(map(str, row["case"])), _named(us), limit)
+    yield from (row for row in _models(rows) if _CONVOLUTIONS.search(row.name))
 
 
-def _is_convolution(name: str) -> bool:
-    return any(word in name.lower() for word in CONVOLUTIONS)
-
-
-#: Parts of names of models that are mostly convolutions.
-CONVOLUTIONS = ("conv", "resnet", "mobilenet", "depthwise", "u-net", "unet")
+#: Models that are mostly convolutions.
+_CONVOLUTIONS = re.compile(r"conv|resnet|mobilenet|depthwise|u-net", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -156,8 +160,10 @@ SUITES = {
         "Attention: batch, heads of Q and K, queries, keys, columns; the limit as of products.",
     ),
     "conv": Suite(
-        ("models", "--only", "|".join(("conv", "ResNet", "MobileNet", "U-Net"))),
-        "h200_models.json", _convolutions, "Convolutions: sums of kernel times.",
+        ("conv",),
+        "h200_models.json",
+        _convolutions,
+        "Convolutions: side, channels in and out, window, stride; or sums of kernels of a model.",
     ),
     "models": Suite(("models",), "h200_models.json", _models, _ALL),
 }  # fmt: skip

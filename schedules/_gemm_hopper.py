@@ -30,7 +30,7 @@ NONE = "none"
 #: Rows and columns of a tile; of fewer than 64 rows the columns go to the instruction's rows.
 _TILES = (
     *((128, columns) for columns in (256, *range(240, 95, -16), 64)),
-    *((256, columns) for columns in (128, 96, 64)),
+    *((256, columns) for columns in (176, 160, 144, 128, 96, 64)),
     *((64, columns) for columns in (256, 128, 64)),
     *((rows, columns) for rows in (8, 16, 24, 32, 48) for columns in (128, 64)),
 )
@@ -39,6 +39,8 @@ _SIZES = dict(zip(TILES, _TILES, strict=True))
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
+#: Columns of a chunk of 2-byte results, and sums of the largest tile that was measured.
+_CHUNK_COLUMNS, _LARGEST = PANEL_BYTES // 2, 256 * 128
 #: Blocks of few rows that share a multiprocessor at most, and shared memory that each takes beside
 #: its stages: a KB of the system's, and one of barriers.
 _MOST_RESIDENT, _RESERVED = 4, 2048
@@ -54,7 +56,11 @@ _TORN = ((LINE_BYTES, 1.0), (SECTOR_BYTES, 1.2), (1, 1.6))
 _WORKSPACE = 1500
 #: Cycles for which the blocks of a cluster wait for each other to add up slices of K, and bytes of
 #: sums that go to another block in one.
-_MET, _EXCHANGED = 1500, 32
+_MET, _EXCHANGED = 3000, 32
+#: How much longer a step takes whose tile is copied by two blocks: 4096^3 by 128x256 took 183.7 us
+#: for 181.8. Where rows tear lines that is little: 4000x4104x4056 took 201 us for 241, and
+#: 2500x2504x2504 52 for 70.
+_SHARING = 1.05
 #: How much longer a step takes where one warpgroup alone multiplies 64 rows: 128x4096x4096 took
 #: 17.7 us by 64x128 in two slices, 15.1 by 128x64 (float16, cold, H200).
 _ALONE = 1.4
@@ -68,8 +74,12 @@ _PADDED = 1.1
 _START, _STORED = 4000, 16
 #: How much longer than the best tile another may take to be worth trying.
 _WORTH = 1.3
-#: Share of the modelled cycles of one slice that more slices may take, or they are not the default.
-_SAVED = 0.99
+#: Slices of K and blocks of a cluster, apart, copying for each other, adding up, and the share of
+#: the modelled cycles of plain tiles that they may take, or they are not the default. Clusters of
+#: four do not fill the multiprocessors: 128x4096x4096 took 24 us by 32 of them, 14.6 by 64 of two.
+_MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
+    (slices, 1): 0.99 for slices in _split_k.SLICES[1:]
+}
 #: How many times the terms of a convolution may be with the zeros that fill channels up.
 _MOST_ZEROS = 2
 #: Steps that a slice of K has at least.
@@ -84,7 +94,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     what = read_contraction(sch.get(sch.get_sblock(block) if isinstance(block, str) else block))
     one = WarpgroupInstruction(what.operand, what.sums, columns)
     multiples = (rows, columns, one.shape[2])
-    slices, cluster, together = _placed(int(config["split_k"]), int(config["cluster"]))
+    slices, cluster, together = _placed(*_moved(config))
     cut = sch.split_k(block, slices, multiple=multiples[2]) if slices > 1 else None
     product = cut.partial if cut else block
     tc = sch.use_tensor_core(product, one.name, multiples=multiples, swap=swap)
@@ -106,6 +116,11 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     )
 
 
+def _moved(config: Config) -> tuple[int, int]:
+    """Slices of K, and blocks of a cluster."""
+    return int(config.get("split_k", 1)), int(config.get("cluster", 1))
+
+
 def _placed(slices: int, cluster: int) -> tuple[int, int, int]:
     """Slices with a second kernel, blocks that share tiles, and slices that are a cluster."""
     together = slices if cluster == slices else 1
@@ -116,8 +131,11 @@ def _resident(tile: tuple[int, int], blocks: int) -> int:
     """Blocks that a multiprocessor holds at a time.
 
     Products of few rows read weights as fast as memory gives them: all blocks shall read at once.
+    Registers of two warpgroups that multiply leave no room for another block.
     """
-    return min(_MOST_RESIDENT, ceil(blocks / MULTIPROCESSORS)) if _is_swapped(tile) else 1
+    if not _is_swapped(tile) or tile[1] > WARPGROUP_ROWS:
+        return 1
+    return min(_MOST_RESIDENT, ceil(blocks / MULTIPROCESSORS))
 
 
 def _is_swapped(tile: tuple[int, int]) -> bool:
@@ -175,6 +193,7 @@ def cycles(
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
     step *= (_PADDED if wide > columns else 1) * (_ALONE if rows == WARPGROUP_ROWS else 1)
+    step *= _SHARING if cluster > 1 else 1
     step += _OUTSIDE * (-ceil(m / 8) * 8 % rows) / ceil(m / rows)
     steps = ceil(ceil(k * size / PANEL_BYTES) / (slices * together))
     stored = rows * columns / _STORED / together
@@ -207,8 +226,8 @@ def fit(
     """
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
-    best, slices, _ = _best(shape, dtype, b_transposed)
-    return {"wgmma": best, "split_k": slices}
+    best, slices, cluster, _ = _best(shape, dtype, b_transposed)
+    return {"wgmma": best, "split_k": slices, "cluster": cluster}
 
 
 def fit_windows(
@@ -227,29 +246,50 @@ def fit_windows(
     if padded > _MOST_ZEROS * k:
         return None
     size = np.dtype(dtype).itemsize
-    tiles = [one for one in TILES if _SIZES[one][0] >= WARPGROUP_ROWS and _has_tile(dtype, one)]
+    sizes_of = ((one, *_SIZES[one]) for one in TILES if _has_tile(dtype, one))
+    tiles = [
+        one
+        for one, rows, columns in sizes_of
+        if rows >= WARPGROUP_ROWS and rows * columns <= _LARGEST
+    ]
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
     return min(even or tiles, key=lambda one: cycles((m, n, padded), one, b_transposed, 1, size))
 
 
 @lru_cache(maxsize=64)
-def _best(shape: tuple[int, ...], dtype: str, b_transposed: bool) -> tuple[str, int, float]:
-    """The tile and the slices of the fewest modelled cycles, and these."""
+def _best(shape: tuple[int, ...], dtype: str, b_transposed: bool) -> tuple[str, int, int, float]:
+    """The tile, slices and cluster of the fewest modelled cycles, and these."""
     size = np.dtype(dtype).itemsize
     # Each tile of few rows reads all columns: two of them at most.
     near = (tile for tile in TILES if _SIZES[tile][0] >= min(WARPGROUP_ROWS, shape[0] / 2))
     tiles = [tile for tile in near if _has_tile(dtype, tile)]
-    alone = min((cycles(shape, tile, b_transposed, 1, size), 1, tile) for tile in tiles)
-    apart = [
-        (cycles(shape, tile, b_transposed, slices, size), slices, tile)
+    rows = [shape[2], shape[2] if b_transposed else shape[1]]
+    torn = any(_row_bytes(row * size) > PANEL_BYTES for row in rows)
+    found = {
+        (tile, *moved): cycles(shape, tile, b_transposed, moved[0], size, moved[1])
+        for moved in _MOVED
         for tile in tiles
-        for slices in _split_k.SLICES[1:]
-        if slices <= _most_slices(shape, size)
-    ]
-    least, slices, best = min(apart, default=alone)
-    if least > _SAVED * alone[0]:
-        least, slices, best = alone
-    return best, slices, least
+        if moved[0] <= _most_slices(shape, size) and _is_default(tile, *moved, torn)
+    }
+    plain = min(found[one] for one in found if one[1:] == (1, 1))
+    saving = [one for one in found if found[one] <= _MOVED[one[1:]] * plain]
+    least = min(saving, key=lambda one: found[one])
+    return (*least, found[least])
+
+
+def _is_default(tile: str, slices: int, cluster: int, torn: bool) -> bool:
+    """Whether a tile may be taken without a measurement.
+
+    Slices that add up in a cluster store whole chunks, or little. Blocks copy for each other only
+    rows that tear lines: where they do not, it gave 1.5% at best, and took 17% of 1024^3.
+    """
+    rows, columns = _SIZES[tile]
+    whole = columns % (2 * _CHUNK_COLUMNS) == 0 or columns == WARPGROUP_ROWS
+    if cluster > slices and not torn:
+        return False
+    if rows * columns > _LARGEST or (slices == cluster > 1 and not whole):
+        return False
+    return _check_cluster(tile, slices, cluster) is None
 
 
 def _has_tile(dtype: str, tile: str) -> bool:
@@ -266,13 +306,15 @@ def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool
     tile, size = config.get("wgmma", NONE), np.dtype(dtype).itemsize
     if any(config.get(name, value) != value for name, value in _others(shape, dtype)):
         return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
-    slices = int(config.get("split_k", 1))
+    slices, cluster = _moved(config)
+    if (slices, cluster) not in _MOVED:
+        return Refusal("moved", f"{slices} slices in clusters of {cluster} gain nothing.")
     if slices > _most_slices(shape, size):
         return Refusal(
             "short slices", f"{slices} slices have fewer than {_LEAST_STEPS} steps each."
         )
-    best = _best(shape, dtype, b_transposed)[2]
-    if cycles(shape, tile, b_transposed, slices, size) > _WORTH * best:
+    best = _best(shape, dtype, b_transposed)[-1]
+    if cycles(shape, tile, b_transposed, slices, size, cluster) > _WORTH * best:
         return Refusal("waves", f"Tiles of {tile} are modelled to take {_WORTH} times the best.")
     return None
 
@@ -285,7 +327,7 @@ def _others(shape: tuple[int, ...], dtype: str) -> tuple[tuple[str, Any], ...]:
         m = 64
     depth = 64 if np.dtype(dtype).itemsize == 1 else 32
     stages = min(4, max(2, ceil(shape[2] / depth)))
-    moved = {"cluster": 1, "swizzle": "auto", "prefetch": 1, "tile_k": depth}
+    moved = {"swizzle": "auto", "prefetch": 1, "tile_k": depth}
     tile = {"tile_m": m, "tile_n": n, "warps_m": 2, "warps_n": 2, "stages": stages}
     return tuple((moved | tile).items())
 
@@ -296,9 +338,10 @@ def check(
     architecture: Architecture,
     b_transposed: bool,
     a_transposed: bool,
-    tile: str = TILES[-1],
+    config: Config | None = None,
 ) -> Refusal | None:
     """Why a product cannot be computed by warpgroups, or None."""
+    tile = TILES[-1] if config is None else str(config["wgmma"])
     if architecture.name != "sm_90a":
         return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
     if not _has_tile(dtype, tile):
@@ -319,4 +362,18 @@ def check(
                 f"Rows of {name} are {row * size} bytes apart; TMA needs a multiple of "
                 f"{MAP_PITCH_BYTES}.",
             )
+    return None if config is None else _check_cluster(tile, *_moved(config))
+
+
+def _check_cluster(tile: str, slices: int, cluster: int) -> Refusal | None:
+    """Why the blocks of a cluster cannot share a tile, or None."""
+    rows, columns = _SIZES[tile]
+    if cluster in (1, slices):
+        return None
+    if slices > 1 or _is_swapped((rows, columns)) or max(rows, columns) % (8 * cluster):
+        return Refusal(
+            "cluster",
+            f"A cluster of {cluster} shares no tile of {tile} in {slices} slices of K; clusters of "
+            f"1 and {max(slices, 2)} can.",
+        )
     return None

@@ -59,7 +59,7 @@ def sizes(shape: Sequence[int], stride: int) -> tuple[int, int, int]:
 
 
 def compute(shape: Sequence[int], dtype: str, stride: int) -> list[Any]:
-    """What is computed."""
+    """What is computed; images are not padded for windows of one pixel."""
     n, h, w, c, k, r, s = shape
     top, left = r // 2, s // 2
     A = te.placeholder((n, h, w, c), dtype, name="A")
@@ -69,7 +69,9 @@ def compute(shape: Sequence[int], dtype: str, stride: int) -> list[Any]:
         inside = tirx.all(top <= y, y < h + top, left <= x, x < w + left)
         return te.if_then_else(inside, A[i, y - top, x - left, z], tirx.const(0, dtype))
 
-    zeros = te.compute((n, h + 2 * top, w + 2 * left, c), padded, name="zeros")
+    zeros = A
+    if top or left:
+        zeros = te.compute((n, h + 2 * top, w + 2 * left, c), padded, name="zeros")
     rr, rs, rc = (te.reduce_axis((0, e), name=i) for e, i in ((r, "rr"), (s, "rs"), (c, "rc")))
 
     def product(i: Any, y: Any, x: Any, f: Any) -> Any:

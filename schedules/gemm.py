@@ -186,8 +186,7 @@ def check(
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
     if config.get("wgmma", NONE) != NONE:
-        tile = str(config["wgmma"])
-        return _gemm_hopper.check(shape, dtype, architecture, b_transposed, a_transposed, tile)
+        return _gemm_hopper.check(shape, dtype, architecture, b_transposed, a_transposed, config)
     v = {name: int(config[name]) for name in config if name not in ("swizzle", "wgmma")}
     if found := _check_registers(dtype, config, architecture):
         return found

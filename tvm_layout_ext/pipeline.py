@@ -18,9 +18,10 @@ from tvm.tirx import compilation_pipeline
 
 from . import transform
 from ._compat import pass_name, register_errors, stock_finalizers, stock_passes
+from .ir import lowered_once
 from .ir.annotations import LOWERED
+from .transform.base import all_but, allocates_nothing, is_marked
 from .transform.launch.check_host_stages import is_marked_for_cuda, refuse_unbound
-from .transform.sync.plan_sync import only_unmarked
 
 NAME = "layout_ext"
 _REPLACED = "s_tir"
@@ -90,8 +91,13 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Kernels are functions of their own, and the host's launches still show.
     "tirx.MakePackedAPI": (transform.OverlapLaunches,),
 }
-#: Plans barriers before it is known which buffers share memory; not for annotated functions.
-_STOCK_SYNC = "s_tir.ThreadSync"
+#: Passes of TVM, and the functions that they are not run on.
+_LEFT_OUT: dict[str, Callable[[Any], bool]] = {
+    # Plans barriers before it is known which buffers share memory.
+    "s_tir.ThreadSync": is_marked,
+    # Takes up to 1.6 s for an unrolled kernel of warpgroups, whose buffers have their sizes.
+    "s_tir.CompactBufferAllocation": allocates_nothing,
+}
 #: ``lower`` stops here, as TVM's ``tvm.lower`` did: what follows is device code generation.
 _FIRST_BUILD_PASS = "tirx.FP8ComputeLegalize"
 
@@ -102,7 +108,8 @@ def _with_ours(passes: Iterable[Any]) -> list[Any]:
     ours: list[Any] = []
     for stock in passes:
         ours.extend(make() for make in _BEFORE.get(pass_name(stock), ()))
-        ours.append(only_unmarked(stock) if pass_name(stock) == _STOCK_SYNC else stock)
+        leaves = _LEFT_OUT.get(pass_name(stock))
+        ours.append(stock if leaves is None else all_but(stock, leaves))
     return ours
 
 
@@ -134,17 +141,21 @@ def _does(factory: Callable[[], Any]) -> str:
 def run_first_half(mod: tvm.IRModule) -> tvm.IRModule:
     """Lower blocks to flat loops; functions that are already lowered pass through."""
     first, _ = lowering_passes()
-    done = {gv: f for gv, f in mod.functions.items() if _is_lowered(f)}
+    done = {gv: made for gv, f in mod.functions.items() if (made := _lowered(f)) is not None}
     if not done:
         return tvm.ir.transform.Sequential(first)(mod)
     rest = {gv: f for gv, f in mod.functions.items() if gv not in done}
+    if not rest:
+        return tvm.IRModule(done, attrs=mod.attrs)
     lowered = tvm.ir.transform.Sequential(first)(tvm.IRModule(rest, attrs=mod.attrs))
     lowered.update(tvm.IRModule(done))
     return lowered
 
 
-def _is_lowered(func: Any) -> bool:
-    return isinstance(func, tirx.PrimFunc) and func.attrs.get(LOWERED, None) is not None
+def _lowered(func: Any) -> tirx.PrimFunc | None:
+    if not isinstance(func, tirx.PrimFunc):
+        return None
+    return func if func.attrs.get(LOWERED, None) is not None else lowered_once.take(func)
 
 
 def layout_ext_pipeline() -> tuple[Any, Any, Any]:

@@ -37,6 +37,17 @@ def test_of_two_kernels_of_torch_the_faster_counts_and_tflops_are_times() -> Non
     assert row.us == pytest.approx({"ours": 4.0, "torch": 8.0})
 
 
+def test_of_convolutions_the_default_is_ours() -> None:
+    us = {"cudnn": 20.0, "ours 128x64": 10.0, "ours 64x64": 5.0}
+    row = {"case": [56, 64, 64, 1, 1], "us": us, "tflops": {"ours 128x64": 91.9}}
+    (read, model) = suites.SUITES["conv"].read(
+        [row, {"model": "ResNet", "sums": {"ours": 1.0}}, {"model": "ViT", "sums": {"ours": 1.0}}]
+    )
+    assert (read.name, read.us) == ("56x64x64x1x1", {"ours": 10.0, "torch": 20.0})
+    assert read.share == pytest.approx(0.1, rel=0.01)
+    assert model.name == "ResNet"
+
+
 @pytest.mark.parametrize("name", suites.SUITES)
 def test_committed_results_are_read(name: str) -> None:
     suite = suites.SUITES[name]

@@ -49,6 +49,8 @@ def scheduled(mod: tvm.IRModule, schedule: Any = None) -> list[Scheduled]:
     with TARGET:
         after = schedule(mod)
     choices = {choice.name: choice for choice in schedule.choices}
+    mistakes = [why for one in choices.values() for why in one.refused if "by a mistake" in why]
+    assert not mistakes
     return [
         Scheduled(gv.name_hint, before[gv.name_hint], one, choices[gv.name_hint])
         for gv, one in after.functions.items()

@@ -81,17 +81,14 @@ def test_large_products_go_to_warpgroups_also_in_batches() -> None:
         check(one)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("block of any tokens", "fuse_rows needs rows of a known length"),
-    ],
-)
 def test_a_fallback_has_its_sentence(
-    name: str, sentence: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sentence = "fuse_rows needs rows of a known length"
+    left = {name: rule for name, rule in rules.RULES.items() if name != "blocks"}
+    monkeypatch.setattr(default_schedule, "RULES", left)
     with caplog.at_level(logging.WARNING, "tvm_layout_ext"), tlx.decisions.collect() as told:
-        found = scheduled(MODELS[name]().module)
+        found = scheduled(MODELS["block of any tokens"]().module)
     fallen = [one for one in found if one.choice.fell_back]
     assert any(sentence in one.choice.text for one in fallen)
     assert len(caplog.records) == len(fallen)
@@ -128,6 +125,21 @@ def test_a_rule_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> No
         left = (schedule := tlx.DefaultSchedule())(unscheduled(64))
     assert same_function(left["main"], unscheduled(64)["main"])
     assert [choice.rule for choice in schedule.choices] == ["none"]
+
+
+def test_a_mistake_of_a_rule_is_told_as_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mistaken(*_: object) -> None:
+        raise TypeError("no number")
+
+    rules_with_one = {"rows": mistaken, rules.LAST: rules.RULES[rules.LAST]}
+    monkeypatch.setattr(default_schedule, "RULES", rules_with_one)
+    with TARGET:
+        (schedule := tlx.DefaultSchedule())(unscheduled(64))
+    sentence = "Rule rows fails by a mistake of tvm_layout_ext, TypeError: no number."
+    assert schedule.choices[0].refused == (sentence,)
+    assert caplog.records[0].getMessage() == f"main: {sentence}"
 
 
 def test_scheduled_functions_and_other_targets_are_left_alone() -> None:

@@ -6,7 +6,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..schedules._generic import inline, unbound
-from .matrices import refuse_matrices
+from .products import refuse_matrices
 from .rule import Scheduled
 
 

@@ -9,7 +9,7 @@ from tvm.target import Target
 
 from ..errors import LayoutExtError
 from ..schedules._generic import inline
-from .matrices import refuse_matrices
+from .products import refuse_matrices
 from .rule import Scheduled
 
 

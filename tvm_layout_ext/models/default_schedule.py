@@ -13,6 +13,7 @@ from tvm.target import Target
 from .. import decisions
 from ..build import lower
 from ..errors import LayoutExtError
+from ..ir import lowered_once
 from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
 from ..ir.queries import nodes_in
@@ -28,7 +29,9 @@ from .rules import LAST, MODELLED, RULES
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "DefaultSchedule"
 #: What primitives, and TVM below them, raise on a program that they do not take.
-_REFUSALS = (LayoutExtError, RuntimeError, ValueError, TypeError, IndexError, KeyError)
+_REFUSALS = (LayoutExtError, RuntimeError, ValueError)
+#: What only a mistake of this package raises: others are asked, and the choice says so.
+_MISTAKES = (TypeError, IndexError, KeyError)
 #: How many times the least time a schedule may take before others are asked.
 _WORTH = 1.5
 #: What a model that was fitted to our kernels may be wrong about dlight's.
@@ -140,6 +143,11 @@ def choose(
         except _REFUSALS as error:
             refused.append(reason(error))
             continue
+        except _MISTAKES as error:
+            what = f"{type(error).__name__}: {reason(error)}"
+            refused.append(f"Rule {rule} fails by a mistake of tvm_layout_ext, {what}")
+            _log.warning("%s: %s", name, refused[-1])
+            continue
         if found is None:
             continue
         if rule in MODELLED and (took := _too_long(func, found, target)):
@@ -162,7 +170,9 @@ def _applied(rule: str, func: tirx.PrimFunc, target: Target) -> Scheduled | None
     with decisions.collect():  # What rules try is not what is done.
         found = RULES[rule](func, target)
         if found is not None and rule != LAST and not found.is_checked:
-            lower(found.function.with_attr("global_symbol", "main"), target=target)
+            func = found.function
+            lowered = lower(func.with_attr("global_symbol", "main"), target=target)
+            lowered_once.keep(func, lowered["main"])
     return found
 
 

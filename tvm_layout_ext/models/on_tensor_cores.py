@@ -13,13 +13,14 @@ from tvm.target import Target
 
 from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
-from ..gpu.hardware import LAUNCH_LIMITS, Architecture, architecture
+from ..gpu.hardware import Architecture, architecture
 from ..schedules import _gemm_hopper, gemm
-from ..schedules._generic import check_product, inline, unbound
+from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
 from ..transform import LowerWarpgroups, MarkAnnotated
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
+from .products import ModelProduct, batch_of, scheduled_products
 from .rule import Scheduled
 from .whole_tiles import TILE, whole_tiles
 
@@ -39,6 +40,8 @@ _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
     "group": 1,
     "split_k": 1,
 }
+#: Types of sums that ``wgmma`` has here; in ``float16`` it rounds more than what was written.
+_SUMS = ("float32", "int32")
 #: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
 _OPERANDS, _EVEN = 3, 1.1
 #: Share of the cycles of an earlier choice that a later one may take at most.
@@ -51,7 +54,15 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     Of all passes only that which writes the kernels may refuse them; the others take seconds for
     code that is unrolled as theirs is.
     """
-    found = _multiplied(func, target, warpgroups=True)
+    if whole_tiles(func) is not None:
+        return None
+    arch = architecture(str(target.attrs["arch"]))
+
+    def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
+        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
+        return _by(sch, name, config, config["wgmma"]) if config else None
+
+    found = scheduled_products(func, multiply, _refuse)
     if found is None:
         return None
     _WRITTEN(tvm.IRModule({"main": found.function.with_attr("target", target)}))
@@ -64,37 +75,29 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     None if it has no product, or one of a single row or column, which is a sum. ScheduleError if a
     product cannot go to tensor cores.
     """
-    return _multiplied(func, target, warpgroups=False)
-
-
-def _multiplied(func: tirx.PrimFunc, target: Target, warpgroups: bool) -> Scheduled | None:
-    whole = whole_tiles(func)
-    if whole is not None and warpgroups:
-        return None
-    sch = s_tir.Schedule(func if whole is None else whole.func)
-    if refused := off_tensor_cores(sch.mod["main"]):
-        raise ScheduleError(next(iter(refused.values())))
-    products = inline(sch)
-    if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
-        return None
-    told = []
     arch = architecture(str(target.attrs["arch"]))
-    for name, product in products.items():
-        windows = product.a.is_window and sum(product.extents[i] > 1 for i in product.depth) > 1
-        config = configuration(product, arch, windows) if whole is None else _OF_ANY_SIZE
-        tile = "x".join(str(config[f"tile_{dim}"]) for dim in "mnk")
-        if warpgroups:
-            config |= _wgmma(product, arch, len(func.params) > _OPERANDS)
-            tile = config.get("wgmma", gemm.NONE)
-            if tile == gemm.NONE:
-                return None
-        gemm.multiply(sch, name, config)
-        told.append(f"{name} on tensor cores, tiles of {tile}, {config['split_k']} slices of K")
-    for name in sorted(unbound(sch)):
-        told.append(f"{name} {sch.auto_coalesce(name).path}")
-    if whole is not None:
-        sch = whole.schedule(sch)
-    return Scheduled(sch, "; ".join(told))
+
+    def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str:
+        config = _OF_ANY_SIZE
+        if not product.has_any_size:
+            what = product.what
+            windows = what.a.is_window and sum(what.extents[i] > 1 for i in what.depth) > 1
+            config = configuration(what, arch, windows)
+        return _by(sch, name, config, "x".join(str(config[f"tile_{dim}"]) for dim in "mnk"))
+
+    return scheduled_products(func, multiply, _refuse)
+
+
+def _refuse(func: tirx.PrimFunc) -> None:
+    if refused := off_tensor_cores(func):
+        raise ScheduleError(next(iter(refused.values())))
+
+
+def _by(sch: s_tir.Schedule, name: str, config: Config, tile: str) -> str:
+    """Multiply by a configuration, and say so."""
+    config = {**gemm.OPERATOR.default_config(), **config}
+    gemm.multiply(sch, name, config)
+    return f"on tensor cores, tiles of {tile}, {config['split_k']} slices of K"
 
 
 def configuration(
@@ -105,11 +108,7 @@ def configuration(
     Windows have small tiles, for places in them take registers, and whole sums, for a slice of K
     hides from the copies which elements are neighbours.
     """
-    batch = prod(product.extents[i] for i in product.batch)
-    if batch > (most := LAUNCH_LIMITS["blockIdx.z"]):
-        raise ScheduleError(
-            f"A batch of {batch:,} products is larger than a grid may be, {most:,}."
-        )
+    batch = batch_of(product)
     best, least, why = None, float("inf"), ""
     for config in _configurations():
         if windows and (config["tile_n"] > 64 or config["split_k"] > 1):
@@ -136,7 +135,9 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
     a tile; else one by one.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
-    if product.sums != "float32" or not all(_is_matrix(product, *side) for side in sides):
+    if product.sums not in ("float32", "int32") or not all(
+        _is_matrix(product, *side) for side in sides
+    ):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
@@ -146,7 +147,8 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
         channels = product.extents[product.depth[-1]]
         tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k)
         found = {"wgmma": tile, "split_k": 1} if tile else {}
-    if not found or not reads_more or n % _columns(found["wgmma"]) == 0:
+    in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
+    if not found or not in_pairs or n % _columns(found["wgmma"]) == 0:
         return found
     even = [tile for tile in _gemm_hopper.TILES if n % _columns(tile) == 0]
     least = _gemm_hopper.cycles(shape, found["wgmma"], by_k, found["split_k"])

@@ -13,15 +13,14 @@ from tvm.tirx import IndexMap
 
 from ..analysis.contraction import Contraction, Operand, read_contraction
 from ..errors import ScheduleError
-from ..gpu.hardware import LAUNCH_LIMITS, MULTIPROCESSORS
+from ..gpu.hardware import MULTIPROCESSORS
 from ..schedule.merge_iterators import merge_iterators, merge_result, read_groups
 from ..schedule.shared_tiles import row_of
-from ..schedules._generic import inline, unbound
 from ..schedules._split_k import SLICES, add_up, second_kernel
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
+from .products import ModelProduct, batch_of, scheduled_products
 from .rule import Scheduled
-from .whole_tiles import whole_tiles
 
 #: Threads of a block along rows, and along columns.
 _THREADS = 16
@@ -63,23 +62,16 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     del target
     if not any(is_product(block) for _, block in blocks_of(func)):
         return None
-    whole = whole_tiles(func)
-    sch = s_tir.Schedule(func if whole is None else whole.func)
-    products = inline(sch)
-    if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
-        return None
-    told = []
-    for name, product in products.items():
-        if (product.operand, product.sums) != ("float32", "float32"):
-            raise ScheduleError(f"{name} multiplies {product.operand}, which tensor cores do.")
-        tile, slices = fitting(product) if whole is None else (_OF_ANY_SIZE, 1)
+
+    def multiplied(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str:
+        what = product.what
+        if (what.operand, what.sums) != ("float32", "float32"):
+            raise ScheduleError(f"{name} multiplies {what.operand}, which tensor cores do.")
+        tile, slices = (_OF_ANY_SIZE, 1) if product.has_any_size else fitting(what)
         multiply(sch, name, tile, slices)
-        told.append(f"{name} in float32, tiles of {tile.rows}x{tile.columns}, {slices} slices of K")
-    for name in sorted(unbound(sch)):
-        told.append(f"{name} {sch.auto_coalesce(name).path}")
-    if whole is not None:
-        sch = whole.schedule(sch)
-    return Scheduled(sch, "; ".join(told))
+        return f"in float32, tiles of {tile.rows}x{tile.columns}, {slices} slices of K"
+
+    return scheduled_products(func, multiplied)
 
 
 def fitting(product: Contraction) -> tuple[ThreadTile, int]:
@@ -90,11 +82,7 @@ def fitting(product: Contraction) -> tuple[ThreadTile, int]:
     ScheduleError
         If there are more products than a grid may have.
     """
-    batch = prod(product.extents[i] for i in product.batch)
-    if batch > (most := LAUNCH_LIMITS["blockIdx.z"]):
-        raise ScheduleError(
-            f"A batch of {batch:,} products is larger than a grid may be, {most:,}."
-        )
+    batch = batch_of(product)
     steps = ceil(product.sizes[2] / _DEPTH)
     ways = [(tile, n) for tile in TILES for n in SLICES if n == 1 or (batch == 1 and 8 * n < steps)]
     return min(ways, key=lambda way: _cycles(product.sizes, batch, *way))

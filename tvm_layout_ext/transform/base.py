@@ -21,6 +21,30 @@ def is_marked(func: Any) -> bool:
     return isinstance(func, tirx.PrimFunc) and func.attrs.get(MARK, None) is not None
 
 
+def allocates_nothing(func: Any) -> bool:
+    """Whether an annotated function's blocks leave on-chip memory to kernels written as such."""
+    if not is_marked(func):
+        return False
+    made = (one for block in nodes_in(func.body, SBlock) for one in block.alloc_buffers)
+    return all(one.scope() == "global" for one in made)
+
+
+def all_but(stock: Any, leaves: Callable[[Any], bool]) -> Any:
+    """Wrap a pass of TVM so that it leaves some functions alone."""
+
+    @tvm.transform.module_pass(opt_level=0, name=str(stock.info.name))
+    def rest(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        ours = {gv: func for gv, func in mod.functions.items() if leaves(func)}
+        if not ours:
+            return stock(mod)
+        others = {gv: func for gv, func in mod.functions.items() if gv not in ours}
+        done = stock(tvm.IRModule(others, attrs=mod.attrs)) if others else mod
+        done.update(tvm.IRModule(ours))
+        return done
+
+    return rest
+
+
 def asks_for(func: tirx.PrimFunc, key: str) -> bool:
     """Whether a block, loop or attribute statement has an annotation that begins so."""
     notes = (one.annotations for one in nodes_in(func.body, SBlock, tirx.For))

@@ -252,6 +252,8 @@ def _check_slices(plan: Plan) -> None:
         return
     if plan.shared:
         problem = f"its blocks share {plan.shared.upper()} already; leave one of the two out"
+    elif kernel.windows is not None:
+        problem = "its steps are places of a window, behind the last of which are no zeros"
     elif kernel.persistent:
         problem = "persistent blocks copy ahead into the memory where sums are added up"
     elif (kept := _sums_of_others(kernel)) > plan.results_at:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
@@ -18,7 +17,7 @@ from ...analysis.barriers.program import WRITE, Node, divergent_barrier
 from ...analysis.barriers.read_program import Outside, read_outside, read_program
 from ...errors import ScheduleError
 from ...ir.rebuild import loop_with
-from ..base import function_pass, is_marked
+from ..base import function_pass
 
 _NAME = "PlanSync"
 
@@ -185,19 +184,3 @@ def PlanSync(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return _synchronised(node, read_outside(func, node))
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.AttrStmt, launch)]))
-
-
-def only_unmarked(stock: Any) -> Any:
-    """Wrap TVM's ThreadSync so that it leaves the functions with our annotations alone."""
-
-    @tvm.transform.module_pass(opt_level=0, name=str(stock.info.name))
-    def rest(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        ours = {gv: func for gv, func in mod.functions.items() if is_marked(func)}
-        if not ours:
-            return stock(mod)
-        others = {gv: func for gv, func in mod.functions.items() if gv not in ours}
-        done = stock(tvm.IRModule(others, attrs=mod.attrs)) if others else mod
-        done.update(tvm.IRModule(ours))
-        return done
-
-    return rest

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.queries import is_call_of
+from ...ir.queries import is_call_of, nodes_in
 from ...ir.rebuild import with_accesses
 from ..base import function_pass, mapped
 
@@ -62,6 +62,9 @@ def ProtectReversedIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     It puts the numerator of such a quotient or remainder in a cast to its own type, which no map of
     iterators can hold; :func:`RestoreReversedIndices` takes the cast away.
     """
+    quotients = nodes_in(func.body, tirx.FloorDiv, tirx.FloorMod)
+    if not any(_runs_backwards(one.a) for one in quotients):
+        return func
     body = with_accesses(func.body, lambda buffer, indices: (buffer, _covered(indices)))
     return func.with_body(body)
 

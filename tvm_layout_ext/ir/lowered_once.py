@@ -1,0 +1,51 @@
+"""Functions that were lowered to see whether they can be, for whoever builds them next."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import tvm
+from tvm import tirx
+
+
+class _Made(NamedTuple):
+    source: tirx.PrimFunc
+    lowered: tirx.PrimFunc
+    context: tvm.transform.PassContext
+
+
+#: The latest; each is given once.
+_MADE: deque[_Made] = deque(maxlen=64)
+
+
+def keep(source: tirx.PrimFunc, lowered: tirx.PrimFunc) -> None:
+    """Keep what a function became in the first half of the pipeline."""
+    _MADE.append(_Made(source, lowered, tvm.transform.PassContext.current()))
+
+
+def take(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """What a function that has its target became under these options; None if nobody lowered it."""
+    for one in _MADE:
+        if _is(one, func):
+            _MADE.remove(one)
+            made, target = one.lowered, one.lowered.attrs["target"]
+            if func.attrs["target"].host is not None:
+                target = target.with_host(func.attrs["target"].host)
+            for key, value in {**dict(func.attrs), "target": target}.items():
+                made = made.with_attr(key, value)
+            return made
+    return None
+
+
+def _is(one: _Made, func: tirx.PrimFunc) -> bool:
+    """Whether a function is the same but for its attributes, and lowered as it would be now."""
+    source, target = one.source, func.attrs.get("target", None)
+    return (
+        source.body.same_as(func.body)
+        and len(source.params) == len(func.params)
+        and all(a.same_as(b) for a, b in zip(source.params, func.params, strict=True))
+        and target is not None
+        and target.attrs.get("arch", "") == one.lowered.attrs["target"].attrs.get("arch", "")
+        and one.context.same_as(tvm.transform.PassContext.current())
+    )
