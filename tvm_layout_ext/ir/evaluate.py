@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from .ops import CHOICE, LIKELY
+from .ops import CHOICE, FLOOR, LIKELY, ROUND, TRUNC
 
 #: What a symbolic size counts as; odd, so that nothing is aligned by chance.
 STAND_IN = 1021
@@ -47,7 +47,9 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 _CALLS: dict[str, Callable[..., Any]] = {
     CHOICE: np.where,
     LIKELY: np.asarray,
-    **{f"tirx.{name}": getattr(np, name) for name in ("floor", "ceil", "round", "trunc")},
+    FLOOR: np.floor,
+    ROUND: np.round,
+    TRUNC: np.trunc,
 }
 #: Calls whose values are known where those of their arguments are; bit operations are none.
 KNOWN_CALLS = tuple(_CALLS)

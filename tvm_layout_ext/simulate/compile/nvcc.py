@@ -37,7 +37,7 @@ class Nvcc:
     def __init__(self, kernel: Any, places: Places) -> None:
         self._places = places
         allocated = nodes_in(kernel.body, tirx.AllocBuffer)
-        odd = [one.buffer for one in allocated if one.annotations.get("tirx.volatile")]
+        odd = [one.buffer for one in allocated if one.annotations.get(ops.VOLATILE)]
         self._volatile = {places.at(buffer).storage.number for buffer in odd}
         #: What others may write. Parameters are ``__restrict__``.
         self._changing = {one.number for one in places.storages if one.written or one.length}
