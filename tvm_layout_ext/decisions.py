@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -47,3 +47,10 @@ def note(maker: str, subject: str, text: str, *, refused: bool = False, record: 
     sink = _sink.get()
     if sink is not None:
         sink.append(Decision(maker, subject, text, refused, record))
+
+
+def repeat(made: Sequence[Decision]) -> None:
+    """Write decisions that were made before, for whoever uses their result again."""
+    sink = _sink.get()
+    if sink is not None:
+        sink.extend(made)

@@ -280,7 +280,8 @@ def test_a_tile_is_updated_by_the_threads_of_its_kernel() -> None:
     outcome, report = run(in_a_kernel, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a * 2)
     assert outcome.path == "copy"
-    assert widths(report, "S") == {("load", 16), ("store", 16)}
+    # Each thread updates what it stored, and nvcc keeps that in registers.
+    assert widths(report, "S") == {("store", 16)}
 
 
 def test_the_pass_binds_the_loops_and_leaves_no_other_buffer() -> None:

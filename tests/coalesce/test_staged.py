@@ -125,7 +125,8 @@ def test_a_buffer_read_in_two_orders_is_staged_as_two_buffers_are(twice: bool) -
     report = simulate(sch, *[value for _ in inputs], None)
     np.testing.assert_array_equal(report.outputs["B"], value + value.T)
     assert report.bank_conflicts == 0
-    assert report.sectors == report.ideal_sectors == 3 * value.nbytes // 32
+    # nvcc keeps what a thread has loaded for the tile, where it adds the same elements.
+    assert report.sectors == report.ideal_sectors == (3 if twice else 2) * value.nbytes // 32
 
 
 def test_what_only_a_condition_keeps_inside_its_buffer_is_not_staged() -> None:

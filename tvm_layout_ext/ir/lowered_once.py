@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tvm
 from tvm import tirx
+
+from .. import decisions
+from ..decisions import Decision
 
 
 class _Made(NamedTuple):
     source: tirx.PrimFunc
     lowered: tirx.PrimFunc
     context: tvm.transform.PassContext
+    told: tuple[Decision, ...]
 
 
 #: The latest; each is given once.
 _MADE: deque[_Made] = deque(maxlen=64)
 
 
-def keep(source: tirx.PrimFunc, lowered: tirx.PrimFunc) -> None:
-    """Keep what a function became in the first half of the pipeline."""
-    _MADE.append(_Made(source, lowered, tvm.transform.PassContext.current()))
+def keep(source: tirx.PrimFunc, lowered: tirx.PrimFunc, told: Sequence[Decision]) -> None:
+    """Keep what a function became in the first half of the pipeline, and what its passes told."""
+    _MADE.append(_Made(source, lowered, tvm.transform.PassContext.current(), tuple(told)))
 
 
 def take(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
@@ -29,6 +34,7 @@ def take(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     for one in _MADE:
         if _is(one, func):
             _MADE.remove(one)
+            decisions.repeat(one.told)
             made, target = one.lowered, one.lowered.attrs["target"]
             if func.attrs["target"].host is not None:
                 target = target.with_host(func.attrs["target"].host)

@@ -171,8 +171,9 @@ def _applied(rule: str, func: tirx.PrimFunc, target: Target) -> Scheduled | None
         found = RULES[rule](func, target)
         if found is not None and rule != LAST and not found.is_checked:
             func = found.function
-            lowered = lower(func.with_attr("global_symbol", "main"), target=target)
-            lowered_once.keep(func, lowered["main"])
+            with decisions.collect() as told:
+                lowered = lower(func.with_attr("global_symbol", "main"), target=target)
+            lowered_once.keep(func, lowered["main"], told)
     return found
 
 

@@ -15,6 +15,10 @@ def joined(func: Any) -> str:
     return str(JoinComparisons()(tvm.IRModule({"main": func}))["main"].script())
 
 
+def argmax() -> Any:
+    return mapped(Program("argmax", (588, 32, 64), "int8", (0,)))
+
+
 def test_comparisons_of_registers_are_joined_by_bits() -> None:
     @T.prim_func(s_tir=True)
     def both(B: T.Buffer((4,), "int32")) -> None:
@@ -40,7 +44,7 @@ def test_what_keeps_a_load_from_being_done_stays() -> None:
 
 
 def test_an_argmax_has_no_branch_for_an_element() -> None:
-    text = cuda_text(mapped(Program("argmax", (588, 32, 64), "int8", (0,))))
+    text = cuda_text(argmax())
     chosen = [line for line in text.splitlines() if "if (" in line and "local" in line]
     assert chosen
     assert not any("||" in line or "&&" in line for line in chosen)

@@ -23,6 +23,7 @@ from tests.transform.tvm_fixes import test_align_offsets as offsets
 from tests.transform.tvm_fixes import test_check_tile_bounds as tiles
 from tests.transform.tvm_fixes import test_check_vectors as vectors
 from tests.transform.tvm_fixes import test_guard_reductions as reductions
+from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
 from tvm_layout_ext import pipeline, transform
@@ -100,6 +101,13 @@ def test_pack_bytes(without: Without) -> None:
     sch.auto_coalesce("B")
     arguments = re.findall(r"make_int4\(([^;]*)\);", cuda_text(sch))
     assert any(text.count(",") == 15 for text in arguments)
+
+
+def test_join_comparisons(without: Without) -> None:
+    """Comparisons of registers are joined by ``||``, of which nvcc makes branches."""
+    without("JoinComparisons")
+    text = cuda_text(comparisons.argmax())
+    assert [line for line in text.splitlines() if "||" in line and "local" in line]
 
 
 def test_rename_operands(without: Without) -> None:
