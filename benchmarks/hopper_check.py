@@ -63,9 +63,13 @@ _DRAWN = (
 
 
 def _case(
-    shape: Any, layout: str = "nt", dtype: str = "float16", beside: int = 0
+    shape: Any,
+    layout: str = "nt",
+    dtype: str = "float16",
+    beside: int = 0,
+    tiles: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    return {"shape": shape, "layout": layout, "dtype": dtype, "beside": beside}
+    return {"shape": shape, "layout": layout, "dtype": dtype, "beside": beside, "tiles": tiles}
 
 
 #: Rows of a product below which weights are read from memory, and bytes of them all.
