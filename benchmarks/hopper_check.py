@@ -125,7 +125,8 @@ def _configs(case: Any) -> list[dict[str, Any]]:
         one for one in _gemm_hopper.TILES if 2 * int(one.partition("x")[0]) >= min(128, shape[0])
     ]
     found: list[tuple[str, int, int]] = []
-    for slices, cluster in ((1, 1), (1, 2), (2, 2), (4, 4), (2, 1), (4, 1)):
+    kinds = ((1, 1), (1, 2), (2, 2), (4, 4), (2, 1), (4, 1)) if case["beside"] else ()
+    for slices, cluster in kinds:
         if (slices > 1 and shape[0] * shape[1] > _MANY) or (cluster > slices and shape[0] <= 64):
             continue
         best = sorted(((tile, slices, cluster) for tile in tiles), key=cycles)
