@@ -29,4 +29,6 @@ OPERATOR = memory_bound(
     # CUDA adds 8-bit numbers in 32 bits, NumPy in 8.
     dtypes=("float16", "float32", "float64", "int32"),
     flops=lambda shape: 2 * shape[0] * shape[1],
+    # How many vectors of a row a thread takes depends on the row's length.
+    parallel=("M",),
 )
