@@ -34,8 +34,8 @@ def test_every_record_was_measured_on_a_named_gpu() -> None:
         assert record.versions["driver"]
 
 
-#: What is counted otherwise than when they were recorded. nvcc joins neighbours in shared memory and
-#: loads an index once; threads of elementwise take several vectors of a row.
+#: What is counted otherwise than when they were recorded: nvcc joins neighbours in shared memory
+#: and loads an index once, and threads of elementwise take several vectors of a row.
 _SINCE = {
     "transpose": {"wavefronts"},
     "stencil": {"wavefronts"},
