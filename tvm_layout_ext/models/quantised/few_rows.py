@@ -39,7 +39,7 @@ def few_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         return None
     if product.count > MOST_ROWS:
         return None
-    kernel = _Kernel(product)
+    kernel = _FewRows(product)
     sch = s_tir.Schedule(tvm.IRModule({"main": kernel.function()}), debug_mask="none")
     return Scheduled(sch, f"{product.block.name_hint} by packed weights, {kernel.text()}")
 
@@ -49,7 +49,7 @@ def _for(extent: int, body: Callable[[Any], Any], kind: Any = tirx.ForKind.UNROL
     return tirx.For(var, 0, extent, kind, body(var))
 
 
-class _Kernel:
+class _FewRows:
     def __init__(self, product: UnpackedProduct) -> None:
         self.product = product
         packed, iterators = product.packed, product.block.iter_vars
