@@ -15,9 +15,10 @@ from tvm.s_tir import dlight
 
 from tvm_layout_ext.target import default_target
 
-__all__ = ["CASES", "arrays", "module"]
+__all__ = ["CASES", "RULES", "arrays", "module"]
 
-_RULES = [
+#: dlight's rules, in the order in which they are asked here.
+RULES = [
     dlight.gpu.Matmul(),
     dlight.gpu.GEMV(),
     dlight.gpu.Reduction(),
@@ -95,7 +96,7 @@ def module(name: str) -> tvm.IRModule:
     """The scheduled function; its kernels bear the name of the case."""
     function = te.create_prim_func(_tensors(name)).with_attr("global_symbol", name)
     with default_target():
-        return dlight.ApplyDefaultSchedule(*_RULES)(tvm.IRModule({name: function}))
+        return dlight.ApplyDefaultSchedule(*RULES)(tvm.IRModule({name: function}))
 
 
 def arrays(name: str) -> list[Any]:

@@ -9,25 +9,18 @@ from tvm import s_tir, te, topi
 from tvm.s_tir import dlight
 from tvm.script import tirx as T
 
+from benchmarks.foreign_kernels import RULES
 from tests.programs.mapped import computed
 from tests.programs.products import multiplied
 from tvm_layout_ext import cuda_target
 
 TARGET = cuda_target("sm_90a")
-_RULES = (
-    dlight.gpu.Matmul(),
-    dlight.gpu.GEMV(),
-    dlight.gpu.Reduction(),
-    dlight.gpu.GeneralReduction(),
-    dlight.gpu.Transpose(),
-    dlight.gpu.Fallback(),
-)
 
 
 def _dlight(*tensors: te.Tensor) -> tvm.IRModule:
     mod = tvm.IRModule({"main": te.create_prim_func(list(tensors))})
     with TARGET:
-        return dlight.ApplyDefaultSchedule(*_RULES)(mod)
+        return dlight.ApplyDefaultSchedule(*RULES)(mod)
 
 
 def _matmul(m: int, n: int, k: int, dtype: str, out: str) -> tvm.IRModule:

@@ -135,9 +135,7 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
     a tile; else one by one.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
-    if product.sums not in ("float32", "int32") or not all(
-        _is_matrix(product, *side) for side in sides
-    ):
+    if product.sums not in _SUMS or not all(_is_matrix(product, *side) for side in sides):
         return {}
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
