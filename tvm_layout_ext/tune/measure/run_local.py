@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tvm
 
@@ -16,20 +16,35 @@ from . import environment
 from .builder.builder import LIBRARY
 from .protocol import Arguments, Job, Measured, Timing, failed, measure, memory_in_use
 from .reference.problem import Problem
+from .worker import Worker
 from .worker_slots import GROWTH, PooledRunner, WorkerSlot
 
 #: For so long a GPU's clock is taken to be what it was.
 CLOCK_SECONDS = 10.0
 
 
-class _Device(WorkerSlot):
+class DeviceSlot(WorkerSlot):
+    """A device of this machine, and the process that measures on it."""
+
     def __init__(self, log: Path, device: int) -> None:
-        super().__init__(log)
-        self.device = device
+        super().__init__()
+        self.device, self.worker = device, Worker(log)
+        # It takes seconds to start, while the first candidate is built.
+        self.worker.begin()
 
     def run(self, job: Job, timeout: float) -> tuple[Measured, int]:
-        measured, memory = self.worker.call(measure_here, job, self.device, timeout=timeout)
-        return measured, memory
+        """Measure in the process; also the bytes in use afterwards."""
+        facts, memory = self.worker.call(measure_here, job, self.device, timeout=timeout)
+        return Measured(**facts), memory
+
+    def renew(self) -> None:
+        """End the process; the next trial gets a fresh one."""
+        super().renew()
+        self.worker.replace()
+
+    def close(self) -> None:
+        """End the process for good."""
+        self.worker.close()
 
 
 class LocalRunner(PooledRunner):
@@ -45,7 +60,7 @@ class LocalRunner(PooledRunner):
     ) -> None:
         super().__init__(task, timeout, timing, growth)
         folder = self._inputs.folder
-        self._use([_Device(folder / f"worker{index}.log", index) for index in devices])
+        self._use([DeviceSlot(folder / f"worker{index}.log", index) for index in devices])
 
 
 class Here:
@@ -76,8 +91,8 @@ class Here:
         return replace(measured, clock_mhz=cls.clock)
 
 
-def measure_here(job: Job, index: int) -> tuple[Measured, int]:
-    """Measure in this process; also the bytes that it and its device hold afterwards."""
+def measure_here(job: Job, index: int) -> tuple[dict[str, Any], int]:
+    """Measure in this process: fields, and the bytes that it and its device hold afterwards."""
     try:
         start = time.perf_counter()
         problem, arguments = Here.arguments(job, index)
@@ -89,6 +104,6 @@ def measure_here(job: Job, index: int) -> tuple[Measured, int]:
         measured = replace(measured, phases=phases)
         if job.kind == "cuda":
             measured = Here.with_clock(measured, index)
-        return measured, memory_in_use(arguments.device)
+        return asdict(measured), memory_in_use(arguments.device)
     except Exception as error:
-        return failed(error), 0
+        return asdict(failed(error)), 0

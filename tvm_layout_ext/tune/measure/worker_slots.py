@@ -6,12 +6,10 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 from ..space.task import Task
 from .protocol import FRESH, Inputs, Job, Measured, Timing, failed
 from .trial_queue import Trial, TrialQueue, TryAgainError
-from .worker import Worker
 
 #: A process whose memory has grown by this much since its first trial is replaced.
 GROWTH = 1 << 30
@@ -24,14 +22,11 @@ class ServerLostError(ConnectionError):
 
 
 class WorkerSlot:
-    """A process that measures on one device; ``memory`` is as after its first trial."""
+    """What measures on one device; ``memory`` is as after the first trial of its process."""
 
-    def __init__(self, log: Path) -> None:
-        self.worker = Worker(log)
+    def __init__(self) -> None:
         self.lock = threading.RLock()
         self.trials = self.memory = 0
-        # It takes seconds to start, while the first candidate is built.
-        self.worker.begin()
 
     def ready(self, job: Job | None) -> None:
         """Wait until a trial can begin; an error lets the slot go."""
@@ -54,8 +49,11 @@ class WorkerSlot:
 
     def renew(self) -> None:
         """End the process; the next trial gets a fresh one."""
-        self.worker.replace()
         self.trials = 0
+
+    def close(self) -> None:
+        """End the process for good, also under a trial."""
+        raise NotImplementedError
 
 
 class PooledRunner:
@@ -112,7 +110,7 @@ class PooledRunner:
     def close(self) -> None:
         """End the processes and remove the inputs."""
         for slot in self._slots:
-            slot.worker.close()
+            slot.close()
         self._inputs.remove()
 
     def _alone(self, jobs: Sequence[Job]) -> list[Measured]:
