@@ -228,7 +228,7 @@ class Client(WorkerSlot):
             self.ask(session.keep, known)
         self.ask(session.prepare, replace(job, problem=known), timeout=session.PREPARE + _GRACE)
 
-    def run(self, job: Job, timeout: float) -> tuple[Measured, int]:
+    def run(self, job: Job, timeout: float) -> Measured:
         """Send a trial's library and try it."""
         server = "" if self.gpu is None else self.gpu.server
         start = sent = time.monotonic()
@@ -237,7 +237,7 @@ class Client(WorkerSlot):
             self.ask(session.library, (Path(job.artifact) / LIBRARY).read_bytes())
             sent = time.monotonic()
             late = session.PREPARE + timeout + _GRACE
-            facts, memory = self.ask(session.measure, sends, timeout, timeout=late)
+            facts = self.ask(session.measure, sends, timeout, timeout=late)
         except ServerLostError:
             if sent > start and time.monotonic() - sent >= timeout:
                 raise TrialTimeoutError(f"It was ended after {timeout:g} seconds.") from None
@@ -248,7 +248,7 @@ class Client(WorkerSlot):
         phases = {"session": round(self._opening, 6), "upload": round(sent - start, 6)}
         self._opening = 0.0
         facts["phases"] |= phases
-        return Measured(**facts | {"server": server}), memory
+        return Measured(**facts | {"server": server})
 
 
 class RpcRunner(PooledRunner):

@@ -84,7 +84,7 @@ def keep(digest: str) -> None:
 def prepare(job: Job) -> None:
     """Bring inputs and reference to the device."""
     signal.setitimer(signal.ITIMER_REAL, PREPARE)
-    Here.arguments(_placed(job), 0)
+    Here.arguments(_placed(job))
 
 
 def library(data: bytes) -> None:
@@ -95,10 +95,10 @@ def library(data: bytes) -> None:
     (Path(_Folders.artifact) / LIBRARY).write_bytes(data)
 
 
-def measure(job: Job, seconds: float) -> tuple[dict[str, Any], int]:
+def measure(job: Job, seconds: float) -> dict[str, Any]:
     """Try the candidate whose library was sent."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    return measure_here(_placed(job), 0)
+    return measure_here(_placed(job))
 
 
 def _placed(job: Job) -> Job:
