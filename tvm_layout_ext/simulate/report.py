@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..gpu.counts import Count
-from ..gpu.sectors import sectors_per_request
+from ..gpu.requests import sectors_per_request
 from ..text import columns
 
 
