@@ -34,12 +34,13 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
     made = LocalRunner(doubling_task(), timeout=8, timing=QUICK)
+    made.kind = "cpu"
     yield made
     made.close()
 
 
 def run(runner: LocalRunner, shelf: Shelf, *names: str) -> list[Measured]:
-    return [future.result() for future in runner.begin(shelf.artifacts(*names), "cpu")]
+    return [future.result() for future in runner.begin(shelf.artifacts(*names))]
 
 
 def slot_process(runner: LocalRunner) -> int | None:
@@ -108,17 +109,17 @@ def test_finalists_take_turns_and_the_winner_meets_fresh_inputs(
     assert stopped.early_stop
     assert len(stopped.times) == 1
     slow, fast = shelf.artifact("slow"), shelf.artifact("right")
-    turns = runner.in_turn([slow, fast] * 2, "cpu")
+    turns = runner.in_turn([slow, fast] * 2)
     assert min(turns[0].times + turns[2].times) > max(turns[1].times + turns[3].times)
     runner.best_so_far = None
-    assert runner.verify(fast, "llvm").verified
-    wrong = runner.verify(shelf.artifact("one wrong"), "llvm")
+    assert runner.verify(fast).verified
+    wrong = runner.verify(shelf.artifact("one wrong"))
     assert (wrong.error or "").startswith("WrongResultError: 1 of 1,024")
 
 
 def test_ctrl_c_is_left_to_the_tuner(runner: LocalRunner, shelf: Shelf) -> None:
     run(runner, shelf, "right")
-    (future,) = runner.begin(shelf.artifacts("sleepy"), "cpu")
+    (future,) = runner.begin(shelf.artifacts("sleepy"))
     time.sleep(0.1)
     os.kill(slot_process(runner) or 0, signal.SIGINT)
     assert future.result().error is None

@@ -198,12 +198,6 @@ def timed(
 
 #: Streams of a task's random inputs: of the trials, and of a winner's verification.
 TRIALS, FRESH = 0, 1
-_CPU_TARGETS = ("llvm", "c")
-
-
-def device_kind(kind: str) -> str:
-    """The kind of device that runs what was built for a target's or a device's kind."""
-    return "cpu" if kind in _CPU_TARGETS else kind
 
 
 @dataclass(frozen=True)
@@ -238,8 +232,8 @@ class Inputs:
         return self.folder / f"inputs{self._number}_{stream}"
 
     def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
-        """A trial of an artifact; ``kind`` is a target's or a device's."""
+        """A trial of an artifact on a kind of device."""
         folder = self._place(stream)
         if not folder.exists():
             Problem.draw(self.task, stream).save(folder)
-        return Job(artifact, str(folder), device_kind(kind), timing)
+        return Job(artifact, str(folder), kind, timing)

@@ -63,6 +63,9 @@ class PooledRunner:
     that others had used is tried again in a fresh one.
     """
 
+    #: Of the devices; candidates may also be built for a ``cpu``.
+    kind = "cuda"
+
     def __init__(self, task: Task, timeout: float, timing: Timing | None) -> None:
         self.timeout, self.timing = timeout, timing or Timing()
         self.best_so_far: float | None = None
@@ -78,13 +81,10 @@ class PooledRunner:
         self._inputs.take(task)
 
     def begin(
-        self,
-        artifacts: Sequence[str],
-        kind: str = "cuda",
-        after: Sequence[Future[str | None]] = (),
+        self, artifacts: Sequence[str], after: Sequence[Future[str | None]] = ()
     ) -> list[Future[Measured]]:
         """Start a trial of each artifact once its build ends, of which ``after`` tells."""
-        jobs = [self._inputs.job(one, kind, self.timing) for one in artifacts]
+        jobs = [self._inputs.job(one, self.kind, self.timing) for one in artifacts]
         return self._queue.submit(jobs, after)
 
     def _ready(self, slot: WorkerSlot, job: Job) -> None:
@@ -95,14 +95,14 @@ class PooledRunner:
         trial.job = replace(trial.job, best=self.best_so_far)
         return self._attempt(slot, trial)
 
-    def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
+    def in_turn(self, artifacts: Sequence[str]) -> list[Measured]:
         """Measure on one slot, one after the other, without the early stop."""
-        return self._alone([self._inputs.job(one, kind, self.timing) for one in artifacts])
+        return self._alone([self._inputs.job(one, self.kind, self.timing) for one in artifacts])
 
-    def verify(self, artifact: str, kind: str = "cuda") -> Measured:
+    def verify(self, artifact: str) -> Measured:
         """Compare a candidate's output, as far as it is known, on inputs that no trial has seen."""
         timing = replace(self.timing, repeats=1, most_repeats=1)
-        return self._alone([self._inputs.job(artifact, kind, timing, FRESH)])[0]
+        return self._alone([self._inputs.job(artifact, self.kind, timing, FRESH)])[0]
 
     def close(self) -> None:
         """End the processes and remove the inputs."""

@@ -87,15 +87,21 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("artifacts"))
 
 
+def on_cpus(farm: Farm, timeout: float) -> RpcRunner:
+    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=timeout, timing=QUICK)
+    made.kind = "cpu"
+    return made
+
+
 @pytest.fixture(scope="module")
 def runner(farm: Farm) -> Iterator[RpcRunner]:
-    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=8, timing=QUICK)
+    made = on_cpus(farm, 8)
     yield made
     made.close()
 
 
 def results(runner: RpcRunner, artifacts: list[str]) -> list[Measured]:
-    return [future.result() for future in runner.begin(artifacts, "cpu")]
+    return [future.result() for future in runner.begin(artifacts)]
 
 
 @pytest.fixture
@@ -164,7 +170,7 @@ def test_server_with_another_gpu_gets_no_trial_and_is_warned_of_once(
 ) -> None:
     unfit, left = farm.tracker.servers()
     pretend(monkeypatch, [unfit])
-    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    runner = on_cpus(farm, 10)
     warning = (
         f"RPC server {unfit} is not used: it has the GPU NVIDIA A100 of compute capability 8.0, "
         "and machine code for sm_90a runs on 9.0."
@@ -185,7 +191,7 @@ def test_trials_fail_in_a_sentence_where_no_server_fits(
 ) -> None:
     both = farm.tracker.servers()
     pretend(monkeypatch, both)
-    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    runner = on_cpus(farm, 10)
     measured = results(runner, shelf.artifacts("right", "right", "right"))
     runner.close()
     for one in measured:
@@ -206,7 +212,7 @@ def test_two_servers_share_a_run_and_one_may_die(
         first = results(runner, shelf.artifacts("sleepy", "sleepy"))
     assert all(one.verified and one.l2 == "rotated" for one in first)
     artifacts = [*shelf.artifacts("sleepy", "sleepy"), *built, *shelf.artifacts("wrong")]
-    futures = runner.begin(artifacts, "llvm")
+    futures = runner.begin(artifacts)
     time.sleep(0.8)
     farm.kill_one()
     measured = [future.result() for future in futures]
@@ -283,10 +289,10 @@ def test_winner_is_verified_and_finalists_take_turns_on_one_server(
     for slot in runner._slots:
         # Of two clients either may hold the session with the one server that is left.
         slot.renew()
-    wrong = runner.verify(shelf.artifact("one wrong"), "cpu")
+    wrong = runner.verify(shelf.artifact("one wrong"))
     assert (wrong.error or "").startswith("WrongResultError")
     artifacts = [shelf.artifact("right"), shelf.artifact("slow")]
-    measured = runner.in_turn(artifacts * 2, "cpu")
+    measured = runner.in_turn(artifacts * 2)
     assert [one.verified for one in measured] == [True] * 4
     assert len({one.server for one in measured}) == 1
 

@@ -26,7 +26,7 @@ from ....gpu.hardware import Architecture
 from ...space.task import Task
 from ..backend import ReportedError
 from ..builder.builder import LIBRARY
-from ..protocol import Job, Measured, Timing, device_kind
+from ..protocol import Job, Measured, Timing
 from ..worker import TrialTimeoutError, ask
 from ..worker_slots import PooledRunner, ServerLostError, WorkerSlot
 from . import session
@@ -207,7 +207,7 @@ class Client(WorkerSlot):
             self._prepare(job)
             self._problem = job.kind + job.problem
             self._opening += time.monotonic() - start
-        if (device_kind("cuda") if job is None else job.kind) == "cuda":
+        if job is not None and job.kind == "cuda":
             self.fleet.require_fit(gpu)
 
     def _is_alive(self) -> bool:
@@ -279,4 +279,7 @@ class RpcRunner(PooledRunner):
         assert isinstance(slot, Client)
         with slot.lock:
             slot.ready(None)
-        return "" if slot.gpu is None else slot.gpu.name
+        assert slot.gpu is not None
+        if self.kind == "cuda":
+            self.fleet.require_fit(slot.gpu)
+        return slot.gpu.name
