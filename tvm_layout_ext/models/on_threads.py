@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, gcd, prod
+from math import ceil, gcd
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -15,19 +15,18 @@ from ..analysis.contraction import Contraction, Operand, read_contraction
 from ..errors import ScheduleError
 from ..gpu.hardware import MULTIPROCESSORS
 from ..schedule.merge_iterators import merge_iterators, merge_result, read_groups
-from ..schedule.shared_tiles import row_of
+from ..schedule.shared_tiles import row_of, spread
 from ..schedules._split_k import SLICES, add_up, second_kernel
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
 from .products import ModelProduct, batch_of, scheduled_products
 from .rule import Scheduled
 
-#: Threads of a block along rows, and along columns.
-_THREADS = 16
-#: Terms of a step, elements of a vector, and versions of the tiles.
-_DEPTH, _VECTOR, _STAGES = 16, 4, 3
-#: Floats between rows of a tile that lie along K, so that a quarter of a warp meets each bank once.
-_ROW = 20
+#: Elements of a vector, and lanes of a warp along rows and along columns.
+_VECTOR, _LANES = 4, (4, 8)
+#: Terms and rows of a tile that a warp copies at once where neighbours lie along K: whole sectors
+#: in memory and, by rows that are padded by a vector, all banks of shared memory.
+_TERMS, _ROWS = 8, 4
 #: How much longer a slice of K takes: four of 512x784x4096 took 379 us, two times as long as so
 #: many terms of a whole product (H200).
 _SLICED = 2.0
@@ -45,6 +44,9 @@ class ThreadTile:
     rows: int
     columns: int
     share: float
+    each: tuple[int, int] = (8, 8)
+    depth: int = 16
+    stages: int = 3
 
 
 TILES = (
@@ -83,7 +85,7 @@ def fitting(product: Contraction) -> tuple[ThreadTile, int]:
         If there are more products than a grid may have.
     """
     batch = batch_of(product)
-    steps = ceil(product.sizes[2] / _DEPTH)
+    steps = ceil(product.sizes[2] / 16)
     ways = [(tile, n) for tile in TILES for n in SLICES if n == 1 or (batch == 1 and 8 * n < steps)]
     return min(ways, key=lambda way: _cycles(product.sizes, batch, *way))
 
@@ -101,14 +103,14 @@ def multiply(sch: s_tir.Schedule, name: str, tile: ThreadTile, slices: int) -> N
     block = sch.get_sblock(name)
     inlined: list[Any] = []
     if slices > 1:
-        cut = sch.split_k(block, slices, multiple=_DEPTH)
+        cut = sch.split_k(block, slices, multiple=tile.depth)
         block, inlined = cut.partial, list(cut.copies)
     what = read_contraction(sch.get(block))
     if merged := merge_iterators(sch, block, what):
         inlined += merged
         what = read_contraction(sch.get(block))
     sides = (what.a, what.b)
-    copies = _copied(sch, block, what, [tile.rows, tile.columns, _DEPTH])
+    copies = _copied(sch, block, what, [tile.rows, tile.columns, tile.depth])
     for one in inlined:
         sch.compute_inline(one)
     if slices > 1:
@@ -116,31 +118,32 @@ def multiply(sch: s_tir.Schedule, name: str, tile: ThreadTile, slices: int) -> N
     for copy, side in zip(copies, sides, strict=True):
         _share(sch, copy, side)
 
-    parts = [
-        _dealt(size, side) for size, side in zip((tile.rows, tile.columns), sides, strict=True)
-    ]
     result = _result(sch, block)
-    _part(sch, block, copies, sides, parts)
-    *batch, mo, ms, ty, mv, no, ns, tx, nv, k = sch.get_loops(block)
-    ko, kv, kk = sch.split(k, [None, _DEPTH // _VECTOR, _VECTOR])
-    sch.reorder(*batch, mo, no, ty, tx, ko, kv, kk, ms, mv, ns, nv)
+    *batch, m, n, k = sch.get_loops(block)
+    each = tile.each
+    warps = tile.rows // each[0] // _LANES[0], tile.columns // each[1] // _LANES[1]
+    mo, wm, m1, m0, mi = sch.split(m, [None, warps[0], 2, 2, each[0]])
+    no, wn, n2, n1, n0, ni = sch.split(n, [None, warps[1], 2, 2, 2, each[1]])
+    ko, ki = sch.split(k, [None, tile.depth])
+    sch.reorder(*batch, mo, no, wm, wn, n2, m1, n1, m0, n0, ko, ki, mi, ni)
+    thread = sch.fuse(n2, m1, n1, m0, n0)
     if batch:
         sch.bind(sch.fuse(*batch), "blockIdx.z")
-    _bind(sch, (mo, no), "blockIdx")
-    _bind(sch, (ty, tx), "threadIdx")
-    for loop in (kv, kk, ms, mv, ns, nv):
+    sch.bind(mo, "blockIdx.y")
+    sch.bind(no, "blockIdx.x")
+    for loop, tag in ((wm, "y"), (wn, "z"), (thread, "x")):
+        sch.bind(loop, f"threadIdx.{tag}")
+    for loop in (ki, mi, ni):
         sch.unroll(loop)
-    _store(sch, result, no, parts)
-    for copy in copies:
-        _load(sch, block, copy, kv)
-        _fetch(sch, copy, ko)
-    sch.pipeline(ko, _STAGES)
+    for copy, one, lane in zip(copies, each, _LANES, strict=True):
+        _load(sch, block, copy, ki)
+        if one > _VECTOR:
+            _apart(sch, copy, one, lane)
+    for copy, side in zip(copies, sides, strict=True):
+        _fetch(sch, copy, ko, side, warps)
+    sch.pipeline(ko, tile.stages)
+    _store(sch, result, thread)
     sch.decompose_reduction(block, ko)
-
-
-def _bind(sch: Any, loops: Sequence[Any], kind: str) -> None:
-    for loop, axis in zip(loops, "yx", strict=True):
-        sch.bind(loop, f"{kind}.{axis}")
 
 
 def _copied(sch: Any, block: Any, what: Contraction, multiples: Sequence[int]) -> list[Any]:
@@ -165,69 +168,31 @@ def _copied(sch: Any, block: Any, what: Contraction, multiples: Sequence[int]) -
 
 
 def _share(sch: Any, copy: Any, side: Operand) -> None:
-    """Put a copy into shared memory as its operand lies, neighbours along K or along its rows."""
+    """Put a copy into shared memory by terms, so that rows, or columns, are neighbours there."""
+    dims = len(sch.get(copy).iter_vars)
+    dtype = str(sch.get(copy).iter_vars[0].var.ty.dtype)
+    turned = IndexMap.from_func(lambda *i: (*i[:-2], i[-1], i[-2]), ndim=dims, index_dtype=dtype)
+    sch.transform_layout(copy, ("write", 0), turned)
     if not side.k_major:
-        dims = len(sch.get(copy).iter_vars)
-        dtype = str(sch.get(copy).iter_vars[0].var.ty.dtype)
-        turned = IndexMap.from_func(
-            lambda *i: (*i[:-2], i[-1], i[-2]), ndim=dims, index_dtype=dtype
-        )
-        sch.transform_layout(copy, ("write", 0), turned)
         sch.reorder_block_iter_var(copy, [*range(dims - 2), dims - 1, dims - 2])
         loops = sch.get_loops(copy)
         sch.reorder(loops[-1], loops[-2])
     sch.set_scope(copy, 0, "shared.dyn")
-    if side.k_major:
-        sch.storage_align(copy, 0, -2, 32, _ROW)
 
 
-def _dealt(size: int, side: Operand) -> list[int]:
-    """How often a thread has a vector of how many rows, or columns; one where others lie apart."""
-    vector = 1 if side.k_major else min(_VECTOR, size // _THREADS)
-    return [size // _THREADS // vector, _THREADS, vector]
+def _apart(sch: Any, copy: Any, each: int, lanes: int) -> None:
+    """Let neighbouring lanes have neighbouring vectors, though a thread has several in a row."""
+    buffer = sch.get(copy).writes[0].source
+    dtype = str(sch.get(copy).iter_vars[0].var.ty.dtype)
 
+    def digits(*i: Any) -> list[Any]:
+        last = i[-1]
+        near = each * lanes
+        return [*i[:-1], last // near, last % each // _VECTOR, last % near // each, last % _VECTOR]
 
-def _digits(index: Any, part: Sequence[int]) -> list[Any]:
-    """A row, or a column, by its tile, the turn of a thread, the thread and the vector's lane."""
-    _, threads, vector = part
-    size = prod(part)
-    near = threads * vector
-    return [index // size, index % size // near, index % near // vector, index % vector]
-
-
-def _part(sch: Any, block: Any, copies: Sequence[Any], sides: Any, parts: Any) -> None:
-    """Give rows and columns a dim for each of their digits, as the sums of a thread are counted.
-
-    So what a thread has of a tile is a box, of which TVM keeps no more than that.
-    """
-    rows, columns = parts
-    for copy, side, part in zip(copies, sides, parts, strict=True):
-
-        def of_operand(first: Any, last: Any, side: Any = side, part: Any = part) -> list[Any]:
-            return [*_digits(first, part), last] if side.k_major else [first, *_digits(last, part)]
-
-        buffer = sch.get(copy).writes[0].source
-        digits = _mapped(sch, block, len(buffer.shape), 2, of_operand)
-        sch.transform_layout(block, ("read", _read_by(sch, block, copy)), digits)
-
-    def of_result(m: Any, n: Any) -> list[Any]:
-        return [*_digits(m, rows), *_digits(n, columns)]
-
-    dims = len(sch.get(block).writes[0].source.shape)
-    sch.transform_layout(block, ("write", 0), _mapped(sch, block, dims, 2, of_result))
-    dims = len(sch.get(block).iter_vars)
-    every = _mapped(sch, block, dims, 3, lambda m, n, k: [*of_result(m, n), k])
-    sch.transform_block_layout(block, every)
-
-
-def _mapped(sch: Any, block: Any, dims: int, own: int, made: Callable[..., list[Any]]) -> IndexMap:
-    """Map the last ``own`` indices of ``dims``; batches stay as they are."""
-    dtype = str(sch.get(block).iter_vars[0].var.ty.dtype)
-
-    def whole(*i: Any) -> list[Any]:
-        return [*i[:-own], *made(*i[-own:])]
-
-    return IndexMap.from_func(whole, ndim=dims, index_dtype=dtype)
+    sch.transform_layout(
+        copy, ("write", 0), IndexMap.from_func(digits, ndim=len(buffer.shape), index_dtype=dtype)
+    )
 
 
 def _read_by(sch: Any, block: Any, copy: Any) -> int:
@@ -249,40 +214,45 @@ def _result(sch: Any, block: Any) -> Any:
     return out
 
 
-def _store(sch: Any, result: Any, loop: Any, parts: Sequence[Sequence[int]]) -> None:
+def _store(sch: Any, result: Any, thread: Any) -> None:
     """Let each thread compute what follows from its sums."""
-    sch.reverse_compute_at(result, loop, preserve_unit_loops=True)
+    sch.reverse_compute_at(result, thread, preserve_unit_loops=True)
     i, j = sch.get_loops(result)[-2:]
-    (ms, ty, mv), (ns, tx, nv) = (
-        sch.split(one, [None, *part[1:]]) for one, part in zip((i, j), parts, strict=True)
-    )
-    sch.reorder(ty, tx, ms, mv, ns, nv)
-    _bind(sch, (ty, tx), "threadIdx")
-    for one in (ms, mv, ns, nv):
-        sch.unroll(one)
+    node = sch.get(result)
+    row = row_of(node, node.writes[0].source, "writes")
+    j, lanes = sch.split(j, [None, gcd(_VECTOR, row, int(sch.get(j).extent))])
+    sch.unroll(i)
+    sch.unroll(j)
+    if int(sch.get(lanes).extent) > 1:
+        sch.vectorize(lanes)
 
 
 def _load(sch: Any, block: Any, copy: Any, loop: Any) -> None:
-    """Load a thread's part of an operand for a few terms into registers."""
+    """Load a thread's part of an operand for a term into registers."""
     registers = sch.cache_read(block, _read_by(sch, block, copy), "local")
     sch.compute_at(registers, loop, preserve_unit_loops=True)
-    *around, row = sch.get_loops(registers)[-5:]
-    for one in around:
-        sch.unroll(one)
-    if int(sch.get(row).extent) > 1:
-        sch.vectorize(row)
+    right, lanes = sch.split(sch.get_loops(registers)[-1], [None, _VECTOR])
+    sch.unroll(right)
+    sch.vectorize(lanes)
 
 
-def _fetch(sch: Any, copy: Any, loop: Any) -> None:
+def _fetch(sch: Any, copy: Any, loop: Any, side: Operand, warps: Sequence[int]) -> None:
     """Copy a tile to shared memory, all threads together."""
     node = sch.get(copy)
     row = row_of(node, node.reads[0].source, "reads")
     sch.compute_at(copy, loop, preserve_unit_loops=True)
     i, j = sch.get_loops(copy)[-2:]
-    vector = gcd(_VECTOR, row, int(sch.get(j).extent))
-    right, lanes = sch.split(j, [None, vector])
-    rest, ty, tx = sch.split(sch.fuse(i, right), [None, _THREADS, _THREADS])
-    _bind(sch, (ty, tx), "threadIdx")
-    sch.unroll(rest)
-    if vector > 1:
-        sch.vectorize(lanes)
+    if side.k_major:
+        dims = len(node.writes[0].source.shape)
+        sch.storage_align(copy, 0, -2 if dims == len(node.iter_vars) else -5, 32, _VECTOR)
+        io, ii = sch.split(i, [None, _ROWS])
+        jo, ji = sch.split(j, [None, _TERMS])
+        sch.reorder(jo, io, ii, ji)
+        found = spread(sch, sch.fuse(jo, io, ii, ji), warps)
+    else:
+        vector = gcd(_VECTOR, row, int(sch.get(j).extent))
+        right, lanes = sch.split(j, [None, vector])
+        found = spread(sch, sch.fuse(i, right), warps)
+        if vector > 1:
+            sch.vectorize(lanes)
+    sch.unroll(found[0])
