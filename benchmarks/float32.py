@@ -13,6 +13,7 @@ import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from math import exp, log
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +24,7 @@ from tvm import s_tir, te
 import tvm_layout_ext as tlx
 from benchmarks.attention import on_stream
 from benchmarks.memory_bound import provenance
-from tvm_layout_ext.analysis.contraction import read_contraction
-from tvm_layout_ext.models.on_threads import ThreadTile, fitting, multiply
+from tvm_layout_ext.schedules.matmul import NAMES, fitting, multiply
 from tvm_layout_ext.text import columns
 
 #: Batch, rows, columns, terms; how B is stored.
@@ -62,29 +62,30 @@ def function(case: Case) -> Any:
     return te.create_prim_func([a, b, c])
 
 
-def ways(case: Case, every: str) -> dict[str, tuple[ThreadTile, int]]:
-    """Tiles and slices by name, the default first."""
-    sch = s_tir.Schedule(function(case))
-    tile, slices = fitting(read_contraction(sch.get(sch.get_sblock("C"))))
-    found = {"default": (tile, slices)}
-    for one in every.split(","):
-        if one:
-            tile_text, each, depth, stages, cut = one.split("/")
-            rows, columns_ = map(int, tile_text.split("x"))
-            own = tuple(map(int, each.split("x")))
-            made = ThreadTile(rows, columns_, 1.0, own, int(depth), int(stages))
-            if rows < 4 * case[1] and columns_ < 4 * case[2] and (cut == "1" or case[0] == 1):
-                found[one] = (made, int(cut))
+def ways(case: Case, every: str) -> dict[str, dict[str, int]]:
+    """Configurations by name, the default first."""
+    batch, m, n, k, _ = case
+    found = {"default": fitting((m, n, k), batch)}
+    for one in filter(None, every.split(",")):
+        config = dict(zip(NAMES, map(int, one.replace("x", "/").split("/")), strict=True))
+        if config["tile_m"] < 4 * m and config["tile_n"] < 4 * n:
+            found[one] = config
     return found
 
 
-def build(case: Case, tile: ThreadTile, slices: int, folder: str, name: str) -> str:
+def named(config: dict[str, int]) -> str:
+    """``ROWSxCOLUMNS/ROWSxCOLUMNS OF A THREAD/TERMS/STAGES/SLICES``."""
+    v = [config[name] for name in NAMES]
+    return f"{v[0]}x{v[1]}/{v[2]}x{v[3]}/{v[4]}/{v[5]}/{v[6]}"
+
+
+def build(case: Case, config: dict[str, int], folder: str, name: str) -> str:
     """Compile one kernel into a library; what failed, or its path."""
     target = tlx.cuda_target("sm_90a")
     try:
         sch = s_tir.Schedule(function(case))
         with target:
-            multiply(sch, "C", tile, slices)
+            multiply(sch, "C", config)
         path = os.path.join(folder, name + ".so")
         tvm.compile(sch.mod, target=target).export_library(path)
         return path
@@ -145,14 +146,15 @@ def told(rows: list[dict[str, Any]]) -> str:
         batch, m, n, k, layout = row["case"]
         ours = {name: one for name, one in us.items() if name != "torch"}
         ordered = sorted(ours, key=ours.__getitem__)
-        ratios.append(us["torch"] / us["default"])
-        tflops = 2e-6 * batch * m * n * k / us["default"]
+        best = us.get("default", float("nan"))
+        ratios.append(us["torch"] / best)
+        tflops = 2e-6 * batch * m * n * k / best
         worst = max(one for name, one in row["error"].items() if name != "torch")
         fastest = " ".join(f"{name}:{ours[name]:.1f}" for name in ordered[:6])
         sizes = f"{batch}x{m}x{n}x{k} {layout}"
-        numbers = [f"{us['torch']:.1f}", f"{us['default']:.1f}", f"{tflops:.1f}"]
+        numbers = [f"{us['torch']:.1f}", f"{best:.1f}", f"{tflops:.1f}"]
         numbers += [f"{ratios[-1]:.2f}", f"{worst:.0e}"]
-        lines.append([sizes, *numbers, row["ways"]["default"], fastest])
+        lines.append([sizes, *numbers, named(row["default"]), fastest])
     mean = exp(statistics.fmean(map(log, ratios)))
     heads = ["", "torch us", "ours us", "TFLOPS", "ratio", "error", "default", "fastest"]
     return columns(heads, lines) + f"\ngeometric mean {mean:.3f}"
@@ -168,9 +170,10 @@ def main(
     """Build all kernels, then time one after the other."""
     cases = [CASES[int(i)] for i in only.split(",")] if only else list(CASES)
     tried = [(case, ways(case, every)) for case in cases]
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(workers) as pool:
+    spawned = get_context("spawn")  # A fork of a process that knows the GPU cannot use it.
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(workers, spawned) as pool:
         jobs = {
-            (at, name): pool.submit(build, case, *way, folder, f"{at}_{i}")
+            (at, name): pool.submit(build, case, way, folder, f"{at}_{i}")
             for at, (case, found) in enumerate(tried)
             for i, (name, way) in enumerate(found.items())
         }
@@ -185,8 +188,7 @@ def main(
         rows = []
         for at, (case, found) in enumerate(tried):
             row = measured(case, {name: paths[at, name] for name in found}, flush)
-            tile, slices = found["default"]
-            row["ways"] = {"default": f"{tile.rows}x{tile.columns}, {slices} slices"}
+            row["default"] = found["default"]
             rows.append(row)
             if out is not None:
                 out.write_text(json.dumps({**provenance("float32"), "rows": rows}, indent=1))
