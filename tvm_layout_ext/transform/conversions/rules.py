@@ -132,8 +132,8 @@ def move_up(graph: Graph, one: Conversion) -> str:
     after = sum(_bytes(graph, value, layout) for value, layout in wanted.items())
     if after >= before and (wanted or len(graph.users(one.source)) > 1):
         return ""
-    new = graph.new_value(one.source, one.wanted, str(one.source.buffer.dtype))
-    operands = {v: graph.new_value(v, at, str(v.buffer.dtype)) for v, at in wanted.items()}
+    new = graph.new_value(one.source, one.wanted)
+    operands = {value: graph.new_value(value, layout) for value, layout in wanted.items()}
     graph.insert(_rebuilt(made, new, operands), made)
     for old, converted in operands.items():
         graph.insert(_copy_op(old, converted, made), made)
