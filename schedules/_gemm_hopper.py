@@ -301,11 +301,16 @@ def _most_slices(shape: tuple[int, ...], size: int) -> int:
     return max(1, shape[2] * size // PANEL_BYTES // _LEAST_STEPS)
 
 
+_ONCE = Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
+
+
 def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool) -> Refusal | None:
     """Why a tile is not worth trying with the other knobs, or None."""
+    # Half a million combinations of a large product end here.
+    for name, value in _others(shape, dtype):
+        if config.get(name, value) != value:
+            return _ONCE
     tile, size = config.get("wgmma", NONE), np.dtype(dtype).itemsize
-    if any(config.get(name, value) != value for name, value in _others(shape, dtype)):
-        return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
     slices, cluster = _moved(config)
     if (slices, cluster) not in _MOVED:
         return Refusal("moved", f"{slices} slices in clusters of {cluster} gain nothing.")
