@@ -5,11 +5,13 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tvm.support.popen_pool import PopenWorker
 
@@ -17,6 +19,35 @@ from tvm.support.popen_pool import PopenWorker
 GRACE = 5.0
 #: A process that ends before it is ready, as where memory is short, is started anew so often.
 STARTS = 3
+
+
+#: What a process runs. TVM imports PyTorch where it is installed, which takes longer than all else
+#: that a process imports, and initialises CUDA.
+_PROGRAM = "import sys; sys.modules['torch'] = None; from tvm.exec.popen_worker import main; main()"
+
+
+class LeanWorker(PopenWorker):
+    """TVM's worker without PyTorch; what needs it there fails as if it were not installed."""
+
+    #: Variables that its process has besides those of this one.
+    environment: ClassVar[Mapping[str, str]] = {}
+    _proc: Any
+
+    def _start(self) -> None:
+        if self._proc is not None:
+            return
+        main_read, worker_write = os.pipe()
+        worker_read, main_write = os.pipe()
+        self._proc = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(worker_read), str(worker_write)],
+            pass_fds=(worker_read, worker_write),
+            stdout=self._stdout,
+            stderr=self._stderr,
+            env={**os.environ, **self.environment},
+        )
+        os.close(worker_read)
+        os.close(worker_write)
+        self._reader, self._writer = os.fdopen(main_read, "rb"), os.fdopen(main_write, "wb")
 
 
 class TrialTimeoutError(TimeoutError):
@@ -36,8 +67,8 @@ class Worker:
     def __init__(self, log: Path) -> None:
         self._log, self._launched, self._replaced = log, 0, False
         self._closed = False
-        self._worker: PopenWorker | None = None
-        self._spare: tuple[PopenWorker, Path] | None = None
+        self._worker: LeanWorker | None = None
+        self._spare: tuple[LeanWorker, Path] | None = None
         self._words = log
         self._process = 0
 
@@ -72,7 +103,7 @@ class Worker:
             raise kind(text)
         return result
 
-    def start(self) -> PopenWorker:
+    def start(self) -> LeanWorker:
         """Wait until there is a process; TVM's handle of it, or TrialCrashError."""
         starts = 0
         while self._worker is None:
@@ -93,12 +124,12 @@ class Worker:
                     ) from None
         return self._worker
 
-    def _launch(self) -> tuple[PopenWorker, Path]:
+    def _launch(self) -> tuple[LeanWorker, Path]:
         """Start a process without waiting until it is ready."""
         self._launched += 1
         words = self._log.with_suffix(f".{self._launched}{self._log.suffix}")
         with words.open("wb") as log:
-            worker = PopenWorker(stdout=log, stderr=log)
+            worker = LeanWorker(stdout=log, stderr=log)
             worker.send(_start)
         return worker, words
 
