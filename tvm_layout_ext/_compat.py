@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import re
+import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -231,12 +233,22 @@ def serve_rpc(
     state.thread.join()
 
 
-def serve_session(connection: Any) -> None:
-    """Serve one RPC session on a connected socket until its client closes it."""
-    from tvm.rpc import _ffi_api
+def open_session(host: str, port: int, key: str) -> socket.socket:
+    """Connect to a server of TVM's RPC protocol that a tracker named, as far as it lets one in."""
+    from tvm.rpc import base
 
-    # The loop closes the file itself.
-    _ffi_api.ServerLoop(connection.detach())
+    connection = socket.create_connection((host, port))
+    try:
+        name = f"client:{key}".encode()
+        connection.sendall(struct.pack("<ii", base.RPC_MAGIC, len(name)) + name)
+        (code,) = struct.unpack("<i", base.recvall(connection, 4))
+        if code != base.RPC_CODE_SUCCESS:
+            raise OSError(f"it answers with code {code}")
+        base.recvall(connection, *struct.unpack("<i", base.recvall(connection, 4)))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def initialise_search(context: Any) -> None:

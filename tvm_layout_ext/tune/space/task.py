@@ -15,7 +15,6 @@ from tvm.target import Target
 from ...errors import ScheduleError, TargetError
 from ...gpu import hardware
 from ...gpu.hardware import Architecture
-from ...schedule.te.lowerable import check_lowerable
 from ...target import default_arch, resolve
 from .knobs import Config
 from .operator import MOST_ELEMENTS, Operator, Shape, Workload, find_operator
@@ -52,9 +51,7 @@ class Task:
         scheduled = self.operator.schedule(tensors, config)
         if isinstance(scheduled, s_tir.Schedule):
             return scheduled
-        sch = scheduled.to_schedule(tensors)
-        check_lowerable(sch.mod)
-        return sch
+        return scheduled.to_schedule(tensors)
 
     @cached_property
     def unscheduled(self) -> tvm.IRModule:

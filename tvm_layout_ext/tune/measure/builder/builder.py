@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import tvm
-from tvm.support.popen_pool import PopenPoolExecutor
+from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
@@ -29,7 +30,7 @@ from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
 from ..backend import failure_text
 from ..environment import cores
-from ..worker import LeanWorker, ignore_ctrl_c
+from ..worker import WITHOUT_TORCH, ignore_ctrl_c
 from .cubin import MachineCode, machine_code
 from .host_objects import HostObjects, compile_objects
 
@@ -46,9 +47,30 @@ class Building(NamedTuple):
     error: Future[str | None]
 
 
-class _Worker(LeanWorker):
-    # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
-    environment: ClassVar[dict[str, str]] = {"CUDA_VISIBLE_DEVICES": ""}
+_PROGRAM = f"{WITHOUT_TORCH}from tvm.exec.popen_worker import main; main()"
+
+
+class _Worker(PopenWorker):
+    """TVM's worker without PyTorch and without a GPU."""
+
+    _proc: Any
+
+    def _start(self) -> None:
+        if self._proc is not None:
+            return
+        main_read, worker_write = os.pipe()
+        worker_read, main_write = os.pipe()
+        self._proc = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(worker_read), str(worker_write)],
+            pass_fds=(worker_read, worker_write),
+            stdout=self._stdout,
+            stderr=self._stderr,
+            # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        os.close(worker_read)
+        os.close(worker_write)
+        self._reader, self._writer = os.fdopen(main_read, "rb"), os.fdopen(main_write, "wb")
 
 
 class _Pool(PopenPoolExecutor):
