@@ -234,7 +234,7 @@ class Schedule:
         """A fresh TensorIR schedule with everything applied, of inputs and then outputs."""
         return self._materialised([*self._inputs(), *self._results()])
 
-    def to_module(self, args: Sequence[Any], name: str = "main") -> tvm.IRModule:
+    def to_module(self, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
         """Apply everything to TensorIR; all inputs and outputs must be among ``args``."""
         if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
             raise ScheduleError(
@@ -243,8 +243,13 @@ class Schedule:
         mod = self.to_schedule(args).mod
         return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
 
-    def to_schedule(self, args: Sequence[Any]) -> s_tir.Schedule:
-        """Apply everything to a fresh TensorIR schedule of a function with these parameters."""
+    def to_schedule(self, args: Sequence[Any] | None = None) -> s_tir.Schedule:
+        """Apply everything to a fresh TensorIR schedule of a function with these parameters.
+
+        By default they are the inputs, in the order of their use, and then the outputs.
+        """
+        if args is None:
+            return self.sch
         self._check_args(args)
         sch = self._materialised(list(args))
         refuse_lost_guards(sch.mod["main"])
