@@ -252,6 +252,8 @@ def _check_slices(plan: Plan) -> None:
         return
     if plan.shared:
         problem = f"its blocks share {plan.shared.upper()} already; leave one of the two out"
+    elif kernel.scaled is not None:
+        problem = "it scales the sums of each step"
     elif kernel.windows is not None:
         problem = "its steps are places of a window, behind the last of which are no zeros"
     elif kernel.persistent:
@@ -280,7 +282,8 @@ def _check_registers(kernel: Kernel) -> None:
             f"{kernel.consumers} warpgroups multiply; {min(REGISTERS)} to {max(REGISTERS)} share "
             "the registers of a multiprocessor with one that copies."
         )
-    sums = kernel.pieces * kernel.instruction.shape[1] // 2
+    # Sums of a step that are scaled lie beside their totals.
+    sums = (kernel.pieces + bool(kernel.scaled)) * kernel.instruction.shape[1] // 2
     if sums > (most := most_sums(kernel.consumers)):
         raise ScheduleError(
             f"A thread would hold {sums} sums; of {kernel.consumers} warpgroups that multiply each "
