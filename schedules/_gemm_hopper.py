@@ -25,7 +25,8 @@ from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = [
-    "NONE", "TILES", "beside", "check", "cycles", "fit", "fit_windows", "multiply", "prune", "stages",
+    "NONE", "TILES", "beside", "check", "cycles", "fit", "fit_windows", "multiply", "prune",
+    "stages",
 ]  # fmt: skip
 
 NONE = "none"
