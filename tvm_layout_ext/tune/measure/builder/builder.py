@@ -24,12 +24,12 @@ from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
 from ....build import check_fits, compile_lowered, lower
+from ....cubin import COMPILER, MachineCode, machine_code
 from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
 from ..backend import failure_text
 from ..environment import cores
 from ..worker import ignore_ctrl_c
-from .cubin import MachineCode, machine_code
 from .host_objects import HostObjects, compile_objects
 
 #: Files of an artifact's folder.
@@ -165,7 +165,7 @@ def start_worker(driver: str) -> None:
     # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     load_cuda_runtime(driver)
-    tvm.register_global_func("tvm_callback_cuda_compile", _Compiler.compile, override=True)
+    tvm.register_global_func(COMPILER, _Compiler.compile, override=True)
 
 
 def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
