@@ -151,6 +151,8 @@ class Plan:
             blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
         if self.kernel.slices > 1:
             blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
+        if self.kernel.scaled:
+            rows += "sums of each step scaled, "
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
             f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, "
@@ -159,7 +161,10 @@ class Plan:
 
 
 def recorded(plan: Plan) -> PipelineRecord:
-    """The steps of a tile as reports draw them: a stage is given back one product late."""
+    """The steps of a tile as reports draw them.
+
+    A stage is given back one product late, but where the sums of each are waited for.
+    """
     kernel, ahead = plan.kernel, plan.stages - 1
     sizes = (plan.a_bytes, plan.stage_bytes - plan.a_bytes)
     buffers = tuple(
@@ -175,10 +180,10 @@ def recorded(plan: Plan) -> PipelineRecord:
         for place, name in enumerate(names)
     )
     steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names, role), *copies)
+    given_back = "after its products" if kernel.scaled else "one iteration after its products"
     channels = (
         f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
-        f"empty[version]: {last * plan.blocks} arrivals, one iteration after its products, waited "
-        f"for by {copy_role}.",
+        f"empty[version]: {last * plan.blocks} arrivals, {given_back}, waited for by {copy_role}.",
     )
     return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False, channels)
 

@@ -314,13 +314,18 @@ class _Reader:
                     f"{one.problem}; multiply by mma.sync, which copies by cp.async."
                 )
         (m, k), (n, _) = a.sizes, b.sizes
-        result, scaled = self._result(sums, (m, n), windows)
+        result, scaled = self._result(sums, (m, n), windows, loops.scaled)
         if loops.scaled is not None and scaled is None:
             raise ScheduleError(
                 f"{self.name} has a batch inside of its tiles, and nothing adds its sums up; bind "
                 f"loop {loops.scaled.loop_var.name} to blockIdx.z."
             )
         if scaled is not None:
+            if windows is not None:
+                raise ScheduleError(
+                    f"{self.name} scales sums of a convolution's steps; only those of a product of "
+                    "matrices can be scaled."
+                )
             k = self._scaled_depth(k) * (1 if loops.scaled is None else int(loops.scaled.extent))
         return Kernel(
             warpgroup_instruction(str(self.block.annotations[WARPGROUP])),
@@ -532,13 +537,14 @@ class _Reader:
         return TiledOperand(source, (own, depth), copy.k_major, copy.stages)
 
     def _result(
-        self, sums: Any, sizes: tuple[int, int], windows: Windows | None
+        self, sums: Any, sizes: tuple[int, int], windows: Windows | None, steps: Any
     ) -> tuple[SumsReader, ScaledSums | None]:
         """What becomes of the sums, and what is added up of each step before."""
         block, place, fixed = self._reader(sums, sizes)
         scaled = None
         if block.init is not None:
-            scaled = self._scaled(block, sums, place, fixed)
+            step = tirx.Var("only", "int32") if steps is None else steps.loop_var
+            scaled = self._scaled(block, sums, place, fixed, step)
             sums = block.body.buffer
             block, place, fixed = self._reader(sums, sizes)
         store, (row, column) = block.body, place
@@ -600,7 +606,7 @@ class _Reader:
         return block, (at[-2], at[-1]), fixed
 
     def _scaled(
-        self, block: Any, sums: Any, place: tuple[Any, Any], fixed: dict[Any, Any]
+        self, block: Any, sums: Any, place: tuple[Any, Any], fixed: dict[Any, Any], step: Any
     ) -> ScaledSums:
         """Read what a block adds up of the sums of each step."""
         term, store = term_of(block, tirx.Add), block.body
@@ -612,8 +618,6 @@ class _Reader:
                 f"Block {block.name_hint} reads the sums of every step; it must add them up in "
                 "float32, from 0, by their rows and columns."
             )
-        step = next((one for one in fixed.values() if isinstance(one, tirx.Var)), None)
-        step = tirx.Var("only", "int32") if step is None else step
         return ScaledSums(substitute(term, fixed), sums, place, step)
 
 
