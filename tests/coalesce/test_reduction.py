@@ -355,6 +355,33 @@ def test_rows_are_summed_one_element_a_lane() -> None:
     np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum(1))
 
 
+@pytest.mark.parametrize(
+    ("shape", "summed", "at"), [((1, 1, 1), (1, 2), None), ((1, 2, 1, 2), (0, 2), 3)]
+)
+def test_loops_of_one_iteration_store_no_result_twice(
+    shape: tuple[int, ...], summed: tuple[int, ...], at: int | None
+) -> None:
+    """Threads without a result stored what their registers held; a vector ran over its loop."""
+    a = te.placeholder(shape, "float32", "A")
+    axes = [te.reduce_axis((0, shape[dim]), f"k{dim}") for dim in summed]
+    kept = [dim for dim in range(len(shape)) if dim not in summed]
+
+    def add_up(*at: Any) -> Any:
+        own = dict(zip((*kept[::-1], *summed), (*at, *axes), strict=True))
+        return te.sum(a[tuple(own[dim] for dim in range(len(shape)))], axes)
+
+    sch = schedule_of(a, te.compute([shape[dim] for dim in kept[::-1]], add_up, "B"))
+    loops = sch.get_loops("B")
+    if at is None:
+        sch.fuse(*loops[:2])
+    else:
+        sch.reorder(*loops[2:], *loops[:2])
+        sch.split(sch.get_loops("B")[at], [None, 1])
+    sch.auto_coalesce("B")
+    value = np.random.default_rng(0).integers(-8, 8, shape).astype("float32")
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum(summed).T)
+
+
 def test_a_reduction_whose_formula_compares_its_iterators_is_mapped() -> None:
     a, k = te.placeholder((64, 256), "float32", "A"), te.reduce_axis((0, 256), "k")
 
