@@ -12,9 +12,12 @@ from tvm import s_tir
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tvm_layout_ext import ScheduleError, te
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.ir import ops
 from tvm_layout_ext.ir.queries import nodes_in
 from tvm_layout_ext.schedules.gemm_scaled import OPERATOR
 from tvm_layout_ext.transform.hopper import plan
+from tvm_layout_ext.tune.space.space import Space
 
 SHAPE = (136, 136, 256)
 
@@ -83,3 +86,26 @@ def test_a_batch_inside_of_tiles_must_be_added_up() -> None:
         ScheduleError, match=r"nothing adds its sums up; bind loop s to blockIdx\.z"
     ):
         tlx.device_program(sch, target=w.SM90A)
+
+
+def test_sums_that_are_scaled_before_they_are_there_are_found() -> None:
+    given = w.program(scheduled((128, 64, 256), tile="128x64"))
+    broken = w.changed(given, ops.PTX_WGMMA_WAIT_GROUP, lambda call: None)
+    arrays = OPERATOR.inputs((128, 64, 256), "float8_e4m3fn", np.random.default_rng(1))
+    report = tlx.simulate(broken, *arrays, None, progress=False)
+    assert any("sums of a wgmma that was not waited for" in str(one) for one in report.hazards)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "cluster"),
+    [
+        ((4096, 4096, 4096), "256x128", 2),
+        ((4096, 7168, 2048), "256x128", 1),
+        ((700, 4096, 4096), "256x128", 1),
+    ],
+)
+def test_blocks_copy_for_each_other_where_sums_are_long(
+    shape: tuple[int, int, int], tile: str, cluster: int
+) -> None:
+    config = Space(OPERATOR, shape, "float8_e4m3fn", architecture("sm_90a")).default()
+    assert (config["tile"], config["cluster"]) == (tile, cluster)
