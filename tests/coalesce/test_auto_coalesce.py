@@ -70,56 +70,6 @@ def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
     assert (load.vector_bytes, load.sectors) == (16, load.ideal_sectors)
 
 
-@T.prim_func(s_tir=True)
-def from_strided(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
-    B = T.match_buffer(b, (64, 30), "float32", strides=(32, 1))
-    for i, j in T.grid(64, 30):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj]
-
-
-@T.prim_func(s_tir=True)
-def from_misaligned(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (1024,), "float16", align=4)
-    B = T.match_buffer(b, (1024,), "float16")
-    for i in T.serial(1024):
-        with T.sblock("B"):
-            vi = T.axis.spatial(1024, i)
-            B[vi] = A[vi]
-
-
-@T.prim_func(s_tir=True)
-def from_offset(a: T.handle, b: T.handle) -> None:
-    offset = T.int64()
-    A = T.match_buffer(a, (1024,), "float16", elem_offset=offset, offset_factor=4)
-    B = T.match_buffer(b, (1024,), "float16")
-    for i in T.serial(1024):
-        with T.sblock("B"):
-            vi = T.axis.spatial(1024, i)
-            B[vi] = A[vi]
-
-
-def vector_bytes_of(func: tvm.tirx.PrimFunc) -> set[int]:
-    sch = s_tir.Schedule(func)
-    outcome = sch.auto_coalesce("B")
-    assert outcome.path == "direct"
-    return {traffic.vector_bytes for traffic in outcome.after}
-
-
-def test_rows_of_a_strided_buffer_take_whole_vectors() -> None:
-    assert vector_bytes_of(from_strided) == {16}
-
-
-def test_a_base_pointer_less_aligned_gets_narrower_vectors() -> None:
-    assert vector_bytes_of(from_misaligned) == {4}
-
-
-def test_an_element_offset_gets_the_vectors_that_its_factor_allows() -> None:
-    assert vector_bytes_of(from_offset) == {8}
-
-
 @pytest.mark.parametrize(
     ("dtype", "to", "vector_bytes", "steps"),
     [("float16", "float16", 16, 1), ("float16", "float32", 16, 1), ("float16", "float16", 4, 4),
@@ -157,10 +107,6 @@ def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bo
     blocks = 131072 if turned else 2097152
     assert f'T.launch_thread("blockIdx.x", T.int64({blocks}))' in str(kernel)
     assert f"T.int64({8388608 if turned else 2048})" in str(kernel)
-
-
-def test_too_many_elements_for_32_bit_indices_are_refused() -> None:
-    refused(copy((65536, 65536), "int8"), "4,294,967,296 elements")
 
 
 @pytest.mark.parametrize(("stage", "shared"), [("auto", False), ("shared", True), ("none", False)])
@@ -231,24 +177,22 @@ def refused(sch: s_tir.Schedule, match: str, block: Any = "B", **arguments: Any)
     assert sch.mod.same_as(before) or structural_equal(sch.mod, before)
 
 
-@pytest.mark.parametrize("threads", [0, 16, 33, 1056, 2048, 64.0, True, "64"])
-def test_a_wrong_number_of_threads_is_refused(threads: Any) -> None:
-    refused(copy((64,)), "num_threads", num_threads=threads)
-
-
 @pytest.mark.parametrize(
-    "arguments", [{"vector_bytes": 3}, {"vector_bytes": 32}, {"stage": "yes"}, {"stage": None}]
+    ("shape", "words", "given"),
+    [
+        *[((64,), "num_threads", {"num_threads": n}) for n in (0, 16, 33, 1056, 64.0, True, "64")],
+        *[((64,), "vector_bytes", {"vector_bytes": n}) for n in (3, 32)],
+        *[((64,), "stage", {"stage": value}) for value in ("yes", None)],
+        ((64,), "no single block named 'C'", {"block": "C"}),
+        *[((64,), "auto_coalesce", {"block": block}) for block in (None, 3, "B C")],
+        ((4, 0), "extent 0", {}),
+        ((65536, 65536), "4,294,967,296 elements", {}),
+    ],
 )
-def test_other_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
-    refused(copy((64,)), next(iter(arguments)), **arguments)
-
-
-def test_an_unknown_block_is_refused() -> None:
-    refused(copy((64,)), "no single block named 'C'", block="C")
-
-
-def test_an_empty_extent_is_refused() -> None:
-    refused(copy((4, 0)), "extent 0")
+def test_wrong_arguments_and_sizes_are_refused(
+    shape: tuple[int, ...], words: str, given: dict[str, Any]
+) -> None:
+    refused(copy(shape, "int8"), words, **given)
 
 
 def test_a_bound_loop_is_refused() -> None:
@@ -273,10 +217,6 @@ def opaque(A: T.Buffer((64,), "float32")) -> None:
             T.evaluate(T.call_extern("int32", "fill", A.data, vi))
 
 
-def test_an_opaque_block_is_refused() -> None:
-    refused(s_tir.Schedule(opaque), "opaque")
-
-
 @T.prim_func(s_tir=True)
 def in_order(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
     for i in range(64):
@@ -291,17 +231,6 @@ def without_loops(A: T.Buffer((1,), "float32"), B: T.Buffer((1,), "float32")) ->
         B[0] = A[0]
 
 
-def test_an_axis_whose_iterations_keep_their_order_is_refused() -> None:
-    refused(s_tir.Schedule(in_order), "Axis vi of block B is neither spatial nor one of a reduc")
-
-
-def test_the_outermost_block_of_a_function_is_refused() -> None:
-    """It was an IndexError, or a text of TVM's with the whole program."""
-    refused(s_tir.Schedule(without_loops), "Block B is the outermost of its function")
-    with pytest.raises(ScheduleError, match="Block root is the outermost of its function"):
-        s_tir.Schedule(in_order).auto_coalesce("root")
-
-
 @T.prim_func(s_tir=True)
 def nested(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
     for i in range(8):
@@ -313,38 +242,22 @@ def nested(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None
                     B[vi * 8 + vj] = A[vi * 8 + vj]
 
 
-def test_a_block_of_blocks_is_refused() -> None:
-    refused(s_tir.Schedule(nested), "Block B is opaque")
+@pytest.mark.parametrize(
+    ("func", "words"),
+    [
+        (opaque, "Block B is opaque"),
+        (nested, "Block B is opaque"),
+        (in_order, "Axis vi of block B is neither spatial nor one of a reduc"),
+        # It was an IndexError, or a text of TVM's with the whole program.
+        (without_loops, "Block B is the outermost of its function"),
+    ],
+)
+def test_blocks_of_other_forms_are_refused(func: Any, words: str) -> None:
+    refused(s_tir.Schedule(func), words)
 
 
-@T.prim_func(s_tir=True)
-def running_sum(A: T.Buffer((64,), "float32"), B: T.Buffer((65,), "float32")) -> None:
-    for i in range(64):
-        with T.sblock("B"):
-            vi = T.axis.spatial(64, i)
-            B[vi + 1] = B[vi] + A[vi]
-
-
-def test_a_block_without_a_legal_mapping_is_refused() -> None:
-    refused(
-        s_tir.Schedule(running_sum),
-        r"no legal mapping of block B: it reads B at \[i\] and writes it at \[i \+ 1\], which are "
-        "elements of two iterations; give the result a buffer of its own",
-    )
-
-
-@T.prim_func(s_tir=True)
-def turned_in_place(A: T.Buffer((64, 64), "float32")) -> None:
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            A[vi, vj] = A[vj, vi]
-
-
-@pytest.mark.parametrize("stage", ["auto", "shared", "none"])
-def test_a_block_that_writes_what_it_reads_is_refused(stage: str) -> None:
-    """TVM's ``reindex_cache_read`` would take the process down."""
-    refused(s_tir.Schedule(turned_in_place), "no legal mapping of block B", stage=stage)
+def test_the_root_of_a_function_is_refused() -> None:
+    refused(s_tir.Schedule(in_order), "Block root is the outermost of its function", "root")
 
 
 def test_another_number_of_threads_than_the_kernel_has_is_refused() -> None:
@@ -356,11 +269,6 @@ def test_another_number_of_threads_than_the_kernel_has_is_refused() -> None:
     tile = sch.cache_read(block, 0, "shared")
     sch.compute_at(tile, i)
     refused(sch, "has 64 threads; auto_coalesce cannot give the block 128", tile, num_threads=128)
-
-
-@pytest.mark.parametrize("block", [None, 3, "B C"])
-def test_what_is_no_block_is_refused(block: Any) -> None:
-    refused(copy((64,)), "auto_coalesce", block)
 
 
 @pytest.mark.parametrize(
