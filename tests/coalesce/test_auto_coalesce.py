@@ -12,11 +12,11 @@ from tvm_ffi import structural_equal
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import numbers
+from tests.programs.running import gives
 from tests.programs.tiles import upside_down
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.schedules import gather_rows
-from tvm_layout_ext.simulate import simulate
 
 
 def schedule_of(*tensors: Any) -> s_tir.Schedule:
@@ -33,8 +33,7 @@ def test_a_copy_moves_16_bytes_a_lane_and_no_sector_twice(dtype: str) -> None:
     sch = copy((64, 64), dtype)
     assert sch.auto_coalesce("B").path == "direct"
     a = numbers((64, 64), dtype)
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
+    report = gives(sch, a, None, B=a)
     assert {access.vector_bytes for access in report.accesses} == {16}
     assert report.sectors == 2 * a.nbytes // 32
 
@@ -43,8 +42,7 @@ def test_a_ragged_copy_keeps_its_vectors_inside() -> None:
     sch = copy((257, 257))
     sch.auto_coalesce("B")
     a = numbers((257, 257))
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
+    report = gives(sch, a, None, B=a)
     assert [access.vector_bytes for access in report.accesses] == [16, 16, 4, 4]
 
 
@@ -55,17 +53,14 @@ def test_symbolic_sizes() -> None:
     sch.auto_coalesce("B")
     for shape in [(33, 65), (1, 1), (64, 64)]:
         value = numbers(shape, "float16")
-        report = simulate(sch, value, None)
-        np.testing.assert_array_equal(report.outputs["B"], value)
-        assert not report.hazards
+        gives(sch, value, None, B=value)
 
 
 def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
     sch, tile = upside_down("float16")
     assert sch.auto_coalesce(tile).path == "copy"
     value = numbers((64, 64), "float16")
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value[::-1])
+    report = gives(sch, value, None, B=value[::-1])
     load = next(access for access in report.accesses if access.buffer == "A")
     assert (load.vector_bytes, load.sectors) == (16, load.ideal_sectors)
 
@@ -114,8 +109,7 @@ def test_loads_of_a_copy_go_through_shared_memory_only_on_request(stage: str, sh
     sch = copy((64, 64))
     sch.auto_coalesce("B", stage=stage)
     value = numbers((64, 64))
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value)
+    report = gives(sch, value, None, B=value)
     assert any(access.scope == "shared" for access in report.accesses) == shared
     assert report.bank_conflicts == 0
 
@@ -134,8 +128,7 @@ def test_a_staged_tile_suits_any_number_of_threads(threads: int, dtype: str) -> 
     sch = schedule_of(a, te.compute((72, 128), lambda j, i: a[i, j], "B"))
     assert sch.auto_coalesce("B", num_threads=threads, stage="shared").path == "staged"
     value = numbers((128, 72), dtype)
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.T)
+    report = gives(sch, value, None, B=value.T)
     assert report.bank_conflicts == 0
     assert not report.hazards
 
@@ -146,8 +139,7 @@ def test_loads_in_two_orders_meet_in_one_kernel() -> None:
     sch = schedule_of(a, b, te.compute((96, 64), lambda j, i: a[i, j] + b[j, i], "B"))
     assert sch.auto_coalesce("B").path == "staged"
     values = numbers((64, 96), "float16"), numbers((96, 64), "float16")
-    report = simulate(sch, *values, None)
-    np.testing.assert_array_equal(report.outputs["B"], values[0].T + values[1])
+    report = gives(sch, *values, None, B=values[0].T + values[1])
     assert report.bank_conflicts == 0
     assert report.sectors == report.ideal_sectors
 
@@ -286,9 +278,7 @@ def test_indices_of_choices_and_bits_are_counted(index: Any, where: Any) -> None
     outcome = sch.auto_coalesce("B")
     assert [(t.buffer, t.kind) for t in outcome.after] == [("A", "load"), ("B", "store")]
     value = numbers((100,))
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value[where(np.arange(100))])
-    assert not report.hazards
+    gives(sch, value, None, B=value[where(np.arange(100))])
 
 
 def test_an_unknown_function_in_an_index_is_refused() -> None:
@@ -331,6 +321,5 @@ def test_copies_of_a_few_elements_are_staged_too(count: int, dtype: str) -> None
         return
     assert sch.auto_coalesce("B", stage="shared").path == "staged"
     x = np.arange(1, count + 1).astype(dtype)
-    report = simulate(sch, x, None)
-    np.testing.assert_array_equal(report.outputs["B"], x)
+    report = gives(sch, x, None, B=x)
     assert (report.bank_conflicts, report.hazards) == (0, [])
