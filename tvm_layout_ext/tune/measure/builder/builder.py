@@ -26,12 +26,12 @@ from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
 from ....build import check_fits, compile_lowered, lower
+from ....cubin import COMPILER, MachineCode, machine_code
 from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
 from ..backend import failure_text
 from ..environment import cores
 from ..worker import WITHOUT_TORCH, ignore_ctrl_c
-from .cubin import MachineCode, machine_code
 from .host_objects import HostObjects, compile_objects
 
 #: Files of an artifact's folder.
@@ -210,7 +210,7 @@ def start_worker(driver: str) -> None:
     # Others build while a candidate is measured, and whoever measures must never wait for a core.
     os.nice(10)
     load_cuda_runtime(driver)
-    tvm.register_global_func("tvm_callback_cuda_compile", _Compiler.compile, override=True)
+    tvm.register_global_func(COMPILER, _Compiler.compile, override=True)
 
 
 def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
