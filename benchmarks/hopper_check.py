@@ -3,8 +3,8 @@
 ``python -m benchmarks.hopper_check [--cases drawn] [--out FILE]`` builds kernels in parallel, and
 runs them case after case in a process of its own: the default configuration, beside it other
 tiles, clusters and slices, cuBLAS and Triton, in turns. A kernel that never ends would hold the
-GPU: the process is ended when a case takes longer than ``--limit`` seconds, and another one goes on with the next.
-Products of few rows read other weights in every call, so that they come from memory.
+GPU: the process is ended when a case takes longer than ``--limit`` seconds, and another one goes on
+with the next. Products of few rows read other weights in every call, so that they come from memory.
 """
 
 from __future__ import annotations
