@@ -1,10 +1,10 @@
 """A schedule for any function: products go to tensor cores, everything else is coalesced.
 
 Blocks that only compute an element from elements are inlined into their readers first. Then each
-product of a type that tensor cores take is scheduled by :func:`.gemm.multiply`, with what is
-computed from it element by element, and ``auto_coalesce`` maps each block that is left, reductions
-included, to a kernel of its own. Where elements of rows are computed from the rows' sums, as in a
-softmax, ``fuse_rows`` makes one kernel of all.
+product of a type that tensor cores take is scheduled by :func:`.gemm.multiply`, one of float32 by
+:func:`.matmul.multiply`, with what is computed from it element by element, and ``auto_coalesce``
+maps each block that is left, reductions included, to a kernel of its own. Where elements of rows
+are computed from the rows' sums, as in a softmax, ``fuse_rows`` makes one kernel of all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.errors import LayoutExtError, ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.schedules import _rows, gemm
+from tvm_layout_ext.schedules import _rows, gemm, matmul
 from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.measure.reference.reference import Reference, buffers_of, count_flops, draw
 from tvm_layout_ext.tune.space.functions import digest_of
@@ -113,6 +113,7 @@ def operator_of(
         tolerance=lambda shape, dtype: reference.tolerance(),
         prune=plan.prune,
         fit=plan.fit,
+        beside=plan.beside,
         function=lambda shape, dtype: func,
         judged_late=schedule is not None or plan.judged_late,
         off_tensor_cores=plan.off_tensor_cores,
@@ -140,6 +141,7 @@ class _Plan:
     check: Check
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
+    beside: Callable[[Shape, str], Config] | None = None
     off_tensor_cores: dict[str, str] = field(default_factory=dict)
     judged_late: bool = False
 
@@ -165,21 +167,24 @@ def _last_block(func: tirx.PrimFunc) -> str:
 
 
 def _fitting(func: tirx.PrimFunc) -> _Plan:
-    """Choose by what the blocks are; a product that tensor cores cannot take is coalesced."""
+    """Choose by what the blocks are; products that nothing multiplies by tiles are coalesced."""
     refused = off_tensor_cores(func)
     found = inline(s_tir.Schedule(tvm.IRModule({"main": func})))
     products = {name: product for name, product in found.items() if name not in refused}
     for name in list(products):
-        if why := _problem(func, {name: products[name]}):
+        if why := _problem(func, _products({name: products[name]})):
             refused[name] = why
             del products[name]
-    if len(products) > 1 and (why := _problem(func, products)):
+    if len(products) > 1 and (why := _problem(func, _products(products))):
         refused |= dict.fromkeys(products, why)
         products = {}
     for name, why in refused.items():
         decisions.note("operator_of", name, why, refused=True)
+    in_full = {name: product for name, product in found.items() if _is_in_full(product)}
     if products:
         plan = _products(products)
+    elif in_full and not _problem(func, plan := _on_threads(in_full)):
+        pass
     elif _rows.is_chain(func):
         plan = _Plan(_rows.KNOBS, _rows.fuse_all, _rows.check, judged_late=True)
     else:
@@ -187,9 +192,34 @@ def _fitting(func: tirx.PrimFunc) -> _Plan:
     return replace(plan, off_tensor_cores=refused)
 
 
-def _problem(func: tirx.PrimFunc, products: dict[str, Contraction]) -> str:
-    """Why some products cannot be scheduled together, or nothing."""
-    plan = _products(products)
+def _is_in_full(product: Contraction) -> bool:
+    """Whether threads multiply matrices of float32; a single row or column makes a sum."""
+    return (product.operand, product.sums) == ("float32", "float32") and min(product.sizes[:2]) > 1
+
+
+def _on_threads(products: dict[str, Contraction]) -> _Plan:
+    (one, *more) = products.values()
+    batch = math.prod(one.extents[i] for i in one.batch)
+
+    def apply(fresh: s_tir.Schedule, config: Config) -> None:
+        inline(fresh)
+        for name in products:
+            matmul.multiply(fresh, name, config)
+        for name in sorted(unbound(fresh)):
+            fresh.auto_coalesce(name)
+
+    def check(config: Config, architecture: Architecture) -> Refusal | None:
+        found = (matmul.check(p.sizes, p.operand, config, architecture) for p in products.values())
+        return next((refusal for refusal in found if refusal is not None), None)
+
+    def fit(_: Shape, __: str, ___: Config, ____: Architecture) -> Config:
+        return {} if more else matmul.fitting(one.sizes, batch)
+
+    return _Plan(matmul.KNOBS, apply, check, fit=fit)
+
+
+def _problem(func: tirx.PrimFunc, plan: _Plan) -> str:
+    """Why products cannot be scheduled so, or nothing."""
     try:
         plan.apply(
             s_tir.Schedule(tvm.IRModule({"main": func})),
@@ -249,12 +279,17 @@ def _products(products: dict[str, Contraction]) -> _Plan:
                 return refusal
         return None
 
+    facts = [(p.sizes, p.operand, p.b.k_major) for p in products.values()]
+
     def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
-        every = (
-            gemm.prune(p.sizes, p.operand, config, architecture, p.b.k_major)
-            for p in products.values()
-        )
-        return next((refusal for refusal in every if refusal is not None), None)
+        for sizes, operand, by_k in facts:
+            if refusal := gemm.prune(sizes, operand, config, architecture, by_k):
+                return refusal
+        return None
+
+    def beside(_: Shape, __: str) -> Config:
+        sizes, operand, _by_k = facts[0]
+        return gemm.beside(sizes, operand)
 
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
         # A batch fills the machine as more rows do.
@@ -274,7 +309,7 @@ def _products(products: dict[str, Contraction]) -> _Plan:
             is_plain=_is_plain(one),
         )
 
-    return _Plan(gemm.KNOBS, apply, check, prune, fit)
+    return _Plan(gemm.KNOBS, apply, check, prune, fit, beside)
 
 
 def check_product(

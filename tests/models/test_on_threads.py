@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 
 from tests.models.running import check, scheduled
-from tvm_layout_ext.models import on_threads
-from tvm_layout_ext.models.on_threads import TILES, fitting
+from tvm_layout_ext.schedules import matmul
+from tvm_layout_ext.schedules.matmul import TILES, fitting
 
 Shape = tuple[int, ...]
 
@@ -50,20 +50,18 @@ def test_a_product_is_right(a: Shape, b: Shape, turns: dict[str, Any]) -> None:
         check(one)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("slices", [1, 2])
-def test_every_tile_is_right(tile: Any, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_threads, "fitting", lambda _: (tile, slices))
-    (one,) = scheduled(product((70, 50), (50, 44)))
-    assert f"tiles of {tile.rows}x{tile.columns}, {slices} slices" in one.choice.text
+@pytest.mark.parametrize(("at", "slices"), [(at, 1 + at % 2) for at in range(len(TILES))])
+def test_every_tile_is_right(at: int, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "TILES", TILES[at : at + 1])
+    monkeypatch.setattr(matmul, "SLICES", (slices,))
+    (one,) = scheduled(product((70, 250), (250, 44)))
+    rows, columns, *_ = TILES[at][0]
+    assert f"tiles of {rows}x{columns}, {slices} slices" in one.choice.text
     check(one)
 
 
 def test_no_multiprocessors_are_left_idle() -> None:
-    class Narrow:
-        sizes, extents, batch = (512, 784, 4096), (512, 784, 4096), ()
-
-    tile, slices = fitting(Narrow())  # type: ignore[arg-type]
+    found = fitting((512, 784, 4096))
     # 28 tiles of 128x128 would leave a hundred multiprocessors idle.
-    blocks = -(-512 // tile.rows) * -(-784 // tile.columns) * slices
+    blocks = -(-512 // found["tile_m"]) * -(-784 // found["tile_n"]) * found["split_k"]
     assert blocks >= 100

@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 from tests.programs.products import multiplied
 from tvm_layout_ext import ScheduleError, cuda_target, decisions, knob, lower, simulate, te
 from tvm_layout_ext.build import check_fits, device_program
-from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.schedules import gemm, matmul
 from tvm_layout_ext.schedules._generic import COALESCE_KNOBS, operator_of
 from tvm_layout_ext.tune.measure.reference.problem import WrongResultError, require_close
 from tvm_layout_ext.tune.measure.reference.reference import Reference, draw
@@ -156,7 +156,7 @@ def test_blocks_without_products_are_coalesced_each() -> None:
 def test_single_precision_is_not_cut_to_tf32_and_that_is_told() -> None:
     with decisions.collect() as made:
         operator = operator_of(linear(40, 24, 16, "float32"))
-    assert operator.knobs == COALESCE_KNOBS
+    assert operator.knobs == matmul.KNOBS
     assert "float32 only as tf32" in operator.off_tensor_cores["product"]
     assert [(one.maker, one.subject) for one in made if one.refused] == [("operator_of", "product")]
     check_default(operator)

@@ -98,8 +98,7 @@ WIDE = {"tile_i": 128, "tile_j": 128}
         *(("cast_transpose", (256, 384), "float32", tile, 4 + 2)
           for tile in ({}, {"tile_j": 128}, {"tile_i": 128}, {"warps": 8})),
         *((name, (128, 128, 64), dtype, {}, None)
-          for name, dtype in (("matmul", "float16"), ("matmul", "float32"), ("gemm", "float16"),
-                              ("gemm", "bfloat16"))),
+          for name, dtype in (("matmul", "float32"), ("gemm", "float16"), ("gemm", "bfloat16"))),
         ("elementwise", (256, 256), "float16", {}, 0),
         ("permute", (2, 64, 4, 128), "float16", {}, 0),
         ("nchw_to_nhwc", (1, 256, 16, 16), "float16", {}, 0),
@@ -128,7 +127,7 @@ def test_large_shape_is_verified_on_a_smaller_one_as_ragged() -> None:
     assert verified_shape(make_task("transpose", (1024, 1000), "float32")) == (1024, 1000)
     large = make_task("transpose", (20_000, 5_003), "float32")
     assert verified_shape(large) == (512 + 20_000 % 512, 512 + 5_003 % 512)
-    deep = make_task("matmul", (4096, 4096, 4096), "float16")
+    deep = make_task("matmul", (4096, 4096, 4096), "float32")
     assert verified_shape(deep) == (256, 256, 256)
 
 

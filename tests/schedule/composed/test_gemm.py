@@ -67,6 +67,23 @@ def test_a_product_by_warpgroups() -> None:
     assert "wgmma" in tlx.cuda_source(sch)
 
 
+@pytest.mark.parametrize("instruction", ["auto", "fma"])
+def test_a_product_in_full(instruction: str) -> None:
+    a, b, c = multiplied((64, 64, 32), "float32", b_transposed=True)
+    sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+    loops = sch.gemm("C", (64, 64, 16), (2, 1), 2, instruction=instruction)
+    arrays = [RNG.random((64, 32), np.float32) for _ in "ab"]
+    report = tlx.simulate(sch, *arrays)
+    assert np.allclose(report.outputs["C"], arrays[0] @ arrays[1].T, rtol=1e-6)
+    assert not report.hazards
+    assert report.bank_conflicts == 0
+    # Two wavefronts for a load of 16 bytes, as pairs of lanes share rows, or columns.
+    loads = [one for one in report.accesses if one.kind == "load" and "shared" in one.scope]
+    assert {one.vector_bytes for one in loads} == {16}
+    assert all(one.wavefronts == 2 * one.requests for one in loads)
+    assert [int(sch.get(one).extent) for one in (loops.m_inner, loops.n_inner)] == [8, 8]
+
+
 def test_loops_are_there_to_go_on_with() -> None:
     sch = product(128, 128, 64)
     loops = sch.gemm("C", stages=2)
@@ -86,6 +103,7 @@ def test_loops_are_there_to_go_on_with() -> None:
         ({"group": "8"}, "gemm needs an int group >= 1, not '8'"),
         ({"instruction": "dp4a"}, "There is no tensor-core instruction 'dp4a'"),
         ({"tile": (128, 256, 32), "instruction": "wgmma"}, "needs multiples of 64"),
+        ({"instruction": "fma"}, "gemm multiplies float32 by fma, not float16"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_done(options: Any, text: str) -> None:

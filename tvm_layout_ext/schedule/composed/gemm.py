@@ -1,4 +1,4 @@
-"""``sch.gemm``: a product on tensor cores from tile, warps and stages."""
+"""``sch.gemm``: a product from tile, warps and stages, on tensor cores or without."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from ..primitives.rasterize import rasterize
 from ..primitives.specialize_warps import specialize_warps
 from ..primitives.use_tensor_core import TensorCore, use_tensor_core
 from ..shared_tiles import staged, store
+from ..thread_tiles import by_threads
 from .cooperative_copy import cooperative_copy
+
+#: The instruction without tensor cores.
+FMA = "fma"
 
 
 def gemm(
@@ -38,7 +42,7 @@ def gemm(
     cluster: int = 1,
     instruction: str = "auto",
 ) -> Gemm:
-    """Multiply on tensor cores, with all that follows from the product element by element.
+    """Multiply by tiles of a block, with all that follows from the product element by element.
 
     Each block of threads computes a tile of the result, in steps along K. Operands go through
     shared memory, ``stages`` steps ahead, swizzled; results leave in rows. Operands may lie either
@@ -64,7 +68,9 @@ def gemm(
         Blocks of a cluster along the columns; with ``wgmma`` they share the longer side of tiles.
     instruction : str
         As of ``sch.use_tensor_core``. With ``wgmma``, on ``sm_90a``, ``warps``, ``swizzle`` and
-        ``prefetch`` say nothing: warpgroups of 64 rows share the tile, and TMA copies.
+        ``prefetch`` say nothing: warpgroups of 64 rows share the tile, and TMA copies. With
+        ``fma``, which is ``auto`` of ``float32``, each thread multiplies in full, without tensor
+        cores, 4x8 of them a warp; only ``tile``, ``warps`` and ``stages`` count then.
 
     Examples
     --------
@@ -76,10 +82,12 @@ def gemm(
         if (whole(value) or 0) < 1:
             raise ScheduleError(f"gemm needs an int {name} >= 1, not {value!r}.")
     block = find_block(sch, block, "gemm")
+    what = read_contraction(sch.get(block))
+    if instruction == FMA or (instruction, what.operand) == ("auto", "float32"):
+        return by_threads(sch, block, sizes, split, stages)
     if is_warpgroup(instruction):
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)
         return by_warpgroups(sch, tc, (sizes[0], sizes[1]), stages, group, cluster)
-    what = read_contraction(sch.get(block))
     one = choose(instruction, what.operand, what.sums, architecture(own_arch(sch)))
     _check_tile(sizes, split, one.shape)
     tc = use_tensor_core(sch, block, instruction, multiples=sizes)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.tirx import IndexMap
-
 from ...analysis.contraction import Contraction, Operand, read_contraction
 from ...checks import whole
 from ...errors import ScheduleError
@@ -18,7 +16,8 @@ from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup, is_warp
 from ...ir.annotations import NOT_WARPGROUPS, TENSOR_CORE, WARPGROUP
 from ..block_tiles import by_warpgroups, by_warps, check_tile, why_no_warpgroups
 from ..handles import blockize_tiles, find_block, own_arch
-from ..merge_iterators import check_loops, merge_iterators, merge_result, read_groups
+from ..merge_iterators import check_loops, merge_iterators
+from ..product_blocks import keep_sums, read_by, stage_operands
 
 Unit = Instruction | WarpgroupInstruction
 #: Columns of a ``wgmma`` where nobody says.
@@ -169,21 +168,11 @@ class _Builder:
 
     def build(self, paddings: Sequence[int], merged: Sequence[Any] = ()) -> TensorCore:
         sch, what = self.sch, self.what
-        sch.reorder_block_iter_var(self.block, what.order)
-        loops = sch.get_loops(self.block)
-        sch.reorder(*(loops[position] for position in what.order))
         sides = (what.a, what.b)
-        copies = [sch.reindex(self.block, ("read", side.index)) for side in sides]
-        sch.reindex(self.block, ("write", 0))
-        for copy in merged:
-            sch.compute_inline(copy)
-        if any(size % multiple for size, multiple in zip(what.sizes, paddings, strict=True)):
-            copies = self._pad(copies, [*[1] * len(what.batch), *paddings])
-        for copy, side in zip(copies, sides, strict=True):
-            self._stage(copy, side)
+        copies = stage_operands(sch, self.block, what, paddings, merged, self.scope)
         *batch, m, n, k, product = self._tile()
         a, b = self._fragments(product, copies, sides)
-        result = self._result(product)
+        result = keep_sums(sch, product, "warp")
         if isinstance(self.one, WarpgroupInstruction):
             sch.annotate(product, WARPGROUP, self.one.name)
         else:
@@ -204,33 +193,6 @@ class _Builder:
             instruction=self.one.name,
         )
 
-    def _pad(self, copies: Sequence[Any], paddings: Sequence[int]) -> list[Any]:
-        """Fill up the operands by zeros as they are copied."""
-        self.sch.pad_einsum(self.block, list(paddings))
-        padded = []
-        for copy in copies:
-            (consumer,) = self.sch.get_consumers(copy)
-            if self.sch.get(consumer).same_as(self.sch.get(self.block)):
-                padded.append(copy)
-            else:
-                self.sch.compute_inline(copy)
-                padded.append(consumer)
-        return padded
-
-    def _stage(self, copy: Any, side: Operand) -> None:
-        """Copy to shared memory, neighbours in global memory staying neighbours."""
-        if not side.k_major:
-            dims = len(self.sch.get(copy).iter_vars)
-            dtype = str(self.sch.get(copy).iter_vars[0].var.ty.dtype)
-            swapped = IndexMap.from_func(
-                lambda *i: (*i[:-2], i[-1], i[-2]), ndim=dims, index_dtype=dtype
-            )
-            self.sch.transform_layout(copy, ("write", 0), swapped)
-            self.sch.reorder_block_iter_var(copy, [*range(dims - 2), dims - 1, dims - 2])
-            loops = self.sch.get_loops(copy)
-            self.sch.reorder(loops[-1], loops[-2])
-        self.sch.set_scope(copy, 0, self.scope)
-
     def _tile(self) -> list[Any]:
         """Split off the tiles of the instruction; the loops left, and the block of a tile."""
         *batch, m, n, k = self.sch.get_loops(self.block)
@@ -249,26 +211,9 @@ class _Builder:
     def _fragment(self, product: Any, copy: Any, matrix: str, side: Operand) -> Any:
         sch, one = self.sch, self.one
         assert isinstance(one, Instruction)
-        buffer = sch.get(copy).writes[0].source
-        reads = sch.get(product).reads
-        index = next(i for i, region in enumerate(reads) if region.source.same_as(buffer))
-        load = sch.cache_read(product, index, "warp")
+        load = sch.cache_read(product, read_by(sch, product, copy), "warp")
         tile = (TILE, one.k) if side.k_major else (one.k, TILE)
         _, blocked = blockize_tiles(sch, sch.get_loops(load)[-2:], tile)
         intrinsic = load_name(matrix, one, self.scope, k_major=side.k_major)
         sch.annotate(blocked, TENSOR_CORE, [intrinsic])
         return blocked
-
-    def _result(self, product: Any) -> Any:
-        """Keep the sums in registers; whoever reads them element by element reads them there."""
-        sch = self.sch
-        block = sch.cache_write(product, 0, "warp")
-
-        while len(consumers := sch.get_consumers(block)) == 1 and read_groups(
-            sch.get(consumers[0]), sch.get(block).writes[0].source
-        ):
-            sch.compute_inline(block)
-            block = consumers[0]
-        sums = (one.source for one in sch.get(block).reads if one.source.scope() == "warp")
-        merge_result(sch, block, next(sums))
-        return block

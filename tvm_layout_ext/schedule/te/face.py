@@ -11,9 +11,9 @@ from tvm.tirx import IterVar
 
 from ...coalesce.rows.plan import Wishes
 from ...errors import ScheduleError
+from ...transform.tvm_fixes.guard_reductions import refuse_lost_guards
 from . import checks, tensors
 from .factoring import check_rfactor, factor
-from .lowerable import check_lowerable
 from .materialise import in_order, materialise
 from .records import CacheRead, CacheWrite, Chain, Rewrite, RFactor, StageRecord
 from .stage import Stage
@@ -241,7 +241,6 @@ class Schedule:
                 f"A function's name is a word of letters, digits and _, not {name!r}."
             )
         mod = self.to_schedule(args).mod
-        check_lowerable(mod)
         return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
 
     def to_schedule(self, args: Sequence[Any] | None = None) -> s_tir.Schedule:
@@ -252,7 +251,9 @@ class Schedule:
         if args is None:
             return self.sch
         self._check_args(args)
-        return self._materialised(list(args))
+        sch = self._materialised(list(args))
+        refuse_lost_guards(sch.mod["main"])
+        return sch
 
     def _materialised(self, args: list[Any]) -> s_tir.Schedule:
         return materialise(self.__getitem__, self.stages, self.rewrites, self.chains, args)
