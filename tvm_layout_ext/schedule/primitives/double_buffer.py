@@ -41,7 +41,7 @@ def versions_for_triton_stages(
     number, of, at = whole(stages), whole(levels), whole(level)
     if number is None or number < 1:
         raise ScheduleError(f"Triton's num_stages is an int >= 1, not {stages!r}.")
-    if kind not in _TRITON_LESS:
+    if kind not in tuple(_TRITON_LESS):
         raise ScheduleError(f'kind must be "mma.sync" or "wgmma", not {kind!r}.')
     if of is None or of < 1 or at is None or not 0 <= at < of:
         raise ScheduleError(
