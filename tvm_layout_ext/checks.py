@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,26 @@ def takes_module(cls: Any) -> Any:
     return cls
 
 
-def whole_number(what: str, value: Any, least: int, error: type[LayoutExtError]) -> int:
-    """Return ``value`` as an int of at least ``least``; raise ``error``, which names ``what``."""
+def whole_number(
+    what: str, value: Any, least: int, error: type[LayoutExtError], most: int | None = None
+) -> int:
+    """Return ``value`` as an int within bounds; raise ``error``, which names ``what``."""
     number = whole(value)
     if number is None:
         raise error(f"{what} must be a whole number, not {value!r}.")
     if number < least:
         raise error(f"{what} must be at least {least}, not {number}.")
+    if most is not None and number > most:
+        raise error(f"{what} must be at most {most}, not {number}.")
     return number
+
+
+def positive_numbers(
+    what: str, values: Any, count: int, error: type[LayoutExtError]
+) -> tuple[int, ...]:
+    """Return so many ints above zero; raise ``error``, which names ``what``."""
+    found = [whole(one) for one in values] if isinstance(values, Sequence) else []
+    numbers = tuple(number for number in found if number is not None and number > 0)
+    if len(found) != count or len(numbers) != count:
+        raise error(f"{what} must be {count} positive whole numbers, not {values!r}.")
+    return numbers

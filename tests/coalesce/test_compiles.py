@@ -12,9 +12,9 @@ import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
+from tvm_layout_ext.cubin import machine_code
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS
-from tvm_layout_ext.tune.measure.builder.cubin import machine_code
 
 TARGET = tlx.cuda_target("sm_90a")
 

@@ -18,9 +18,9 @@ from tvm.target import Target
 from ..._version import __version__
 from ...build import cuda_source, to_module
 from ...checks import path_of
+from ...cubin import NVCC_OPTIONS
 from ...errors import RecordError, ScheduleError, TargetError
 from ...target import resolve
-from ..measure.builder.cubin import NVCC_OPTIONS
 from ..records.record import Record
 from ..space.operator import Operator
 from .launches import HostPlan, host_plan
