@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import tvm
 from tvm import tirx
 
-from .errors import LayoutExtError
+from .errors import LayoutExtError, ScheduleError
 
 
 def whole(value: Any) -> int | None:
     """Return the value of anything that is an integer: int, NumPy's, an IntImm; else None."""
     if isinstance(value, tirx.IntImm):
         return int(value)
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
         return None
-    return operator.index(value)
+
+
+def path_of(what: str, value: Any, error: type[LayoutExtError]) -> Path:
+    """Return a path; raise ``error``, which names ``what``, where it is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise error(f"{what} is a path, not {value!r}.")
+    return Path(value)
+
+
+def takes_module(cls: Any) -> Any:
+    """Let a pass say in one sentence that it was called with something else than a module."""
+    run = cls.__call__
+
+    def called(self: Any, mod: Any) -> Any:
+        if not isinstance(mod, tvm.IRModule):
+            raise ScheduleError(f"{cls.__name__} takes an IRModule, not a {type(mod).__name__}.")
+        return run(self, mod)
+
+    cls.__call__ = called
+    return cls
 
 
 def whole_number(

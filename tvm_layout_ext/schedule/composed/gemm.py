@@ -83,9 +83,10 @@ def gemm(
         whole_number(f"{name} of gemm", value, 1, ScheduleError)
     block = find_block(sch, block, "gemm")
     what = read_contraction(sch.get(block))
+    is_wide = is_warpgroup(instruction)
     if instruction == FMA or (instruction, what.operand) == ("auto", "float32"):
         return by_threads(sch, block, sizes, split, stages)
-    if is_warpgroup(instruction):
+    if is_wide:
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)
         return by_warpgroups(sch, tc, (sizes[0], sizes[1]), stages, group, cluster)
     one = choose(instruction, what.operand, what.sums, architecture(own_arch(sch)))
