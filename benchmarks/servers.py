@@ -94,7 +94,8 @@ class Side:
 
     def measure(self, artifacts: Sequence[str], kind: str) -> list[Measured]:
         """Measure all libraries, built for a kind of target."""
-        return [future.result() for future in self.runner.begin(artifacts, kind)]
+        self.runner.kind = "cpu" if kind == "llvm" else kind
+        return [future.result() for future in self.runner.begin(artifacts)]
 
     def round(self, artifacts: Sequence[str], kind: str) -> None:
         """Measure all libraries, and keep the time and what each trial says."""

@@ -31,6 +31,7 @@ from benchmarks.sweep_file import Header, Sweep, SweepEntry
 from benchmarks.sweep_measure import PROTOCOL, Job, measure, prepare
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.measure import environment
+from tvm_layout_ext.tune.measure.backend import failure_text
 from tvm_layout_ext.tune.measure.builder.builder import INFO
 from tvm_layout_ext.tune.measure.worker import Worker
 from tvm_layout_ext.tune.space.knobs import describe
@@ -75,7 +76,7 @@ class GpuMeter:
             found: list[float] | str = self._worker.call(measure, job, folder, timeout=MEASURING)
         except Exception as error:
             self._ready.clear()
-            return f"{type(error).__name__}: {error}"
+            return failure_text(error)
         # A context that has seen a CUDA error is lost.
         if isinstance(found, str) and "CUDA" in found:
             self._worker.replace()
@@ -84,7 +85,7 @@ class GpuMeter:
 
     def close(self) -> None:
         """End the process."""
-        self._worker.replace()
+        self._worker.close()
         self._folder.cleanup()
 
 

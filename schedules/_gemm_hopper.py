@@ -24,7 +24,7 @@ from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
-__all__ = ["NONE", "TILES", "check", "cycles", "fit", "fit_windows", "multiply", "prune"]
+__all__ = ["NONE", "TILES", "beside", "check", "cycles", "fit", "fit_windows", "multiply", "prune"]
 
 NONE = "none"
 #: Rows and columns of a tile; of fewer than 64 rows the columns go to the instruction's rows.
@@ -304,7 +304,7 @@ def _most_slices(shape: tuple[int, ...], size: int) -> int:
 def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool) -> Refusal | None:
     """Why a tile is not worth trying with the other knobs, or None."""
     tile, size = config.get("wgmma", NONE), np.dtype(dtype).itemsize
-    if any(config.get(name, value) != value for name, value in _others(shape, dtype)):
+    if any(config.get(name, value) != value for name, value in beside(shape, dtype).items()):
         return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
     slices, cluster = _moved(config)
     if (slices, cluster) not in _MOVED:
@@ -320,7 +320,7 @@ def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool
 
 
 @lru_cache(maxsize=64)
-def _others(shape: tuple[int, ...], dtype: str) -> tuple[tuple[str, Any], ...]:
+def beside(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
     """The other knobs' values with which tiles are tried: the nearest to the defaults."""
     m, n = (128 if extent >= 64 else 64 for extent in shape[:2])
     if "float8" in dtype:
@@ -329,7 +329,7 @@ def _others(shape: tuple[int, ...], dtype: str) -> tuple[tuple[str, Any], ...]:
     stages = min(4, max(2, ceil(shape[2] / depth)))
     moved = {"swizzle": "auto", "prefetch": 1, "tile_k": depth}
     tile = {"tile_m": m, "tile_n": n, "warps_m": 2, "warps_n": 2, "stages": stages}
-    return tuple((moved | tile).items())
+    return moved | tile
 
 
 def check(

@@ -113,6 +113,7 @@ def operator_of(
         tolerance=lambda shape, dtype: reference.tolerance(),
         prune=plan.prune,
         fit=plan.fit,
+        beside=plan.beside,
         function=lambda shape, dtype: func,
         judged_late=schedule is not None or plan.judged_late,
         off_tensor_cores=plan.off_tensor_cores,
@@ -140,6 +141,7 @@ class _Plan:
     check: Check
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
     fit: Callable[[Shape, str, Config, Architecture], Config] | None = None
+    beside: Callable[[Shape, str], Config] | None = None
     off_tensor_cores: dict[str, str] = field(default_factory=dict)
     judged_late: bool = False
 
@@ -277,12 +279,17 @@ def _products(products: dict[str, Contraction]) -> _Plan:
                 return refusal
         return None
 
+    facts = [(p.sizes, p.operand, p.b.k_major) for p in products.values()]
+
     def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
-        every = (
-            gemm.prune(p.sizes, p.operand, config, architecture, p.b.k_major)
-            for p in products.values()
-        )
-        return next((refusal for refusal in every if refusal is not None), None)
+        for sizes, operand, by_k in facts:
+            if refusal := gemm.prune(sizes, operand, config, architecture, by_k):
+                return refusal
+        return None
+
+    def beside(_: Shape, __: str) -> Config:
+        sizes, operand, _by_k = facts[0]
+        return gemm.beside(sizes, operand)
 
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
         # A batch fills the machine as more rows do.
@@ -302,7 +309,7 @@ def _products(products: dict[str, Contraction]) -> _Plan:
             is_plain=_is_plain(one),
         )
 
-    return _Plan(gemm.KNOBS, apply, check, prune, fit)
+    return _Plan(gemm.KNOBS, apply, check, prune, fit, beside)
 
 
 def check_product(

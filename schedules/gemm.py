@@ -40,7 +40,7 @@ from tvm_layout_ext.gpu.hardware import BANK_BYTES, WARP_SIZE, Architecture
 from tvm_layout_ext.gpu.tile_copies import copy_of
 from tvm_layout_ext.schedule.composed.gemm import by_warps
 from tvm_layout_ext.schedules import _gemm_hopper
-from tvm_layout_ext.schedules._gemm_hopper import NONE
+from tvm_layout_ext.schedules._gemm_hopper import NONE, beside
 from tvm_layout_ext.schedules._gemm_space import check_grid, fit, prune
 from tvm_layout_ext.schedules._gemm_types import (
     DTYPES,
@@ -223,6 +223,7 @@ def operator(name: str, b_transposed: bool) -> Operator:
         traffic=traffic,
         tolerance=tolerance,
         prune=partial(prune, b_transposed=b_transposed),
+        beside=beside,
         fit=partial(fit, b_transposed=b_transposed),
     )
 

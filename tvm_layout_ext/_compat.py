@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import errno
 import re
+import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import wraps
 from importlib import metadata
+from inspect import ismethod
 from types import ModuleType
 from typing import Any
 
@@ -230,12 +233,22 @@ def serve_rpc(
     state.thread.join()
 
 
-def serve_session(connection: Any) -> None:
-    """Serve one RPC session on a connected socket until its client closes it."""
-    from tvm.rpc import _ffi_api
+def open_session(host: str, port: int, key: str) -> socket.socket:
+    """Connect to a server of TVM's RPC protocol that a tracker named, as far as it lets one in."""
+    from tvm.rpc import base
 
-    # The loop closes the file itself.
-    _ffi_api.ServerLoop(connection.detach())
+    connection = socket.create_connection((host, port))
+    try:
+        name = f"client:{key}".encode()
+        connection.sendall(struct.pack("<ii", base.RPC_MAGIC, len(name)) + name)
+        (code,) = struct.unpack("<i", base.recvall(connection, 4))
+        if code != base.RPC_CODE_SUCCESS:
+            raise OSError(f"it answers with code {code}")
+        base.recvall(connection, *struct.unpack("<i", base.recvall(connection, 4)))
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def initialise_search(context: Any) -> None:
@@ -262,29 +275,44 @@ def without_tensor_intrinsics() -> Iterator[None]:
         del sys.modules[name]
 
 
-@cache
-def _remembered() -> dict[str, Any]:
-    """What TVM's checker of schedule arguments works out anew for each argument of each call.
+def remember_checks() -> None:
+    """Let TVM remember what it works out anew for each call that it checks, and answer as ever.
 
-    Both are functions of a type hint alone, and there are a few dozen hints.
+    Taking apart the type hints of a schedule's primitives, and the signatures of callbacks of
+    walks, is a third of the time of whoever schedules and lowers many functions.
     """
     from tvm.s_tir.schedule import _type_checker
+    from tvm_ffi import structural
 
-    return {name: cache(getattr(_type_checker, name)) for name in ("_dispatcher", "_type2str")}
+    for name in ("_dispatcher", "_type2str"):
+        setattr(_type_checker, name, _remembered(getattr(_type_checker, name)))
+    for name in ("_callback_type_to_type_index", "_callback_accepts_inplace_mode"):
+        known = _callback_key if name.endswith("mode") else None
+        setattr(structural, name, _remembered(getattr(structural, name), known))
 
 
-@contextmanager
-def quick_type_checks() -> Iterator[None]:
-    """Check the arguments of ``tvm.s_tir.Schedule`` as ever, in a fraction of the time.
+def _remembered(work: Callable[..., Any], key: Callable[[Any], Any] | None = None) -> Any:
+    """A function of one argument, and of words, that answers each question once."""
+    if hasattr(work, "answers"):
+        return work
+    answers: dict[Any, Any] = {}
 
-    Where a tuner schedules hundreds of candidates, taking type hints apart is half of the work.
-    """
-    from tvm.s_tir.schedule import _type_checker
+    @wraps(work)
+    def asked(about: Any, **words: Any) -> Any:
+        which = about if key is None else key(about)
+        if which is None:
+            return work(about, **words)
+        if which not in answers:
+            answers[which] = work(about, **words)
+        return answers[which]
 
-    quick = _remembered()
-    before = {name: getattr(_type_checker, name) for name in quick}
-    vars(_type_checker).update(quick)
-    try:
-        yield
-    finally:
-        vars(_type_checker).update(before)
+    asked.answers = answers  # type: ignore[attr-defined]
+    return asked
+
+
+def _callback_key(callback: Any) -> Any:
+    """What decides how many arguments a function takes; None for what is no plain function."""
+    code = getattr(callback, "__code__", None)
+    if code is None or hasattr(callback, "__wrapped__"):
+        return None
+    return code, ismethod(callback), len(callback.__defaults__ or ())

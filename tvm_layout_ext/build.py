@@ -28,13 +28,12 @@ _KERNEL = 2
 def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
     """Turn anything a user schedules with into an IRModule of TensorIR functions.
 
-    A TE-style schedule needs ``args``, its parameters in order; nothing else may have them. What
-    has a method ``schedule``, as a tuner's result and its records, stands for what that gives.
+    ``args`` are the parameters of a TE-style schedule in order, by default its inputs and then its
+    outputs; nothing else may have them. What has a method ``schedule``, as a tuner's result and its
+    records, stands for what that gives.
     """
     materialise = getattr(source, "to_module", None)
     if materialise is not None:
-        if args is None:
-            raise ScheduleError("A TE-style schedule needs its arguments: lower(s, [A, B, ...]).")
         return materialise(args, name)
     if args is not None:
         raise ScheduleError(f"A {type(source).__name__} carries its own arguments; pass none.")
@@ -178,7 +177,7 @@ def build(
     source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
         What was scheduled, what ``lower`` gave, or the result or a record of the tuner.
     args : sequence of te.Tensor, optional
-        Parameters, for a TE-style schedule.
+        Parameters of a TE-style schedule; by default its inputs and then its outputs.
     target : str or tvm.target.Target, optional
         By default that of a result or record, else :func:`tvm_layout_ext.default_target`.
     name : str

@@ -17,7 +17,13 @@ from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
 from . import transform
-from ._compat import pass_name, register_errors, stock_finalizers, stock_passes
+from ._compat import (
+    pass_name,
+    register_errors,
+    remember_checks,
+    stock_finalizers,
+    stock_passes,
+)
 from .ir import lowered_once
 from .ir.annotations import LOWERED
 from .transform.base import all_but, allocates_nothing, is_marked
@@ -176,6 +182,7 @@ def layout_ext_pipeline() -> tuple[Any, Any, Any]:
 def install() -> None:
     """Register the passes and the pipeline with TVM; a second call changes nothing."""
     register_errors()
+    remember_checks()
     compilation_pipeline.register_tir_pipeline(NAME, layout_ext_pipeline)
     compilation_pipeline.register_tir_pipeline(_REPLACED, layout_ext_pipeline)
     for name in transform.__all__:

@@ -39,7 +39,7 @@ def simulate(
         that nobody wrote. An array that is given is initialised memory, also for an output; it is
         not changed, results are in the report.
     args : sequence of te.Tensor, optional
-        Parameters, for a TE-style schedule.
+        Parameters of a TE-style schedule; by default its inputs and then its outputs.
     target : str or tvm.target.Target, optional
         By default :func:`tvm_layout_ext.default_target`.
     grid_sample : int, optional

@@ -199,6 +199,7 @@ def test_operators_say_what_they_take() -> None:
         ("gemm", lambda a, b: (np.ma.array(a), b), "A of gemm is a masked array"),
         (3, lambda a, b: (a, b), "op takes the name of an operator, not 3"),
         ("gem", lambda a, b: (a, b), "Unknown operator 'gem'"),
+        ("gemm", lambda a, b: (a[:0], b), "none of them empty; the arrays given are"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(name: Any, arrays: Any, text: str) -> None:

@@ -24,8 +24,8 @@ from tests.cli.test_cli import invoke
 from tests.tune.measure.rpc.test_run import HOST, KEY, Farm
 from tvm_layout_ext.tune import Database, Log, Record
 from tvm_layout_ext.tune.measure import measured
-from tvm_layout_ext.tune.measure import protocol as trials
 from tvm_layout_ext.tune.measure.builder.builder import INFO, Building, CubinBuilder
+from tvm_layout_ext.tune.measure.worker_slots import PooledRunner
 from tvm_layout_ext.tune.space.task import make_task
 
 TRIALS, FILE = 16, "trials.jsonl"
@@ -83,7 +83,7 @@ def test_tune_through_a_tracker_accounts_for_every_trial_though_a_server_dies(
 ) -> None:
     monkeypatch.setattr(measured, "CubinBuilder", CpuBuilder)
     # The tuner says cuda of what it builds; these candidates run on the servers' CPU.
-    monkeypatch.setattr(trials, "_CPU_TARGETS", ("cuda",))
+    monkeypatch.setattr(PooledRunner, "kind", "cpu")
     log, farm = tmp_path / "log", Farm(2)
     killer = threading.Thread(target=kill_at_work, args=(farm, log))
     killer.start()

@@ -269,7 +269,8 @@ def movements(rng: Rng, n: Any) -> Program:
     begin, step = rng.randrange(length), some(rng, 1, 2, 3)
     pads = [some(rng, 0, 0, 1, 3) for _ in range(2 * rank)]
     other = [*shape[:axis], rng.choice(EXTENTS), *shape[axis + 1 :]]
-    parts = next(p for p in (4, 3, 2, 1) if length % p == 0)
+    # Relax takes a split into one part for a tensor, not for a tuple of one.
+    parts = next(p for p in (4, 3, 2, length) if length % p == 0)
     times = [some(rng, 1, 2, 3) for _ in range(rank)]
     grown = [some(rng, 2, 3), *shape]
     ways = [
@@ -283,7 +284,7 @@ def movements(rng: Rng, n: Any) -> Program:
         Program(params, lambda a: op.flip(a, axis=axis)),
         Program(params, lambda a: op.expand_dims(op.permute_dims(a, order), axis)),
         Program(params, lambda a: op.broadcast_to(a, grown)),
-        Program(params, lambda a: op.split(a, parts, axis=axis)[0]),
+        Program(params, lambda a: op.split(a, parts, axis=axis)[0] if parts > 1 else op.abs(a)),
         Program(params * 2, lambda a, b: op.stack([a, b], axis=axis)),
     ]  # fmt: skip
     if n is None:

@@ -160,10 +160,18 @@ s[B].bind(B.op.axis[0], te.thread_axis("threadIdx.x"))
 """
 
 
-def test_file_with_a_te_schedule_and_its_args(tmp_path: Path) -> None:
-    (tmp_path / "kernel.py").write_text(_FILE + "args = [A, B]\n")
-    found = explain(*load_file(tmp_path / "kernel.py"))
+@pytest.mark.parametrize("args", ["", "args = [B, A]", "args = 3"])
+def test_file_with_a_te_schedule(
+    tmp_path: Path, args: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its parameters are inputs and then outputs, if no list says otherwise."""
+    (tmp_path / "kernel.py").write_text(f"{_FILE}print('told')\n{args}\n")
+    source, given = load_file(tmp_path / "kernel.py")
+    assert capsys.readouterr() == ("", "told\n")
+    found = explain(source, given)
     assert [(row.buffer, row.requests) for row in found.rows] == [("A", 2), ("B", 2)]
+    names = [param.name for param in found.question.mod["main"].params]
+    assert names == (["B", "A"] if "[" in args else ["A", "B"])
 
 
 def test_file_of_printed_script(tmp_path: Path) -> None:
@@ -177,7 +185,6 @@ def test_file_of_printed_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (_FILE, "needs a list `args` of the schedule's tensors"),
         ("x = 1", "defines none"),
         (
             _FILE + "t = te.create_schedule(B.op)\nargs = [A, B]",

@@ -156,16 +156,6 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
         "a stage that cache_read made; P is none",
     ),
     "double_buffer zero": (lambda c: c.cache.double_buffer(0), "num_stages >= 1, not 0"),
-    "dict annotation": (
-        lambda c: c.cache.annotate("a", {"b": 1}),
-        "needs a str, a 64-bit int",
-    ),
-    "nested annotation": (lambda c: c.cache.annotate("a", [[1]]), "TVM replays nothing else"),
-    "infinite annotation": (lambda c: c.cache.annotate("a", float("inf")), "a finite float"),
-    "annotation without end": (lambda c: c.cache.annotate("a", 2**70), "a 64-bit int"),
-    "annotation key": (lambda c: c.cache.annotate(3, 1), "needs a str as key, not 3"),
-    "pragma key": (lambda c: c.stage.pragma(c.i, None), "needs a str as key, not None"),
-    "pragma value": (lambda c: c.stage.pragma(c.i, "unroll", {}), "TVM replays nothing else"),
     "env_threads": (lambda c: c.stage.env_threads([]), "use s[stage].bind(axis, thread)"),
     "prefetch": (lambda c: c.stage.prefetch(c.A, c.i, 1), "double_buffer on the cache"),
     "predicate": (lambda c: c.stage.set_store_predicate("tx"), "thread.var.equal(0), not 'tx'"),
@@ -337,6 +327,5 @@ def test_numbers_of_numpy_and_tvm_are_integers(number: Any) -> None:
         c.cache.compute_at(c.stage, c.stage.leaf[-2])
         c.cache.storage_align(c.AA.op.axis[0], 16, value)
         c.cache.double_buffer(value)
-        c.cache.annotate("note", [value, 0.5])
         modules.append(c.s.sch.mod)
     assert_structural_equal(*modules)

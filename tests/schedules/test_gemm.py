@@ -181,6 +181,14 @@ def loop_along_k(kernel: str) -> str:
     raise AssertionError("no end of the loop")
 
 
+@pytest.mark.parametrize("b_transposed", [False, True])
+def test_slices_of_operands_are_copied_by_16_bytes_as_whole_ones_are(b_transposed: bool) -> None:
+    product = replace(TYPES["f16"], shape=(96, 256, 512), b_transposed=b_transposed)
+    texts = (cuda_text(scheduled(product, DEFAULT | {"split_k": n})) for n in (1, 2))
+    whole, sliced = (text.count("cg_shared_global_16(") for text in texts)
+    assert sliced == whole > 0
+
+
 TILES = [
     {"tile_m": 128, "tile_n": 256, "tile_k": 32, "warps_n": 4},
     {"tile_m": 128, "tile_n": 128, "tile_k": 64},

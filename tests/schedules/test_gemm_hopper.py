@@ -45,36 +45,44 @@ def default(
 def test_the_default_tile_fits_the_waves(
     shape: tuple[int, int, int], tile: str, slices: int
 ) -> None:
-    for dtype in ("float16", "bfloat16"):
-        config = default(shape, dtype)
-        assert (config["wgmma"], config["split_k"]) == (tile, slices)
-        torn = any(size * 2 % 128 for size in shape[2:])
-        assert config["cluster"] == (2 if torn or slices > 1 else 1)
+    # The two types of 16 bits have one rule.
+    config = default(shape, "bfloat16" if slices > 1 else "float16")
+    assert (config["wgmma"], config["split_k"]) == (tile, slices)
+    torn = any(size * 2 % 128 for size in shape[2:])
+    assert config["cluster"] == (2 if torn or slices > 1 else 1)
+
+
+CUBE, LONG_K, LONG_N = (4096, 4096, 4096), (4096, 4096, 4100), (4096, 4100, 4096)
+
+
+@pytest.mark.parametrize(
+    ("nt", "shape", "dtype", "gpu", "tile", "why"),
+    [
+        (True, CUBE, "float16", SM80, "128x256", "sm_80 has no wgmma; sm_90a has."),
+        (True, LONG_K, "float16", SM90A, "128x256", "Rows of A are 8200 bytes apart; "),
+        # B of K x N has rows of N elements.
+        (False, LONG_N, "float16", SM90A, "128x256", "Rows of B are 8200 bytes apart; "),
+        (True, LONG_N, "float16", SM90A, "128x256", None),
+        # Of 8 and 32 bits wgmma reads rows along K alone, and no 256 columns of integers.
+        *[
+            (False, CUBE, dtype, SM90A, "128x128", f"wgmma reads {dtype} only so.")
+            for dtype in ("int8", "float8_e4m3fn", "float32")
+        ],
+        *[(True, CUBE, dtype, SM90A, "128x128", None) for dtype in ("int8", "float32")],
+        (True, CUBE, "int8", SM90A, "128x256", "wgmma of int8 has no columns for a tile of "),
+    ],
+)
+def test_what_has_no_wgmma_is_told(
+    nt: bool, shape: tuple[int, int, int], dtype: str, gpu: Any, tile: str, why: str | None
+) -> None:
+    operator = (gemm_nt if nt else gemm).OPERATOR
+    refusal = operator.check(shape, dtype, operator.default_config() | {"wgmma": tile}, gpu)
+    assert refusal is None if why is None else refusal and why in refusal.text
 
 
 def test_what_has_no_wgmma_stays_as_it_was() -> None:
-    for shape, dtype, gpu, rule in (
-        ((4096, 4096, 4096), "float16", SM80, "no wgmma"),
-        ((4096, 4096, 4100), "float16", SM90A, "row pitch"),
-    ):
-        assert default(shape, dtype, gpu)["wgmma"] == "none"
-        config = gemm_nt.OPERATOR.default_config() | {"wgmma": "128x256"}
-        refusal = gemm_nt.OPERATOR.check(shape, dtype, config, gpu)
-        assert refusal is not None
-        assert refusal.rule == rule
-        assert refusal.text.endswith(".")
-    # B of K x N has rows of N elements.
-    assert default((4096, 4096, 4100), nt=False)["wgmma"] == "none"
-    assert default((4096, 4100, 4096), nt=False)["wgmma"] == "none"
-    assert default((4096, 4100, 4096))["wgmma"] != "none"
-    # Of 8 and 32 bits wgmma reads rows along K alone, and no 256 columns of integers.
-    for dtype in ("int8", "float8_e4m3fn", "float32"):
-        assert default((4096, 4096, 4096), dtype, nt=False)["wgmma"] == "none"
-        assert default((4096, 4096, 4096), dtype)["wgmma"] != "none"
-    config = gemm_nt.OPERATOR.default_config() | {"wgmma": "128x256"}
-    refusal = gemm_nt.OPERATOR.check((4096, 4096, 4096), "int8", config, SM90A)
-    assert refusal is not None
-    assert refusal.text == "wgmma of int8 has no columns for a tile of 128x256."
+    assert default(CUBE, gpu=SM80)["wgmma"] == "none"
+    assert default(LONG_N, nt=False)["wgmma"] == "none"
 
 
 def test_few_configurations_are_tried_and_all_can_be_lowered() -> None:

@@ -33,8 +33,6 @@ BODIES = {
     "error": 'TVMFFIErrorSetRaisedFromCStr("RuntimeError", "CUDA: an illegal memory access was '
     'encountered"); return -1;',
     "memory": 'TVMFFIErrorSetRaisedFromCStr("RuntimeError", "CUDA: out of memory"); return -1;',
-    "leak": RIGHT + "static char* volatile kept; if (!kept) { kept = malloc(96 << 20); "
-    "memset((void*)kept, 1, 96 << 20); }",
     "slow": RIGHT + "usleep(3000);",
     "sleepy": RIGHT + "usleep(80000);",
     "stray": RIGHT + "((float*)a)[3] += 1;",

@@ -15,11 +15,12 @@ from math import gcd
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
 from ..ir import ops
-from ..ir.conditions import conjuncts, is_zero
-from ..ir.queries import is_call_of, nodes_in
+from ..ir.conditions import conjuncts, is_zero, step_of
+from ..ir.queries import depends_on, is_call_of, nodes_in, substitute
 from .axis_info.values import power_of_two_in
 
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -70,6 +71,23 @@ class Prover:
         """Whether a number is proven a multiple of another."""
         found = self.analyzer.modular_set(value)
         return gcd(int(found.coeff), int(found.base)) % divisor == 0
+
+    def at_first(self, index: Any, lane: Any, lanes: int) -> Any:
+        """An index whose quotients and remainders are of lane 0, where no vector crosses them."""
+
+        def part(node: Any) -> Any:
+            length = node.b
+            whole = isinstance(length, tirx.IntImm) and int(length) % lanes == 0
+            if not whole or not depends_on(node.a, lane) or step_of(node.a, lane) != 1:
+                return node
+            first = substitute(node.a, {lane: tirx.IntImm(str(lane.ty), 0)})
+            if not self.is_multiple(first, lanes):
+                return node
+            found = type(node)(first, length)
+            return found + lane if isinstance(node, tirx.FloorMod) else found
+
+        rules = [(tirx.FloorDiv, part), (tirx.FloorMod, part)]
+        return tvm_ffi.structural_map(index, rules, order="post")
 
 
 def _is_plain(condition: Any) -> bool:

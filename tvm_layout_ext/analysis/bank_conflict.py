@@ -52,9 +52,10 @@ class Conflict:
 
     def __str__(self) -> str:
         counted = "" if self.is_exact else " (sampled)"
+        found = self.wavefronts / max(1, self.requests)
         return (
-            f"{self.kind} of {self.buffer}: {self.vector_bytes} bytes a lane, "
-            f"{self.wavefronts / max(1, self.requests):.3g} wavefronts a request "
+            f"{self.kind} of {self.buffer}: {self.vector_bytes} bytes a lane, {found:.3g} "
+            f"wavefront{'s' if found != 1 else ''} a request "
             f"(least {self.least / max(1, self.requests):.3g}){counted}"
         )
 

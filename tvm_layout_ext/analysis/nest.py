@@ -27,7 +27,6 @@ from ..ir.pointers import strides_of
 from ..ir.queries import depends_on, is_among, loads_in, nodes_in, substitute
 from ..ir.walk import LoopVar, loop_kind
 from .assumptions import NO_ASSUMPTIONS, Assumptions, Prover, read_assumptions
-from .axis_info.indices import IndexAnalyzer
 from .axis_info.values import power_of_two_in
 
 #: TVM 0.27 writes no longer vectors of truth values for CUDA than these.
@@ -117,11 +116,7 @@ class Access:
         start = {loop.var: loop.var * 0 for loop in run[:-1]}
         start[run[-1].var] = run[-1].var * width
         first = substitute(self.offset, start)
-        if Prover(self.assumptions.conditions).is_multiple(first, width):
-            return True
-        # TVM gives up on bitwise operations.
-        found = IndexAnalyzer([], assumptions=self.assumptions).info(first)
-        return found.divisor_of_all % width == 0
+        return Prover(self.assumptions.conditions).is_multiple(first, width)
 
 
 @dataclass(frozen=True)
@@ -164,15 +159,27 @@ class Nest:
         return access.steps[self.position(loop)]
 
     def groups(self, access: Access, loop: Loop) -> tuple[int, int]:
-        """Aligned powers of two of neighbours along a loop that an access walks, or stays at."""
-        ranges = {
-            one.var: tvm.ir.Range.from_min_extent(0, one.extent)
-            for one in self.loops
-            if one is not loop
-        }
-        axis = (loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
-        found = IndexAnalyzer([axis], ranges, assumptions=self.assumptions).info(access.offset)
-        return found.contiguity[0], found.constancy[0]
+        """Aligned powers of two of neighbours along a loop that an access walks, or stays at.
+
+        They are as long as a vector of bytes at most.
+        """
+        prover = Prover(self.assumptions.conditions)
+        for one in self.loops:
+            prover.analyzer.bind(one.var, tvm.ir.Range.from_min_extent(0, one.extent))
+        found = {1: 1, 0: 1}
+        width = 2
+        while width <= MAX_ACCESS_BYTES:
+            group, lane = (tirx.Var(name, loop.var.ty) for name in ("group", "lane"))
+            groups = tirx.floordiv(loop.extent + (width - 1), width)
+            prover.analyzer.bind(group, tvm.ir.Range.from_min_extent(0, groups))
+            prover.analyzer.bind(lane, tvm.ir.Range.from_min_extent(0, width))
+            at = substitute(access.offset, {loop.var: group * width + lane})
+            moved = prover.at_first(at, lane, width) - substitute(at, {lane: lane * 0})
+            for step in found:
+                if prover.analyzer.can_prove_equal(moved, lane * step):
+                    found[step] = width
+            width *= 2
+        return found[1], found[0]
 
     def of_scope(self, scope: str) -> list[Access]:
         """Accesses of one kind of memory."""

@@ -205,7 +205,8 @@ def _shape(operator: Operator, given: list[tuple[int, ...]]) -> tuple[int, ...]:
             tensors = operator.compute(shape, operator.dtypes[0])
             if given == [tuple(map(int, t.shape)) for t in tensors[: len(inputs)]]:
                 return shape
+    empty = "" if all(n > 0 for shape in given for n in shape) else ", none of them empty"
     raise ScheduleError(
-        f"{operator.name} takes {', '.join(map(_told, _symbolic(operator)))}; the arrays given "
-        f"are {', '.join(str(list(shape)) for shape in given)}."
+        f"{operator.name} takes {', '.join(map(_told, _symbolic(operator)))}{empty}; the arrays "
+        f"given are {', '.join(str(list(shape)) for shape in given)}."
     )

@@ -43,5 +43,7 @@ def best(
         if explain:
             from ..report.winner import explain_record
 
-            told = explain_record(record, operator)
-            typer.echo(f"\n{record.workload}, {record.id}:\n{told}")
+            told, shape = explain_record(record, operator)
+            cut = f", counted at {'x'.join(map(str, shape))}"
+            where = cut if shape != tuple(record.workload.shape) else ""
+            typer.echo(f"\n{record.workload}, {record.id}{where}:\n{told}")

@@ -156,7 +156,9 @@ def _tuned(log: Path) -> Result:
     from ..tune.space.knobs import knob
 
     A = te.placeholder((_SIZE, _SIZE), "float32", name="A")
-    func = te.create_prim_func([A, te.compute((_SIZE, _SIZE), lambda j, i: A[i, j], name="B")])
+    func = te.create_prim_func(
+        [A, te.compute((_SIZE, _SIZE), lambda j, i: A[i, j], name="transpose")]
+    )
 
     def schedule(_: s_tir.Schedule, config: Any) -> s_tir.Schedule:
         return transposed(pad=config["pad"], rows=config["rows"])

@@ -44,7 +44,7 @@ def explain(
 ) -> None:
     """Print what a kernel loads and stores, what limits it, and what to do about that.
 
-    Of a file with a TE-style schedule, the list `args` has its parameters.
+    Of a file with a TE-style schedule, a list `args` may name its parameters.
     """
     from ..report.banks import bank_picture
     from ..report.explain import explain as run

@@ -28,8 +28,7 @@ from ..gpu.counts import instructions
 from ..gpu.hardware import DEFAULT_ARCH, LINE_BYTES, SECTOR_BYTES, WARP_SIZE, architecture
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..gpu.measured import H200, GpuSpeeds
-from ..gpu.requests import NOTHING, distinct, pieces
-from ..gpu.sectors import request_sectors
+from ..gpu.requests import NOTHING, distinct, pieces, request_sectors
 from ..ir.annotations import SHIFTED
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
 from ..ir.pointers import atomic_of

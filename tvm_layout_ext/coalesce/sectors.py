@@ -15,7 +15,7 @@ import numpy as np
 
 from ..analysis.nest import Access, Loop
 from ..gpu.hardware import SECTOR_BYTES, WARP_SIZE
-from ..gpu.sectors import request_sectors
+from ..gpu.requests import request_sectors
 from ..ir.evaluate import evaluate, known_value, placeholder_extent
 
 _SAMPLES = 64

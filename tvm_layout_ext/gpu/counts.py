@@ -4,7 +4,7 @@ Pure functions of addresses. A request is one instruction of one warp: a row of 
 one a thread, of which only the active ones count. Every thread moves ``width`` bytes, at most 16;
 a wider access, or of 3 or 6 elements, is several instructions (:func:`instructions`).
 
-:mod:`.banks` has the rules of shared memory, :mod:`.sectors` those of global memory. Asynchronous
+:mod:`.banks` has the rules of shared memory, :mod:`.requests` those of global memory. Asynchronous
 copies (``cp.async``) go by rules of their own, which depend on global addresses, too:
 :mod:`.copies`. Nsight Compute calls none of these a bank conflict, so their least is what they are.
 """
@@ -19,8 +19,7 @@ import numpy as np
 from . import hardware
 from .banks import request_wavefronts
 from .copies import copy_wavefronts, distinct_requests
-from .requests import NOTHING, distinct_rows
-from .sectors import request_sectors
+from .requests import NOTHING, distinct_rows, request_sectors
 
 
 @dataclass(frozen=True)

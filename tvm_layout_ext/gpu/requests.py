@@ -1,4 +1,4 @@
-"""Rows of a request: the units that its threads touch, how many are distinct, which rows are alike.
+"""Rows of a request: the units that its threads touch, and the sectors of global memory.
 
 A request is a row of 32 byte addresses, one a thread, of which only the active ones count.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from .hardware import SECTOR_BYTES
 
 #: Marks an inactive thread among sector or word numbers: below every real one.
 NOTHING = -1
@@ -42,3 +44,25 @@ def pieces(addresses: Any, active: Any, width: int, piece: int) -> Any:
         wanted = active[:, :, None] & (units <= last[:, :, None])
     rows, threads, span = units.shape
     return np.where(wanted, units, NOTHING).reshape(rows, threads * span)
+
+
+def request_sectors(addresses: Any, active: Any, width: int) -> tuple[Any, Any]:
+    """Count the sectors that each request touches, and those that its bytes would fill.
+
+    ``addresses`` and ``active`` threads are ``[requests, threads]``; a thread moves ``width``
+    bytes, and those of two threads are the same or apart.
+
+    Examples
+    --------
+    >>> every = np.ones((1, 32), bool)
+    >>> request_sectors(np.arange(32)[None] * 128, every, 4)
+    (array([32]), array([4]))
+    """
+    touched = distinct(pieces(addresses, active, width, SECTOR_BYTES))
+    moved = distinct(np.where(active, addresses, NOTHING)) * width
+    return touched, -(-moved // SECTOR_BYTES)
+
+
+def sectors_per_request(sectors: int, requests: int) -> float:
+    """Sectors of an average request; 0 without any."""
+    return sectors / requests if requests else 0.0

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from .hardware import BANK_BYTES, WARP_SIZE
 
-__all__ = ["Copy", "copy_of", "dealt"]
-
 
 @dataclass(frozen=True)
 class Copy:

@@ -6,19 +6,6 @@ API, ``cuTensorMapEncodeTiled``.
 
 from __future__ import annotations
 
-__all__ = [
-    "BOX_ELEMENTS",
-    "MAP_PITCH_BYTES",
-    "MOST_STEP",
-    "MOST_TMA_DIMS",
-    "PANEL_BYTES",
-    "REGISTERS",
-    "WARPGROUP_RATE",
-    "WARPGROUP_ROWS",
-    "WARPGROUP_THREADS",
-    "most_sums",
-]
-
 #: Threads of a warpgroup, and rows of sums that one ``wgmma`` gives it.
 WARPGROUP_THREADS, WARPGROUP_ROWS = 128, 64
 #: Operations in half precision of a multiprocessor in a cycle: 64 x 256 x 16 products in 128.

@@ -9,9 +9,17 @@ import tvm_ffi
 from tvm import tirx
 
 from .ops import CHOICE, LIKELY
-from .queries import depends_on, is_call_of, is_global, loads_in, nodes_in, substitute, uses
+from .queries import (
+    COMPARISONS,
+    depends_on,
+    is_call_of,
+    is_global,
+    loads_in,
+    nodes_in,
+    substitute,
+    uses,
+)
 
-_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: TVM rounds signed quotients down by a comparison.
 _ROUNDED = (tirx.FloorDiv, tirx.FloorMod)
 
@@ -83,7 +91,7 @@ def compares_values(body: Any) -> bool:
     """Whether a statement selects, or compares or rounds what it loads: vectors of truth values."""
     quotients = nodes_in(body, *_ROUNDED)
     rounded = [one for one in quotients if not str(one.ty).startswith("uint")]
-    compared = [*nodes_in(body, *_COMPARISONS), *rounded]
+    compared = [*nodes_in(body, *COMPARISONS), *rounded]
     return bool(nodes_in(body, tirx.Select)) or any(map(loads_in, compared))
 
 

@@ -10,6 +10,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+#: What computes with floats.
+ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+
 
 def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
     """Replace variables of an expression or statement; a plain number stays as it is."""

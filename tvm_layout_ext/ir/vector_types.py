@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 import tvm
 from tvm import tirx
 
-from .queries import depends_on, nodes_in
+from .queries import ARITHMETIC, COMPARISONS, depends_on, nodes_in
 
 _FP8 = (2, 4, 8, 12, 16)
-ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
-_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 #: Lengths by element type, each compiled by nvcc 13 from a copy and from a sum of such vectors.
 _LANES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("int8", "uint8"), (2, 3, 4, 8, 16)),
@@ -112,7 +110,7 @@ def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
 
 def lacking_arithmetic(func: Any, capability: tuple[int, int]) -> str | None:
     """Say which arithmetic of a lowered function CUDA has no operators for: that of FP8."""
-    found = [str(one.a.ty) for one in nodes_in(func.body, *ARITHMETIC, *_COMPARISONS)]
+    found = [str(one.a.ty) for one in nodes_in(func.body, *ARITHMETIC, *COMPARISONS)]
     kinds = [one.rpartition("x")[0] if one.count("x") else one for one in found]
     kind = next((one for one in kinds if one.startswith("float8")), None)
     if kind is None or capability < _SINCE.get(kind, ((0, 0), ""))[0]:

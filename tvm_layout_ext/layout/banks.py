@@ -16,8 +16,7 @@ from ..errors import LayoutError
 from ..gpu.banks import request_wavefronts
 from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .f2 import intersection
-from .linear import LinearLayout, check_linear, is_power_of_two, log2
-from .linear_checks import check_integer
+from .linear import LinearLayout, is_power_of_two, log2
 
 BANK_BITS = 8 * BANK_BYTES
 #: Bits that one wavefront can carry: 32 banks of 32 bits.
@@ -32,7 +31,7 @@ def vector_width(registers: LinearLayout, shared: LinearLayout, element_bits: in
     and block. A vector needs registers, in any order, whose elements lie at offsets 0, 1, 2, ... of
     an aligned group, in every lane and warp.
     """
-    _check(registers, shared, element_bits)
+    _check(element_bits)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     return _vector_width(moves, element_bits)
 
@@ -70,7 +69,7 @@ def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: 
     >>> bank_conflicts(column, plain, 32), bank_conflicts(column, swizzled, 32)
     (31, 0)
     """
-    _check(registers, shared, element_bits)
+    _check(element_bits)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     width = _vector_width(moves, element_bits)
     row = log2(max(1, ROW_BITS // element_bits))
@@ -101,7 +100,6 @@ def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int
     >>> wavefronts(np.arange(32) * 4, 4), wavefronts(np.arange(32) * 128, 4)
     (1, 32)
     """
-    check_integer(access_bytes, "access_bytes")
     if not is_power_of_two(access_bytes) or access_bytes > MAX_ACCESS_BYTES:
         raise LayoutError(f"An access has 1, 2, 4, 8 or 16 bytes, not {access_bytes}.")
     given = np.asarray(addresses)
@@ -115,10 +113,7 @@ def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int
     return int(waves[0])
 
 
-def _check(registers: Any, shared: Any, element_bits: Any) -> None:
-    for layout in (registers, shared):
-        check_linear(layout, "Bank conflicts are those of linear layouts")
-    check_integer(element_bits, "element_bits")
+def _check(element_bits: int) -> None:
     if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
         raise LayoutError(
             f"An element has {element_bits} bits; it must be a power of two up to 128."

@@ -26,7 +26,7 @@ from .base import (
     set_sizes,
     start,
 )
-from .linear import LinearLayout, check_linear
+from .linear import LinearLayout
 
 INPUTS = ("register", "lane", "warp", "block")
 
@@ -200,7 +200,6 @@ class DistributedLinearLayout(Distributed, Layout):
     @staticmethod
     def from_linear(linear: LinearLayout) -> DistributedLinearLayout:
         """Take over a linear layout with inputs register, lane, warp and block."""
-        check_linear(linear, "A distributed layout is made of a linear layout")
         if not set(linear.in_dims) <= set(INPUTS):
             raise LayoutError(f"{linear} has other inputs than {', '.join(INPUTS)}.")
         register, lane, warp, block = (linear.basis(name) for name in INPUTS)

@@ -50,6 +50,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from keyword import iskeyword
 from math import prod
 from typing import Any
 
@@ -57,28 +58,53 @@ import numpy as np
 
 from ..errors import LayoutError
 from .f2 import Columns, combine
-from .linear_checks import (
-    Bases,
-    Sizes,
-    as_indices,
-    check_integer,
-    check_known,
-    check_mapping,
-    check_names,
-    check_size,
-    check_total,
-    is_power_of_two,
-    joint_shape,
-    log2,
-    whole_bases,
-    whole_sizes,
-)
+
+Bases = tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
+Sizes = tuple[tuple[str, int], ...]
 
 
-def check_linear(other: Any, what: str) -> None:
-    """Refuse an operand that is no linear layout."""
-    if not isinstance(other, LinearLayout):
-        raise LayoutError(f"{what}, not {other!r}.")
+def is_power_of_two(value: int) -> bool:
+    """Whether ``value`` is 1, 2, 4, ..."""
+    return value > 0 and value & (value - 1) == 0
+
+
+def log2(value: int) -> int:
+    """Exponent of a power of two."""
+    return int(value).bit_length() - 1
+
+
+def _check_size(size: int, what: str) -> None:
+    if not is_power_of_two(size):
+        raise LayoutError(f"The size of {what!r} is {size}; it must be a power of two.")
+
+
+def _check_names(names: Sequence[str], side: str) -> None:
+    """Refuse names that are no identifiers, or repeated."""
+    for name in names:
+        if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
+            raise LayoutError(f"The {side} dim name {name!r} is not an identifier.")
+    if len(set(names)) != len(names):
+        raise LayoutError(f"The {side} dims {list(names)} repeat a name.")
+
+
+def check_known(names: Iterable[str], known: Sequence[str], side: str, whole: bool = False) -> None:
+    """Refuse names that the layout does not have; ``whole`` wants each of its names once."""
+    for name in names:
+        if name not in known:
+            raise LayoutError(f"There is no {side} dim {name!r}; there are {list(known)}.")
+    if whole and sorted(names) != sorted(known):
+        raise LayoutError(f"{list(names)} is no permutation of the {side} dims {list(known)}.")
+
+
+def _check_total(sizes: Mapping[str, int], total: int, side: str) -> None:
+    """Refuse sizes that do not make up a space."""
+    for name, size in sizes.items():
+        _check_size(size, name)
+    if prod(sizes.values()) != total:
+        raise LayoutError(
+            f"The sizes {dict(sizes)} multiply to {prod(sizes.values())}, "
+            f"but the {side} space has {total}."
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,10 +131,13 @@ class LinearLayout:
     out_dims: Sizes
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bases", whole_bases(self.bases))
-        object.__setattr__(self, "out_dims", whole_sizes(self.out_dims))
-        check_names([name for name, _ in self.bases], "input")
-        check_names([name for name, _ in self.out_dims], "output")
+        # Numbers become Python's: NumPy's print otherwise.
+        bases = ((name, tuple(tuple(map(int, v)) for v in vs)) for name, vs in self.bases)
+        object.__setattr__(self, "bases", tuple(bases))
+        sizes = tuple((name, int(size)) for name, size in self.out_dims)
+        object.__setattr__(self, "out_dims", sizes)
+        _check_names([name for name, _ in self.bases], "input")
+        _check_names([name for name, _ in self.out_dims], "output")
         for name, size in self.out_dims:
             if not is_power_of_two(size):
                 raise LayoutError(f"Output dim {name!r} has size {size}, not a power of two.")
@@ -150,11 +179,7 @@ class LinearLayout:
         surjective : bool
             Refuse bases that leave a coordinate out. Sizes that are wrong usually show here.
         """
-        if not isinstance(bases, Mapping):
-            raise LayoutError(f"bases is {bases!r}; it must map input dims to vectors.")
-        if isinstance(out_dims, str) or not isinstance(out_dims, Mapping | Sequence):
-            raise LayoutError(f"out_dims is {out_dims!r}; it must map or list the output dims.")
-        rows = whole_bases(bases.items())
+        rows = tuple((name, tuple(map(tuple, vectors))) for name, vectors in bases.items())
         if isinstance(out_dims, Mapping):
             sizes = tuple(out_dims.items())
         else:
@@ -180,8 +205,8 @@ class LinearLayout:
     @staticmethod
     def strided(size: int, stride: int, in_dim: str, out_dim: str) -> LinearLayout:
         """Send index i to coordinate i * stride; the coordinates between stay unreached."""
-        check_size(size, in_dim)
-        check_size(stride, "stride")
+        _check_size(size, in_dim)
+        _check_size(stride, "stride")
         vectors = tuple((int(stride) << i,) for i in range(log2(size)))
         total = int(size) * int(stride) if size > 1 else 1
         return LinearLayout(((in_dim, vectors),), ((out_dim, total),))
@@ -189,13 +214,12 @@ class LinearLayout:
     @staticmethod
     def zeros(size: int, in_dim: str, out_dim: str, out_size: int = 1) -> LinearLayout:
         """Send every index to coordinate 0: a broadcast."""
-        check_size(size, in_dim)
+        _check_size(size, in_dim)
         return LinearLayout(((in_dim, ((0,),) * log2(size)),), ((out_dim, out_size),))
 
     @staticmethod
     def identity_of(sizes: Mapping[str, int]) -> LinearLayout:
         """Send each of several dims to itself."""
-        check_mapping(sizes, "The sizes")
         result = LinearLayout.empty()
         for name, size in sizes.items():
             result = result * LinearLayout.identity(size, name, name)
@@ -266,7 +290,6 @@ class LinearLayout:
         """Map one index of every input dim to its coordinates."""
         self._check_given(indices)
         for name, size in self.in_sizes.items():
-            check_integer(indices[name], f"The index of {name!r}")
             if not 0 <= indices[name] < size:
                 raise LayoutError(f"Index {indices[name]} of {name!r} is not in [0, {size}).")
         packed = shift = 0
@@ -279,14 +302,11 @@ class LinearLayout:
     def apply_arrays(self, **indices: Any) -> dict[str, np.ndarray]:
         """Map arrays of indices, which broadcast against each other, to arrays of coordinates."""
         self._check_given(indices)
-        arrays = {name: as_indices(indices[name], name) for name in self.in_dims}
-        for name, size in self.out_dims:
-            if size > 1 << 63:
-                raise LayoutError(f"Output dim {name!r} has size {size}; arrays hold 63 bits.")
+        arrays = {name: np.asarray(indices[name], np.int64) for name in self.in_dims}
         for name, size in self.in_sizes.items():
             if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < size:
                 raise LayoutError(f"Some indices of {name!r} are not in [0, {size}).")
-        shape = joint_shape(arrays)
+        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
         result = {name: np.zeros(shape, dtype=np.int64) for name in self.out_names}
         for name, vectors in self.bases:
             for bit, vector in enumerate(vectors):
@@ -359,7 +379,6 @@ class LinearLayout:
 
         Where both have a dim, ours is the fast part of it.
         """
-        check_linear(other, "A product of linear layouts needs another one")
         mine, theirs = self.out_sizes, other.out_sizes
         outs = list(dict.fromkeys([*mine, *theirs]))
         sizes = {name: mine.get(name, 1) * theirs.get(name, 1) for name in outs}
@@ -374,7 +393,6 @@ class LinearLayout:
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
         """First this layout, then ``outer``, whose input dims are our output dims."""
-        check_linear(outer, "A composition of linear layouts needs another one")
         if set(self.out_names) != set(outer.in_dims):
             raise LayoutError(
                 f"The outer layout takes {list(outer.in_dims)}, "
@@ -415,7 +433,6 @@ class LinearLayout:
         several indices of ``outer`` hold one element: an input dim with the same vectors in both
         layouts goes to itself, and of the other dims the free index bits are 0.
         """
-        check_linear(outer, "A composition of linear layouts needs another one")
         outer = outer.transpose_outs(self.out_names)
         for (name, size), (_, outer_size) in zip(self.out_dims, outer.out_dims, strict=True):
             if size > outer_size:
@@ -442,14 +459,13 @@ class LinearLayout:
 
     def rename_outs(self, names: Mapping[str, str]) -> LinearLayout:
         """Give some output dims other names."""
-        check_mapping(names, "The new names")
         check_known(names, self.out_names, "output")
         outs = tuple((names.get(name, name), size) for name, size in self.out_dims)
         return LinearLayout(self.bases, outs)
 
     def reshape_ins(self, sizes: Mapping[str, int]) -> LinearLayout:
         """Split or join input dims, the first dim being the fastest before and after."""
-        check_total(sizes, self.total_in_size, "input")
+        _check_total(sizes, self.total_in_size, "input")
         vectors = [vector for _, old in self.bases for vector in old]
         bases, at = [], 0
         for name, size in sizes.items():
@@ -459,7 +475,7 @@ class LinearLayout:
 
     def reshape_outs(self, sizes: Mapping[str, int]) -> LinearLayout:
         """Split or join output dims, the first dim being the fastest before and after."""
-        check_total(sizes, self.total_out_size, "output")
+        _check_total(sizes, self.total_out_size, "output")
         shape = LinearLayout((), tuple(sizes.items()))
         bases = tuple(
             (name, tuple(shape._unpack(self._pack(vector)) for vector in vectors))
@@ -496,8 +512,6 @@ class LinearLayout:
 
     def without_identity(self, dims: Iterable[str]) -> LinearLayout:
         """Take off, while it lasts, each of ``dims`` that goes to itself apart from the others."""
-        if not isinstance(dims, Iterable):
-            raise LayoutError(f"{dims!r} is no list of dims.")
         result = self
         for name in dims:
             if not result._is_separate_identity(name):
@@ -553,4 +567,4 @@ def _solve(inner: LinearLayout, outer: LinearLayout, same: set[str]) -> LinearLa
 def _enough(rows: Bases, at: int) -> int:
     """Least power of two above every number in column ``at``."""
     largest = max((v[at] for _, vs in rows for v in vs if at < len(v)), default=0)
-    return 1 << max(largest, 0).bit_length()
+    return 1 << max(int(largest), 0).bit_length()

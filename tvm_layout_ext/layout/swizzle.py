@@ -30,8 +30,7 @@ from operator import xor
 from ..errors import LayoutError
 from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
 from .f2 import Columns, complement, intersection, meet
-from .linear import LinearLayout, check_linear, is_power_of_two, log2
-from .linear_checks import check_integer, check_known
+from .linear import LinearLayout, check_known, is_power_of_two, log2
 
 
 def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> LinearLayout:
@@ -55,9 +54,6 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     >>> swizzle_conflicts(swizzle, rows, columns, 32)
     (0, 0)
     """
-    for layout in (src, dst):
-        check_linear(layout, "A swizzle serves linear layouts")
-    check_integer(element_bits, "element_bits")
     if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
         raise LayoutError(f"An element of {element_bits} bits cannot be moved at once.")
     if src.out_dims != dst.out_dims or src.flat_basis("block") != dst.flat_basis("block"):
@@ -96,8 +92,6 @@ def swizzle_conflicts(
     swizzle: LinearLayout, src: LinearLayout, dst: LinearLayout, element_bits: int
 ) -> tuple[int, int]:
     """Count the conflicts of each phase, of the writes as ``src`` and of the reads as ``dst``."""
-    for layout in (swizzle, src, dst):
-        check_linear(layout, "Conflicts are those of linear layouts")
     check_known(("vector", "segment"), swizzle.in_dims, "input")
     segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")
     access = element_bits * swizzle.in_sizes["vector"]

@@ -79,9 +79,11 @@ def _call(node: ast.Call) -> Layout | LinearLayout:
 
 
 def _linear(args: list[Any], fields: dict[str, Any]) -> LinearLayout:
-    if fields or len(args) != 2 or not all(isinstance(arg, dict) for arg in args):
-        raise LayoutError("Linear takes {input: [[...], ...], ...} and {output: size, ...}.")
-    return LinearLayout.from_bases(args[0], args[1], surjective=False)
+    try:
+        return LinearLayout.from_bases(*args, **fields, surjective=False)
+    except (TypeError, AttributeError):
+        text = "Linear takes {input: [[...], ...], ...} and {output: size, ...}."
+        raise LayoutError(text) from None
 
 
 def _check_once(names: list[str], node: ast.expr, what: str) -> None:

@@ -169,7 +169,7 @@ def _applied(rule: str, func: tirx.PrimFunc, target: Target) -> Scheduled | None
     """What a rule makes of a function, lowered once if it is one of ours, and not checked yet."""
     with decisions.collect():  # What rules try is not what is done.
         found = RULES[rule](func, target)
-        if found is not None and rule != LAST and not found.is_checked:
+        if found is not None and rule != LAST:
             func = found.function
             with decisions.collect() as told:
                 lowered = lower(func.with_attr("global_symbol", "main"), target=target)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
@@ -17,7 +15,6 @@ from ..gpu.hardware import Architecture, architecture
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
-from ..transform import LowerWarpgroups, MarkAnnotated
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .products import ModelProduct, batch_of, scheduled_products
@@ -33,7 +30,6 @@ TILES = (
     {"tile_m": 128, "tile_n": 64, "tile_k": 64, "stages": 3},
     {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 4},
 )
-_WRITTEN = tvm.transform.Sequential([MarkAnnotated(), LowerWarpgroups()])
 #: The configuration where rows, columns or terms are symbolic: few or many, tiles are small.
 _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
     **dict.fromkeys(("tile_m", "tile_n", "tile_k"), TILE),
@@ -49,11 +45,7 @@ _BETTER = 0.95
 
 
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal.
-
-    Of all passes only that which writes the kernels may refuse them; the others take seconds for
-    code that is unrolled as theirs is.
-    """
+    """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
     if whole_tiles(func) is not None:
         return None
     arch = architecture(str(target.attrs["arch"]))
@@ -62,11 +54,7 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
         return _by(sch, name, config, config["wgmma"]) if config else None
 
-    found = scheduled_products(func, multiply, _refuse)
-    if found is None:
-        return None
-    _WRITTEN(tvm.IRModule({"main": found.function.with_attr("target", target)}))
-    return replace(found, is_checked=True)
+    return scheduled_products(func, multiply, _refuse)
 
 
 def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:

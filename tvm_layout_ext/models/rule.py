@@ -15,7 +15,6 @@ class Scheduled:
 
     schedule: s_tir.Schedule
     text: str
-    is_checked: bool = False  #: Whether the pass that may refuse it has taken it
 
     @property
     def function(self) -> tirx.PrimFunc:

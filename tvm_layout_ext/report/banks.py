@@ -66,6 +66,7 @@ def bank_tables(conflicts: Sequence[Conflict]) -> str:
 def bank_picture(conflicts: Sequence[Conflict]) -> str:
     """Draw the worst request of each access as SVG: a row for each wavefront, a column a bank.
 
+    A row is named by the lanes that it serves, ``+1`` if they need one more.
     A cell names the lane whose word the bank gives in that wavefront; lanes that share a word
     are one cell. What a wavefront over the least gives is red.
     """
@@ -87,7 +88,7 @@ def _grid(conflict: Conflict) -> Grid:
     names: list[str] = []
     for lanes in _phases(conflict):
         for number, row in enumerate(_wavefronts(conflict, lanes)):
-            names.append(f"{lanes[0]}-{lanes[-1]}.{number}")
+            names.append(f"+{number}" if number else f"{lanes[0]}-{lanes[-1]}")
             rows.append([_cell(row.get(bank), bank, number) for bank in range(NUM_BANKS)])
     heads = [str(bank) for bank in range(NUM_BANKS)]
     return Grid(str(conflict), names or ["-"], heads, rows or [[None] * NUM_BANKS])

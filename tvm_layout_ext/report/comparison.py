@@ -9,7 +9,7 @@ from ..tune.model.cost import Counters, modelled_terms
 from ..tune.records.log import Record
 from ..tune.search.tune import Result
 from ..tune.space.operator import Operator
-from .tuning import make_table, score_text
+from .tuning import COUNTERS, make_table, score_text
 
 _TERMS = {
     "memory": "global memory sectors",
@@ -18,24 +18,14 @@ _TERMS = {
     "barriers": "barriers",
     "latency": "waves of blocks that wait",
 }
-#: What is compared, in this order: fields of :class:`.cost.Counters`.
-_COUNTERS = (
-    "blocks",
-    "requests",
-    "sectors",
-    "ideal_sectors",
-    "sectors_per_request",
-    "wavefronts",
-    "bank_conflicts",
-    "barriers",
-)
 
 
 def rival(result: Result) -> Record:
-    """The trial to compare the winner with: the default, or if that wins the last that worked."""
+    """The trial to compare the winner with: the default, or if that wins the next best."""
     if result.best is None or result.best.trial != result.default.trial:
         return result.default
-    return next(record for record in reversed(result.ranking) if record.score is not None)
+    others = [one for one in result.ranking if one.trial != result.best.trial]
+    return others[0] if others and others[0].score is not None else result.best
 
 
 def comparison_table(result: Result) -> Table | None:
@@ -60,7 +50,7 @@ def counter_rows(before: Record | None, after: Record | None) -> list[list[str]]
     if old is None or new is None:
         return []
     rows = []
-    for name in _COUNTERS:
+    for name in COUNTERS:
         ratio = f"{new[name] / old[name]:.2f}" if old[name] else ""
         rows.append([name.replace("_", " "), number(old[name]), number(new[name]), ratio])
     return rows
@@ -71,7 +61,7 @@ def _name(record: Record) -> str:
 
 
 def why(result: Result) -> str:
-    """Where the winner gains over the default, or over the last trial if the default wins."""
+    """Where the winner gains over the default, or over the next best if the default wins."""
     best, other = result.best, rival(result)
     if best is None:
         return "No candidate worked, so there is no winner."
@@ -98,9 +88,9 @@ def _largest_saving(operator: Operator, other: Record, best: Record) -> str:
     name = max(_TERMS, key=lambda term: before[term] - after[term])
     if before[name] <= after[name]:
         return "The model sees no saving in any term: what wins is outside the model."
-    conflicts = [int(model["bank_conflicts"]) for model in models]
+    old, new = (int(model["bank_conflicts"]) for model in models)
+    conflicts = f"; bank conflicts {old:,} to {new:,}" if old != new else ""
     return (
         f"By the model it saves the most in {_TERMS[name]}: {before[name]:,.0f} to "
-        f"{after[name]:,.0f} modelled cycles of the busiest multiprocessor; "
-        f"bank conflicts {conflicts[0]:,} to {conflicts[1]:,}."
+        f"{after[name]:,.0f} modelled cycles of the busiest multiprocessor{conflicts}."
     )

@@ -29,7 +29,7 @@ from ..text import columns
 from .advice import Advice, Question, advise
 from .banks import bank_tables, read_conflicts
 from .cuda_listing import cuda_listing
-from .limit import Limit
+from .limit import Limit, longest, read_limits
 from .listing import listing
 from .shared_buffers import SharedBuffer, read_shared_buffers
 
@@ -144,6 +144,8 @@ class Explanation:
         What the passes chose or refused, and why.
     banks : list of Conflict
         Lane by lane, the banks that each shared access meets.
+    whole : IRModule, optional
+        The same schedule of a larger shape, whose limit is told.
     """
 
     rows: list[AccessRow]
@@ -155,11 +157,15 @@ class Explanation:
     banks: list[Conflict]
     question: Question = field(repr=False)
     program: DeviceProgram = field(repr=False)
+    whole: tvm.IRModule | None = field(default=None, repr=False)
 
     @cached_property
     def limit(self) -> Limit | None:
         """What limits the kernel that takes the longest; None where that cannot be modelled."""
-        return self.question.now.limit
+        asked = self.question
+        if self.whole is None:
+            return asked.now.limit
+        return longest(read_limits(self.whole, asked.target, asked.report, asked.mod))
 
     @cached_property
     def advice(self) -> list[Advice]:
@@ -259,7 +265,7 @@ def explain(
     source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc or IRModule
         What was scheduled, or what ``lower`` gave.
     args : sequence of te.Tensor, optional
-        Parameters, for a TE-style schedule.
+        Parameters of a TE-style schedule; by default its inputs and then its outputs.
     arrays : sequence, optional
         As for ``simulate``; by default drawn at random.
     values : mapping of str to int, optional

@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any]
     """Load what a file schedules.
 
     The file is Python, which is run, or text that ``script()`` printed. ``name`` is the variable to
-    take, if there are several. Of a TE-style schedule the file's ``args`` are given, too.
+    take, if there are several. Of a TE-style schedule the file's ``args``, a list of its tensors,
+    are given, too. What the file prints goes to stderr.
     """
     text = _read(path)
     if _is_printed_script(text):
@@ -83,7 +85,8 @@ def _parse(path: str | Path, text: str) -> Any:
 
 def _run(path: str | Path) -> dict[str, Any]:
     try:
-        return runpy.run_path(str(path))
+        with redirect_stdout(sys.stderr):
+            return runpy.run_path(str(path))
     except (Exception, SystemExit) as error:
         kind = type(error).__name__
         raise ScheduleError(f"Running {path} failed with {kind}: {_first_line(error)}.") from None
@@ -110,8 +113,4 @@ def _choose(path: str, defined: dict[str, Any], name: str | None) -> tuple[Any, 
     if not isinstance(chosen, Schedule):
         return chosen, None
     args = defined.get("args")
-    if not isinstance(args, list | tuple):
-        raise ScheduleError(
-            f"{path} needs a list `args` of the schedule's tensors, e.g. args = [A, B]."
-        )
-    return chosen, list(args)
+    return chosen, list(args) if isinstance(args, list | tuple) else None

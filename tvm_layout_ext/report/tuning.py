@@ -14,6 +14,17 @@ from ..tune.records.log import Record
 from ..tune.search.tune import Result
 from ..tune.space.knobs import describe
 
+#: What is told of :class:`.cost.Counters`, in this order.
+COUNTERS = (
+    "blocks",
+    "requests",
+    "sectors",
+    "ideal_sectors",
+    "sectors_per_request",
+    "wavefronts",
+    "bank_conflicts",
+    "barriers",
+)
 #: Head and cell of each column.
 Row = Sequence[tuple[str, str]]
 
@@ -139,7 +150,7 @@ def replay_lines(again: Replay) -> list[str]:
         lines.append(f"median {now.median * 1e6:,.2f} us{before}")
     if now.conflict_model is not None:
         lines.append(
-            ", ".join(f"{k.replace('_', ' ')} {v:,}" for k, v in now.conflict_model.items())
+            ", ".join(f"{k.replace('_', ' ')} {now.conflict_model[k]:,}" for k in COUNTERS)
         )
         same = {True: "the same as recorded", False: "not those recorded", None: "none recorded"}
         lines.append(f"counters: {same[again.same_counters]}")
@@ -169,6 +180,8 @@ def _verdict(one: Checked) -> str:
         return "fails"
     if one.default is None:
         return "default fails"
+    if one.winner is one.default:
+        return "is the default"
     return "default is faster" if one.warning else "wins"
 
 

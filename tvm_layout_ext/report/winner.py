@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import tvm
+from dataclasses import replace
 
 from ..target import cuda_target
 from ..tune.model.costs import COUNTED_EXTENT, counted_inputs
@@ -21,18 +19,25 @@ _COUNTED_SUM = 512
 _PRODUCT = 8
 
 
-def explain_record(record: Record, operator: Operator | None = None) -> Explanation:
-    """Build a record's kernel again and explain its memory accesses.
+def explain_record(
+    record: Record, operator: Operator | None = None, *, blocks: int = 4
+) -> tuple[Explanation, Shape]:
+    """Build a record's kernel again and explain its memory accesses; the shape that was counted.
 
     By default the operator is that of the record's name in ``schedules/``; for a function or a
-    schedule of one's own :meth:`.Programs.operator` has it.
+    schedule of one's own :meth:`.Programs.operator` has it. The limit is of the whole shape.
     """
-    task = task_of(record, operator)
-    module, arrays = schedule_record(task, record)
-    return explain(module, arrays=arrays, target=cuda_target(record.arch))
+    task = _task_of(record, operator)
+    shape = counted_shape(task, record)
+    target, arrays = cuda_target(record.arch), counted_inputs(task, shape)
+    module = task.module(record.config, shape)
+    found = explain(module, arrays=arrays, target=target, grid_sample=blocks)
+    if shape != task.shape:
+        found = replace(found, whole=task.module(record.config, task.shape))
+    return found, shape
 
 
-def task_of(record: Record, operator: Operator | None = None) -> Task:
+def _task_of(record: Record, operator: Operator | None = None) -> Task:
     """What a record was a trial of."""
     workload = record.workload
     target = cuda_target(record.arch)
@@ -41,12 +46,6 @@ def task_of(record: Record, operator: Operator | None = None) -> Task:
     )
     task.operator.check_config(record.config)
     return task
-
-
-def schedule_record(task: Task, record: Record) -> tuple[tvm.IRModule, list[Any]]:
-    """Schedule a record's kernel again, on a shape cut down as for counting; its inputs, too."""
-    shape = counted_shape(task, record)
-    return task.module(record.config, shape), counted_inputs(task, shape)
 
 
 def counted_shape(task: Task, record: Record) -> Shape:

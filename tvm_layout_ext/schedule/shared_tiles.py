@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm import tirx
 
 from ..gpu.hardware import BANK_BYTES, NUM_BANKS, WARP_SIZE
 from ..gpu.tile_copies import copy_of, dealt
 from ..ir.evaluate import placeholder_extent
+from ..ir.queries import uses
 from .primitives.distribute_epilogue import distribute_epilogue
 from .primitives.swizzle import swizzle as set_swizzle
 
@@ -63,8 +66,21 @@ def row_of(block: Any, buffer: Any, kind: str) -> int:
     for at, extent in reversed(list(zip(region.region, buffer.shape, strict=True))):
         if placeholder_extent(extent) > 1 or placeholder_extent(inner.dom.extent) == 1:
             along = at.min.a if isinstance(at.min, tirx.FloorMod) else at.min
-            return placeholder_extent(extent) if inner.var.same_as(along) else 1
+            return gcd(placeholder_extent(extent), _first_of(along, inner.var))
     return 1
+
+
+def _first_of(index: Any, inner: Any) -> int:
+    """What the elements before those that an iterator counts are a multiple of; 1 if none are.
+
+    A slice of K begins at ``slice * length``.
+    """
+    analyzer = tvm.sym.Analyzer()
+    first = analyzer.simplify(index - inner)
+    if uses(first, inner):
+        return 1
+    known = analyzer.modular_set(first)
+    return gcd(int(known.coeff), int(known.base))
 
 
 def staged(sch: Any, result: Any, warp_loop: Any) -> Any:

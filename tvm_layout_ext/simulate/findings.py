@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 _PLACE = 40
 _INDEX_MASK = (1 << _PLACE) - 1
-#: Poison of a shuffle that reads a thread that does not take part.
-SHUFFLED = 2
-#: Poison of a warp-wide instruction that only a part of a warp executes.
-TORN = 3
-#: Poison of sums that a ``wgmma`` has not finished.
-IN_FLIGHT = 5
+#: Poison that no location is to blame for.
+SHUFFLED, TORN, IN_FLIGHT = 2, 3, 5
+_ORIGINS = {
+    SHUFFLED: "a shuffle from a thread that does not take part in it",
+    TORN: "a warp-wide instruction that only a part of the warp executes",
+    SOURCE_OVERWRITTEN: ("an asynchronous copy whose source was written while it was under way"),
+    IN_FLIGHT: "sums of a wgmma that was not waited for",
+}
 #: Distinct hazards that are kept; the rest is only counted.
 _CAP = 200
 
@@ -70,17 +72,9 @@ class Findings:
 
     def describe(self, code: int) -> str:
         """Say where a poison code came from."""
-        if code == SHUFFLED:
-            return "a shuffle from a thread that does not take part in it"
-        if code == SOURCE_OVERWRITTEN:
-            return "an asynchronous copy whose source was written while it was under way"
-        if code == IN_FLIGHT:
-            return "sums of a wgmma that was not waited for"
-        if code == TORN:
-            return "a warp-wide instruction that only a part of the warp executes"
         number = code >> _PLACE
         if not number:
-            return "memory that nobody wrote"
+            return _ORIGINS.get(code, "memory that nobody wrote")
         return f"{self._places[number - 1].name}[{code & _INDEX_MASK}] (which nobody wrote)"
 
     def poison_at(self, site: Site, batch: Any, codes: Any, bad: Any, what: str) -> None:

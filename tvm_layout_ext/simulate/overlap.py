@@ -8,21 +8,78 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from .compile.kernel import CompiledKernel
-from .findings import Findings
-from .memory.memory import Memory
+import tvm_ffi
+from tvm import ir, tirx
+
+from ..ir import ops
+from .model.places import Places, written_by_call
 from .report import Hazard, Site
+
+if TYPE_CHECKING:
+    from .findings import Findings
+    from .memory.memory import Memory
+
+
+@dataclass(frozen=True)
+class Early:
+    """Numbers of the storages touched before the kernel waits for those before it."""
+
+    dependent: bool
+    waits: bool
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+def find_early(kernel: Any, places: Places) -> Early:
+    """What a device function does before its wait, to which every thread must come."""
+    before: list[Any] = []
+    waits = _up_to_wait(kernel.body, before)
+    reads: set[int] = set()
+    writes: set[int] = set()
+
+    def note(into: set[int], buffer: Any) -> None:
+        storage = places.at(buffer).storage
+        if storage.scope == "global":
+            into.add(storage.number)
+
+    def call(node: Any) -> None:
+        writes.update(s.number for s in written_by_call(places, node) if s.scope == "global")
+
+    rules = [
+        (tirx.BufferStore, lambda node: note(writes, node.buffer)),
+        (ir.TensorLoad, lambda node: note(reads, node.source)),
+        (ir.Call, call),
+    ]
+    tvm_ffi.structural_walk(tvm_ffi.convert(before), rules)
+    tags = [str(tag) for tag in kernel.attrs[ops.KERNEL_LAUNCH_PARAMS]]
+    return Early(
+        ops.USE_PROGRAMTIC_DEPENDENT_LAUNCH in tags, waits, frozenset(reads), frozenset(writes)
+    )
+
+
+def _up_to_wait(statement: Any, before: list[Any]) -> bool:
+    """Collect the statements before a wait; whether there is one."""
+    if isinstance(statement, tirx.AttrStmt):
+        return _up_to_wait(statement.body, before)
+    if isinstance(statement, tirx.SeqStmt):
+        return any(_up_to_wait(part, before) for part in statement.seq)
+    call: Any = statement.value if isinstance(statement, tirx.Evaluate) else None
+    if getattr(getattr(call, "op", None), "name", "") == ops.PTX_GRIDDEPCONTROL:
+        return str(call.args[0].value) == "wait"
+    before.append(statement)
+    return False
 
 
 @dataclass
 class Overlap:
-    """The kernels that may be running still, as far as the next launch knows."""
+    """The compiled kernels that may be running still, as far as the next launch knows."""
 
     findings: Findings
-    _running: list[tuple[CompiledKernel, Sequence[Memory]]] = field(default_factory=list)
+    _running: list[tuple[Any, Sequence[Memory]]] = field(default_factory=list)
 
-    def launch(self, kernel: CompiledKernel, memories: Sequence[Memory]) -> None:
+    def launch(self, kernel: Any, memories: Sequence[Memory]) -> None:
         """Report what a kernel touches too early, and count it among those that run."""
         if kernel.early.dependent:
             for other, theirs in self._running:
@@ -33,9 +90,9 @@ class Overlap:
 
     def _compare(
         self,
-        kernel: CompiledKernel,
+        kernel: Any,
         memories: Sequence[Memory],
-        other: CompiledKernel,
+        other: Any,
         theirs: Sequence[Memory],
     ) -> None:
         storages = dict(enumerate(other.places.storages[: len(theirs)]))
@@ -50,9 +107,7 @@ class Overlap:
                     past = "writes" if id(memories[number]) in written else "reads"
                     self._report(kernel, other, number, verb, past)
 
-    def _report(
-        self, kernel: CompiledKernel, other: CompiledKernel, number: int, verb: str, past: str
-    ) -> None:
+    def _report(self, kernel: Any, other: Any, number: int, verb: str, past: str) -> None:
         name = kernel.places.storages[number].name
         site = Site(name, None, 0)
         message = (

@@ -37,6 +37,16 @@ def site_of(tags: Any) -> Any:
     return (tags >> _SITE) & (MAX_SITES - 1)
 
 
+def time_of(tags: Any) -> Any:
+    """Time in a tag."""
+    return tags >> _TIME
+
+
+def lane_of(tags: Any) -> Any:
+    """The thread in a tag."""
+    return tags & _LANE_MASK
+
+
 class Clocks:
     """Happens-before of the warps of a batch.
 
@@ -99,7 +109,7 @@ class UnorderedAccesses:
 
     def other_lane(self) -> Any:
         """Return the other thread of each entry."""
-        return self.tags & _LANE_MASK
+        return lane_of(self.tags)
 
     def other_site(self) -> Any:
         """Site number of the other access."""
@@ -107,7 +117,7 @@ class UnorderedAccesses:
 
     def other_time(self) -> Any:
         """Time of the other access."""
-        return self.tags >> _TIME
+        return time_of(self.tags)
 
     def where(self, keep: Any) -> UnorderedAccesses:
         """Entries for which ``keep`` holds."""

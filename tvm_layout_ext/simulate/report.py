@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..gpu.counts import Count
-from ..gpu.sectors import sectors_per_request
+from ..gpu.requests import sectors_per_request
 from ..text import columns
 
 
@@ -62,23 +62,20 @@ class AccessCounts:
         kernel: str = "",
     ) -> AccessCounts:
         """Make the record of a site from its counts, and from those that are sure."""
-        conflicts = count.wavefronts - count.least_wavefronts
+        kept = ("requests", "sectors", "ideal_sectors", "wavefronts", "bytes")
         return cls(
-            site.buffer,
-            scope,
-            kind,
-            count.requests,
-            count.sectors,
-            count.ideal_sectors,
-            count.wavefronts,
-            conflicts,
-            width,
-            count.bytes,
-            site,
-            kernel,
-            max(count.requests - sure.requests, 0),
-            max(count.sectors - sure.sectors, 0),
-            max(count.wavefronts - sure.wavefronts, 0),
+            buffer=site.buffer,
+            scope=scope,
+            kind=kind,
+            bank_conflicts=count.wavefronts - count.least_wavefronts,
+            vector_bytes=width,
+            site=site,
+            kernel=kernel,
+            **{name: getattr(count, name) for name in kept},
+            **{
+                f"open_{name}": max(getattr(count, name) - getattr(sure, name), 0)
+                for name in ("requests", "sectors", "wavefronts")
+            },
         )
 
     def __add__(self, other: AccessCounts) -> AccessCounts:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.analysis.axis_info.test_indices import check
 from tests.golden import tracing
 from tests.golden.tracing import TL, Value
 from tvm_layout_ext.analysis.axis_info import arithmetic as ai
@@ -20,6 +19,22 @@ from tvm_layout_ext.analysis.axis_info.values import BIG, AxisInfo
 
 SHAPE = (8, 16)
 Pair = tuple[Value, np.ndarray]
+
+
+def check(info: AxisInfo, values: np.ndarray) -> None:
+    """Every claim holds of every aligned group, the last one perhaps cut off."""
+    if info.constant is not None:
+        assert (values == info.constant).all(), "constant"
+    for axis, size in enumerate(values.shape):
+        lines = np.moveaxis(values, axis, -1).reshape(-1, size)
+        for run, step, what in (
+            (info.contiguity[axis], 1, "run"),
+            (info.constancy[axis], 0, "group"),
+        ):
+            inner = np.arange(1, size) % run != 0
+            assert (np.diff(lines, axis=-1)[:, inner] == step).all(), what
+        first = lines[:, :: info.contiguity[axis]]
+        assert (first % min(info.divisibility[axis], 1 << 31) == 0).all(), "divisibility"
 
 
 @pytest.mark.parametrize("module", [ai, values, coalescing])
@@ -179,28 +194,3 @@ def test_stores_never_exceed_their_own_width() -> None:
 def test_small_tiles_do_not_starve_threads() -> None:
     load = MemoryAccess(AxisInfo((256,), (16,), (1,)), (256,), 16, True)
     assert choose_layout(load, [load], 4).size_per_thread == (2,)
-
-
-def test_both_rule_sets_share_one_table() -> None:
-    """Six operations have rules of their own for TIR; the others differ in what must be proven."""
-    own = {name for name, entry in ai.RULES.items() if entry.own_tir}
-    shared = {name for name in ai.RULES if name not in own}
-    assert own == {"and", "or", "xor", "shl", "div", "rem"}
-    assert all(ai.RULES[name].rule("tir") is ai.RULES[name].rule("triton") for name in shared)
-    assert {name for name, entry in ai.RULES.items() if entry.may_wrap} == {
-        "add",
-        "sub",
-        "mul",
-        "shl",
-    }
-    assert {name for name, entry in ai.RULES.items() if entry.divides} == {"div", "rem"}
-
-
-def test_constants_divide_as_each_rule_set_says() -> None:
-    left, right = AxisInfo.of_constant(-7), AxisInfo.of_constant(4)
-
-    def divided(rules: ai.RuleSet) -> list[int | None]:
-        return [ai.apply_binary(n, left, right, (1,), rules).constant for n in ("div", "rem")]
-
-    assert divided("triton") == [-1, -3]
-    assert divided("tir") == [-2, 1]

@@ -124,10 +124,10 @@ def test_an_operator_of_ones_own_is_shown_without_its_kernel() -> None:
 def test_whatever_a_kernel_raises_is_a_sentence_on_the_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(_record: object, _operator: object) -> None:
+    def broken(_record: object, _operator: object, blocks: int) -> None:
         raise RuntimeError("Traceback\nCheck failed: <x> is not bound")
 
-    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.schedule_record", broken)
+    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.explain_record", broken)
     (view,) = workloads([make_record(config=DEFAULT)])
     assert view.after is not None
     assert view.after.problem == (
@@ -187,7 +187,7 @@ def test_sums_of_a_product_are_cut_and_those_of_rows_are_not() -> None:
 def test_a_kernel_is_kept_and_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
     record = make_record(config=DEFAULT)
     first = kernel_of(record)
-    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.schedule_record", None)
+    monkeypatch.setattr("tvm_layout_ext.report.page.kernel.explain_record", None)
     assert kernel_of(record) == first
     other = kernel_of(make_record(config=DEFAULT | {"align_offset": 0}))
     assert "cannot be built" in other.problem

@@ -55,46 +55,36 @@ def test_a_second_call_takes_the_place_of_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named", "error", "message"),
+    ("arguments", "error", "message"),
     [
-        (("S", 1), {}, ScheduleError, "writes 1 buffers, so buffer_index 1 names none"),
-        (("S", True), {}, ScheduleError, "must be an int"),
-        (("B",), {}, ScheduleError, "Buffer B of block B is in global memory"),
-        (("S", 0, 48), {}, LayoutError, "'48B'; it must be auto"),
-        (("S", 0, "zigzag"), {}, LayoutError, "'zigzag'; it must be auto"),
-        (("S", 0, None), {}, LayoutError, "None; it must be auto"),
-        (("S", 0, (8, 2)), {}, LayoutError, "are three"),
-        (("S", 0, (3, 1, 4)), {}, LayoutError, "vec"),
+        (("S", 1), ScheduleError, "writes 1 buffers, so buffer_index 1 names none"),
+        (("S", True), ScheduleError, "must be an int"),
+        (("B",), ScheduleError, "Buffer B of block B is in global memory"),
+        (("S", 0, 48), LayoutError, "'48B'; it must be auto"),
+        (("S", 0, "zigzag"), LayoutError, "'zigzag'; it must be auto"),
+        (("S", 0, None), LayoutError, "None; it must be auto"),
+        (("S", 0, (8, 2)), LayoutError, "are three"),
+        (("S", 0, (3, 1, 4)), LayoutError, "vec"),
         (
             ("S", 0, (8, 2, -4)),
-            {},
             LayoutError,
             "(8, 2, -4); (vec, per_phase, max_phase) are three",
         ),
-        (("S", 0, (8.0, 2, 4)), {}, LayoutError, "are three powers of two"),
-        (("S", 0, (True, 1, 1)), {}, LayoutError, "are three powers of two"),
-        (("S", 0, "pad(-8, 1)"), {}, LayoutError, "'pad(-8, 1)'; it must be auto"),
-        (("S", 0, "xor(8, 2)"), {}, LayoutError, "'xor(8, 2)'; it must be auto"),
-        (("S", 0, ""), {}, LayoutError, "''; it must be auto"),
-        (("S", 0, "1,2;-1"), {}, LayoutError, "'1,2;-1'; it must be auto"),
-        ((operand(None).get_sblock("S"),), {}, ScheduleError, "no single block named"),
-        (("S", 0, "pad(8, 8)"), {}, LayoutError, "0 <= offset < factor"),
-        (("S", 0, "Blocked([1], [32], [1], [0])"), {}, LayoutError, "no layout of shared memory"),
-        (("S", 0, "PaddedShared([[32, 8]], [1, 0])"), {}, LayoutError, "ask for pad"),
-        (("S", 0, "xor"), {"vec": 8}, ScheduleError, "all three"),
-        (
-            ("S", 0, "auto"),
-            {"vec": 8, "per_phase": 1, "max_phase": 8},
-            ScheduleError,
-            'belong to mode "xor"',
-        ),
+        (("S", 0, (8.0, 2, 4)), LayoutError, "are three powers of two"),
+        (("S", 0, (True, 1, 1)), LayoutError, "are three powers of two"),
+        (("S", 0, "pad(-8, 1)"), LayoutError, "'pad(-8, 1)'; it must be auto"),
+        (("S", 0, "xor(8, 2)"), LayoutError, "'xor(8, 2)'; it must be auto"),
+        (("S", 0, ""), LayoutError, "''; it must be auto"),
+        (("S", 0, "1,2;-1"), LayoutError, "'1,2;-1'; it must be auto"),
+        ((operand(None).get_sblock("S"),), ScheduleError, "no single block named"),
+        (("S", 0, "pad(8, 8)"), LayoutError, "0 <= offset < factor"),
+        (("S", 0, "Blocked([1], [32], [1], [0])"), LayoutError, "no layout of shared memory"),
+        (("S", 0, "PaddedShared([[32, 8]], [1, 0])"), LayoutError, "ask for pad"),
     ],
 )
-def test_what_is_not_legal_is_refused(
-    arguments: Any, named: Any, error: type[Exception], message: str
-) -> None:
+def test_what_is_not_legal_is_refused(arguments: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message.replace("(", r"\(").replace(")", r"\)")):
-        operand(None).swizzle(*arguments, **named)
+        operand(None).swizzle(*arguments)
 
 
 def test_a_padded_buffer_is_refused() -> None:

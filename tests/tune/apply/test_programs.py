@@ -272,6 +272,23 @@ def test_of_two_schedules_with_the_same_knobs_each_has_its_own(tmp_path: Path) -
             tvm.ir.assert_structural_equal(rebuilt(tmp_path, record), want)
 
 
+def test_functions_that_differ_in_a_name_alone_are_two(tmp_path: Path) -> None:
+    """The trace of one would not find the blocks of the other."""
+    A = te.placeholder((64, 64), "float32", name="A")
+    for name in ("first", "second"):
+        func = te.create_prim_func([A, te.compute((64, 64), lambda i, j: A[j, i] * 2.0, name=name)])
+
+        def schedule(sch: s_tir.Schedule, config: Config, block: str = name) -> None:
+            sch.auto_coalesce(block, num_threads=config["threads"])
+
+        tuned = tune(
+            func, schedule=schedule, knobs=[knob("threads", (64, 128))], trials=2, log=tmp_path,
+            runner="simulate",
+        )  # fmt: skip
+        assert tuned.best is not None
+        assert Programs(tmp_path).operator(tuned.best).name == tuned.best.workload.operator
+
+
 def test_a_trace_of_another_function_is_refused(tmp_path: Path) -> None:
     """A schedule may return one that does not start from the function it was given."""
 

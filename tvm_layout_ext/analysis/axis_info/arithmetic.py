@@ -1,92 +1,48 @@
-"""What arithmetic makes of contiguity, divisibility and constancy: one table, two rule sets.
+"""What arithmetic makes of contiguity, divisibility and constancy: Triton's rules.
 
-Each operation has one entry in :data:`RULES`. The rule set ``triton`` is Triton's, exactly,
-including where it is cautious (decreasing runs, masks by ``&``) or bold (casts and products are
-taken not to wrap). The rule set ``tir`` decides which vector accesses are emitted, so it is sound
-for every input. An entry says where the two differ:
-
-* ``tir`` rules of their own: bitwise operations keep the zero bits that both sides, or for ``&``
-  either side, are known to have at the bottom, and ``|`` and ``^`` keep runs below them, where
-  TVM's own analyser gives up on the whole expression;
-* ``may_wrap``: ``tir`` claims of the result hold only if it is proven to stay in its type's range,
-  else only runs that begin at multiples of their length are kept;
-* ``divides``: ``tir`` needs a divisor proven positive, and a division that truncates needs a
-  dividend proven non-negative besides; constants are divided rounding down, too.
-
-:mod:`.values` has the numbers themselves and how they follow changes of shape;
-:mod:`.indices` applies the rule set ``tir`` to TIR expressions.
+They are Triton's exactly, including where it is cautious (decreasing runs, masks by ``&``) or bold
+(casts and products are taken not to wrap). :mod:`.values` has the numbers themselves and how they
+follow changes of shape.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
-from typing import Literal
 
 from .values import WORD_BITS, AxisInfo, join, power_of_two_in, times
 
 #: From both operands and the shape to the result; constants are folded before.
 Rule = Callable[[AxisInfo, AxisInfo, Sequence[int]], AxisInfo]
-RuleSet = Literal["triton", "tir"]
 
 
-@dataclass(frozen=True)
-class RulePair:
-    """One operation in both rule sets."""
-
-    fold: Callable[[int, int], int]  #: The operation on two known numbers
-    triton: Rule  #: Triton's rule
-    own_tir: Rule | None = None  #: The rule of ``tir``, where it is another
-    #: The operation of ``tir`` on two known numbers, where it is another.
-    tir_fold: Callable[[int, int], int] | None = None
-    may_wrap: bool = False  #: The result may leave its type's range
-    divides: bool = False  #: The operation has a divisor
-
-    def rule(self, rules: RuleSet) -> Rule:
-        """Rule of a rule set."""
-        return self.own_tir if rules == "tir" and self.own_tir else self.triton
-
-    def folded(self, rules: RuleSet) -> Callable[[int, int], int]:
-        """Operation of a rule set on known numbers."""
-        return self.tir_fold if rules == "tir" and self.tir_fold else self.fold
-
-
-def apply_binary(
-    name: str,
-    left: AxisInfo,
-    right: AxisInfo,
-    shape: Sequence[int],
-    rules: RuleSet = "triton",
-) -> AxisInfo:
+def apply_binary(name: str, left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
     """Apply an operation of :data:`RULES`, or fold it, to operands of one shape.
-
-    For ``tir`` the caller proves what the entry demands.
 
     Examples
     --------
     >>> index = AxisInfo.of_range(0, 256)
-    >>> mask = AxisInfo.of_constant(16, (256,))
-    >>> [apply_binary("xor", index, mask, (256,), r).contiguity for r in ("triton", "tir")]
-    [(1,), (16,)]
+    >>> apply_binary("div", index, AxisInfo.of_constant(16, (256,)), (256,)).constancy
+    (16,)
     """
-    folded = _fold(name, left.constant, right.constant, rules)
+    folded = _fold(name, left.constant, right.constant)
     if folded is not None:
         return AxisInfo.of_constant(folded, shape)
-    return RULES[name].rule(rules)(left, right, shape)
+    return RULES[name][1](left, right, shape)
 
 
-def _fold(name: str, left: int | None, right: int | None, rules: RuleSet) -> int | None:
+def _fold(name: str, left: int | None, right: int | None) -> int | None:
     if (name == "mul" and 0 in (left, right)) or (name == "rem" and right == 1):
         return 0
     if left is None or right is None:
         return None
-    if RULES[name].divides and right == 0:
+    if name in ("div", "rem") and right == 0:
         return None
     if name in ("shl", "shr") and not 0 <= right < WORD_BITS:
         return None
-    return int(RULES[name].folded(rules)(left, right))
+    return int(RULES[name][0](left, right))
 
 
 def _quotient(left: int, right: int) -> int:
@@ -178,37 +134,25 @@ def _multiply(axis: Axis, _: int) -> tuple[int, int, int]:
     return run, times(left, right), axis.constancy
 
 
-def _divide(axis: Axis, size: int, run: int | None = None) -> tuple[int, int, int]:
+def _divide(axis: Axis, size: int) -> tuple[int, int, int]:
     divisor, constancy = 1, axis.constancy
     if axis.left == 0 or axis.right == 1:
         divisor = axis.vl
     elif axis.right and power_of_two_in(axis.right) == abs(axis.right) and axis.cl == 1:
         divisor = max(1, axis.vl // abs(axis.right))
-    if axis.cl == (run or size) and axis.kr == size:
+    if axis.cl == size and axis.kr == size:
         # A run that begins at a multiple of the divisor's power of two stays in one quotient.
         constancy = max(constancy, gcd(axis.cl, axis.vl, axis.vr))
     return axis.cl if axis.right == 1 else 1, divisor, constancy
 
 
-def _remainder(axis: Axis, size: int, run: int | None = None) -> tuple[int, int, int]:
-    whole = axis.cl == (run or size) and axis.kr == size
+def _remainder(axis: Axis, size: int) -> tuple[int, int, int]:
+    whole = axis.cl == size and axis.kr == size
     kept = gcd(axis.cl, axis.vl, axis.vr) if whole else 1
     divisor = gcd(axis.vl, axis.vr)
     if axis.cl > 1 or axis.cr > 1:
         divisor = gcd(divisor, kept)
     return kept, divisor, axis.constancy
-
-
-# Triton asks for one run along the whole axis; what it concludes holds of each run by itself, as of
-# ``x % 256 // 16``.
-
-
-def _tir_divide(axis: Axis, size: int) -> tuple[int, int, int]:
-    return _divide(axis, size, axis.cl)
-
-
-def _tir_remainder(axis: Axis, size: int) -> tuple[int, int, int]:
-    return _remainder(axis, size, axis.cl)
 
 
 def _opaque(axis: Axis, _: int) -> tuple[int, int, int]:
@@ -237,41 +181,6 @@ def _extremum(left: AxisInfo, right: AxisInfo, _: Sequence[int]) -> AxisInfo:
     return replace(join(left, right), constant=None)
 
 
-# Where TIR's own rules differ
-
-
-def _tir_either(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    """Keep, for ``|`` and ``^``, the runs of one side that fit below the other's lowest bit."""
-
-    def rule(axis: Axis, _: int) -> tuple[int, int, int]:
-        runs = (
-            gcd(axis.cl, axis.vl, axis.kr, right.divisor_of_all),
-            gcd(axis.cr, axis.vr, axis.kl, left.divisor_of_all),
-        )
-        run = max(runs)
-        return run, run, axis.constancy
-
-    kept = by_axis(rule)(left, right, shape)
-    zeros = min(left.divisor_of_all, right.divisor_of_all)
-    return replace(kept, divisibility=tuple(max(v, zeros) for v in kept.divisibility))
-
-
-def _tir_and(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    """Clear bits: of a mask of ones at the bottom, what a remainder leaves."""
-    for value, mask in ((left, right.constant), (right, left.constant)):
-        if mask is not None and mask >= 0 and mask & (mask + 1) == 0:
-            return apply_binary("rem", value, AxisInfo.of_constant(mask + 1, shape), shape, "tir")
-    zeros = max(left.divisor_of_all, right.divisor_of_all)
-    return replace(opaque(left, right, shape), divisibility=(zeros,) * len(shape))
-
-
-def _tir_shift_left(left: AxisInfo, right: AxisInfo, shape: Sequence[int]) -> AxisInfo:
-    if right.constant is not None:
-        return by_axis(_shift_left)(left, right, shape)
-    kept = opaque(left, right, shape)
-    return replace(kept, divisibility=(left.divisor_of_all,) * len(shape))
-
-
 def _comparison(name: str) -> Rule:
     """Make the rule of a comparison: against a constant it changes only between aligned groups."""
 
@@ -290,23 +199,19 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     name: getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")
 }
 
-#: Every operation of two operands.
-RULES: Mapping[str, RulePair] = {
-    "add": RulePair(operator.add, by_axis(_add), may_wrap=True),
-    "sub": RulePair(operator.sub, by_axis(_subtract), may_wrap=True),
-    "mul": RulePair(operator.mul, by_axis(_multiply), may_wrap=True),
-    "div": RulePair(
-        _quotient, by_axis(_divide), by_axis(_tir_divide), operator.floordiv, divides=True
-    ),
-    "rem": RulePair(
-        _remainder_of, by_axis(_remainder), by_axis(_tir_remainder), operator.mod, divides=True
-    ),
-    "and": RulePair(operator.and_, opaque, _tir_and),
-    "or": RulePair(operator.or_, opaque, _tir_either),
-    "xor": RulePair(operator.xor, opaque, _tir_either),
-    "shl": RulePair(operator.lshift, by_axis(_shift_left), _tir_shift_left, may_wrap=True),
-    "shr": RulePair(operator.rshift, by_axis(_shift_right)),
-    "min": RulePair(min, _extremum),
-    "max": RulePair(max, _extremum),
-    **{name: RulePair(fold, _comparison(name)) for name, fold in COMPARISONS.items()},
+#: Every operation of two operands: on two known numbers, and Triton's rule.
+RULES: Mapping[str, tuple[Callable[[int, int], int], Rule]] = {
+    "add": (operator.add, by_axis(_add)),
+    "sub": (operator.sub, by_axis(_subtract)),
+    "mul": (operator.mul, by_axis(_multiply)),
+    "div": (_quotient, by_axis(_divide)),
+    "rem": (_remainder_of, by_axis(_remainder)),
+    "and": (operator.and_, opaque),
+    "or": (operator.or_, opaque),
+    "xor": (operator.xor, opaque),
+    "shl": (operator.lshift, by_axis(_shift_left)),
+    "shr": (operator.rshift, by_axis(_shift_right)),
+    "min": (min, _extremum),
+    "max": (max, _extremum),
+    **{name: (fold, _comparison(name)) for name, fold in COMPARISONS.items()},
 }

@@ -160,8 +160,7 @@ class Program:
     arenas: dict[int, int] = field(default_factory=dict)  #: Bytes of each shared allocation
     granule: int = 16  #: Bytes of which every access is a multiple and at a multiple
     scope: str = "shared"  #: ``shared.dyn`` if any allocation is, else ``shared``
-    #: An operator whose synchronisation is not understood; a break, continue or return.
-    foreign: str = ""
+    #: A break, continue or return.
     jump: str = ""
 
 

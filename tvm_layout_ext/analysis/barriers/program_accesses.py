@@ -16,6 +16,7 @@ from ...ir import ops
 from ...ir.conditions import conjuncts
 from ...ir.ops import CHOICE
 from ...ir.pointers import OPAQUE, POINTER_OPS, atomic_of, constant, pointer_of
+from ...ir.queries import nodes_in
 from ..nest import element_bytes
 from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
 from .terms import Scope, Term
@@ -72,6 +73,12 @@ class _View:
         return index.part(self.begin.expr + index.expr * size)
 
 
+def other_synchronisation(kernel: Any) -> str:
+    """Name of an operator by which a kernel synchronises, and that no plan understands."""
+    names = (str(getattr(call.op, "name", "")) for call in nodes_in(kernel, tvm.ir.Call))
+    return next((name for name in names if name.startswith(_OTHER_SYNC)), "")
+
+
 class AccessReader:
     """Finds what expressions and calls do to shared buffers; fills the program with the arenas."""
 
@@ -117,8 +124,6 @@ class AccessReader:
 
         def call(call: Any) -> Any:
             name = str(getattr(call.op, "name", ""))
-            if name.startswith(_OTHER_SYNC):
-                self.program.foreign = name
             if name in _JUMPS:
                 self.program.jump = name
             here = self._call(name, call, around)

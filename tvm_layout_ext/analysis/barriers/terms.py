@@ -17,7 +17,6 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir.evaluate import evaluate
-from ...ir.index_types import children
 from ...ir.ops import CHOICE, LIKELY
 from ...ir.queries import depends_on, is_call_of
 
@@ -103,7 +102,20 @@ def _period(expr: Any, var: Any) -> int | None:
     modulus = _modulus(expr)
     if modulus is not None:
         return _period_modulo(expr.a, modulus, var)
-    return _joined([_period(part, var) for part in children(expr)])
+    return _joined([_period(part, var) for part in _children(expr)])
+
+
+def _children(node: Any) -> list[Any]:
+    """List the operands whose values make up a node's."""
+    if isinstance(node, tirx.Cast | tirx.Broadcast):
+        return [node.value]
+    if isinstance(node, tirx.Ramp):
+        return [node.base, node.stride]
+    if isinstance(node, tirx.Select):
+        return [node.condition, node.true_value, node.false_value]
+    if isinstance(node, tvm.ir.Call):
+        return [*node.args]
+    return [getattr(node, side) for side in ("a", "b") if hasattr(node, side)]
 
 
 def _modulus(expr: Any) -> int | None:
@@ -124,7 +136,7 @@ def _period_modulo(expr: Any, modulus: int, var: Any) -> int | None:
     if isinstance(expr, tirx.Var):
         return modulus if expr.same_as(var) else 1
     if isinstance(expr, tirx.Add | tirx.Sub | tirx.Mul | tirx.Cast | tirx.Broadcast):
-        return _joined([_period_modulo(part, modulus, var) for part in children(expr)])
+        return _joined([_period_modulo(part, modulus, var) for part in _children(expr)])
     return _period(expr, var)
 
 

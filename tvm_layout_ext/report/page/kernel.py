@@ -8,14 +8,11 @@ from dataclasses import asdict, dataclass
 
 from ...calls import disk
 from ...errors import LayoutExtError
-from ...target import cuda_target
 from ...tune.apply.programs import Programs
 from ...tune.records.log import Record
 from ..banks import bank_picture, worst
-from ..explain import explain
-from ..limit import longest, read_limits
 from ..pipeline_chart import explain_pipeline
-from ..winner import counted_shape, schedule_record, task_of
+from ..winner import explain_record
 
 #: Blocks that are run: a block of each kind of a tuned kernel does the same.
 _BLOCKS = 1
@@ -67,15 +64,11 @@ def kernel_of(record: Record, programs: Programs | None = None) -> KernelView:
 
 def _told(record: Record, programs: Programs | None) -> KernelView:
     operator = programs.operator(record) if programs is not None else None
-    task, target = task_of(record, operator), cuda_target(record.arch)
-    module, arrays = schedule_record(task, record)
-    found = explain(module, arrays=arrays, target=target, grid_sample=_BLOCKS)
-    whole = task.module(record.config, task.shape)
-    limit = longest(read_limits(whole, target, found.question.report, module))
-    charts = explain_pipeline(module, target=target)
+    found, counted = explain_record(record, operator, blocks=_BLOCKS)
+    charts = explain_pipeline(found.question.mod, target=found.question.target)
     return KernelView(
-        counted=counted_shape(task, record),
-        limit=str(limit or ""),
+        counted=counted,
+        limit=str(found.limit or ""),
         shared_bytes=found.shared_bytes,
         bank_conflicts=found.bank_conflicts,
         tables=found.tables(),

@@ -40,13 +40,20 @@ def render_page(
             name=name,
             workloads=shown,
             skipped=skipped,
-            time=now(),
+            time=now()[:16].replace("T", " "),
             version=__version__,
-            overview_heads=_OVERVIEW,
+            overview=_overview(shown),
             is_first=is_first,
             charts=_charts,
         )
     )
+
+
+def _overview(shown: Sequence[WorkloadView]) -> list[tuple[str, str, list[tuple[str, float]]]]:
+    """Head, detail and cells of each column of the table of all that is not empty."""
+    columns = list(zip(*(one.overview() for one in shown), strict=True))
+    found = [(*head, list(cells)) for head, cells in zip(_OVERVIEW, columns, strict=True)]
+    return [one for one in found if any(text for text, _ in one[2])]
 
 
 def _charts(one: WorkloadView) -> dict[str, str]:

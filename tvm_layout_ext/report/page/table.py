@@ -74,7 +74,7 @@ def _sources(records: Sequence[Record], best: float | None) -> Iterator[_Source]
     yield "sectors / request", "of global memory, by the simulated GPU", sectors, number
     for knob in dict.fromkeys(name for record in records for name in record.config):
         yield knob, f"knob {knob}", _knob(knob), str
-    yield "verified", "compared with the reference on", lambda r: r.verified_on, str
+    yield "verified", "compared with the reference", lambda r: r.verified_on and "yes", str
     yield "server", "RPC server that ran it", lambda r: r.server, str
     yield "failed with", "", _reason, str
     yield "id", "of the record", lambda r: r.id, str

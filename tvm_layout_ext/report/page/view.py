@@ -268,11 +268,15 @@ def _conditions(group: Sequence[Record], shown: Record) -> list[tuple[str, str]]
         ("L2 cache", shown.l2 or ""),
         ("protocol", protocol),
         ("repeats", str(len(shown.times)) if shown.times else ""),
-        ("time", f"{dates[0]} to {dates[-1]}"),
+        ("time", f"{_minute(dates[0])} to {_minute(dates[-1])} UTC"),
         ("source", shown.git_id or ""),
         *(("versions", f"{text} ({count} trials)") for text, count in versions.most_common()),
     ]
     return [(name, text) for name, text in rows if text]
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")
 
 
 def _versions(record: Record) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._compat import quick_type_checks
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...transform.auto_coalesce import Outcome, Request, coalesce
 from ..handles import find_block
@@ -49,5 +48,4 @@ def auto_coalesce(
     """
     request = Request(num_threads, vector_bytes, stage)
     found = find_block(sch, block, "auto_coalesce")
-    with quick_type_checks():
-        return coalesce(sch, found, request)
+    return coalesce(sch, found, request)

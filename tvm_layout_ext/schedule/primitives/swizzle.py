@@ -15,16 +15,7 @@ from ..handles import annotate, find_block, written_buffer
 SwizzleMode = str | int | tuple[int, ...] | Layout | LinearLayout
 
 
-def swizzle(
-    sch: Any,
-    block: Any,
-    buffer_index: int = 0,
-    mode: SwizzleMode = "auto",
-    *,
-    vec: int | None = None,
-    per_phase: int | None = None,
-    max_phase: int | None = None,
-) -> None:
+def swizzle(sch: Any, block: Any, buffer_index: int = 0, mode: SwizzleMode = "auto") -> None:
     """Lay out a shared buffer that a block writes by a swizzle, or by padding.
 
     Called ``swizzled_shared`` and ``nvmma_shared`` in Triton, ``Swizzle<B, M, S>`` in CUTLASS.
@@ -44,8 +35,6 @@ def swizzle(
         and ``wgmma``; ``(vec, per_phase, max_phase)``, Triton's swizzle; ``"pad(factor, offset)"``,
         as ``storage_align`` does; a :class:`.SwizzledSharedLayout`, :class:`.NVMMASharedLayout`,
         or a linear layout from offsets to the whole buffer.
-    vec, per_phase, max_phase : int, optional
-        For ``"xor"``, all three or none.
     """
     block = find_block(sch, block, "swizzle")
     site = sch.get(block)
@@ -56,7 +45,7 @@ def swizzle(
             "shared memory has banks."
         )
     _check_alone(site, buffer_index, str(buffer.name))
-    text = mode_text(_mode(mode, vec, per_phase, max_phase))
+    text = mode_text(mode)
     modes = {**swizzles_of(site), str(buffer.name): text}
     pairs = [part for pair in modes.items() for part in pair]
     annotate(sch, block, SWIZZLE, text if len(site.writes) == 1 else pairs)
@@ -69,17 +58,3 @@ def _check_alone(site: Any, buffer_index: int, name: str) -> None:
                 f"Buffer {name} of block {site.name_hint} is padded by storage_align; a buffer is "
                 "either padded or swizzled."
             )
-
-
-def _mode(
-    mode: SwizzleMode, vec: int | None, per_phase: int | None, max_phase: int | None
-) -> SwizzleMode:
-    given = [value for value in (vec, per_phase, max_phase) if value is not None]
-    if not given:
-        return mode
-    if mode != "xor" or len(given) < 3:
-        raise ScheduleError(
-            f'vec, per_phase and max_phase belong to mode "xor", all three; the mode is {mode!r} '
-            f"and {len(given)} are given."
-        )
-    return tuple(given)

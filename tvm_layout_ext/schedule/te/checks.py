@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from tvm.ir import is_prim_expr
@@ -47,36 +46,6 @@ def check_factor(name: str, value: Any) -> Any:
         limit = f"{name} >= 1" if number < 1 else f"{name} <= {_LARGEST}"
         raise ScheduleError(f"split needs {limit}, not {number}.")
     return number
-
-
-def check_key(stage: StageRecord, call: str, key: Any) -> None:
-    """Refuse a key of an annotation or pragma that is no text."""
-    if not isinstance(key, str) or not key:
-        raise ScheduleError(f"{call} on stage {stage.name} needs a str as key, not {key!r}.")
-
-
-def plain_value(stage: StageRecord, call: str, value: Any) -> Any:
-    """Value of an annotation or pragma, if TVM can replay it from a trace."""
-    plain = _plain(value)
-    if plain is None:
-        raise ScheduleError(
-            f"{call} on stage {stage.name} needs a str, a 64-bit int, a finite float or a list of "
-            f"these, not {value!r}: TVM replays nothing else from a trace."
-        )
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        items = [None if isinstance(item, (list, tuple)) else _plain(item) for item in value]
-        # TVM types a list by its items, so an empty one has none.
-        return None if None in items or not items else items
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    number = int(value) if isinstance(value, bool) else whole(value)
-    return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
 def check_unmarked(stage: StageRecord, axis: IterVar, call: str) -> None:

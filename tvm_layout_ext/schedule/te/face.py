@@ -11,9 +11,9 @@ from tvm.tirx import IterVar
 
 from ...coalesce.rows.plan import Wishes
 from ...errors import ScheduleError
+from ...transform.tvm_fixes.guard_reductions import refuse_lost_guards
 from . import checks, tensors
 from .factoring import check_rfactor, factor
-from .lowerable import check_lowerable
 from .materialise import in_order, materialise
 from .records import CacheRead, CacheWrite, Chain, Rewrite, RFactor, StageRecord
 from .stage import Stage
@@ -234,20 +234,26 @@ class Schedule:
         """A fresh TensorIR schedule with everything applied, of inputs and then outputs."""
         return self._materialised([*self._inputs(), *self._results()])
 
-    def to_module(self, args: Sequence[Any], name: str = "main") -> tvm.IRModule:
+    def to_module(self, args: Sequence[Any] | None = None, name: str = "main") -> tvm.IRModule:
         """Apply everything to TensorIR; all inputs and outputs must be among ``args``."""
         if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
             raise ScheduleError(
                 f"A function's name is a word of letters, digits and _, not {name!r}."
             )
         mod = self.to_schedule(args).mod
-        check_lowerable(mod)
         return tvm.IRModule({name: mod["main"].with_attr("global_symbol", name)})
 
-    def to_schedule(self, args: Sequence[Any]) -> s_tir.Schedule:
-        """Apply everything to a fresh TensorIR schedule of a function with these parameters."""
+    def to_schedule(self, args: Sequence[Any] | None = None) -> s_tir.Schedule:
+        """Apply everything to a fresh TensorIR schedule of a function with these parameters.
+
+        By default they are the inputs, in the order of their use, and then the outputs.
+        """
+        if args is None:
+            return self.sch
         self._check_args(args)
-        return self._materialised(list(args))
+        sch = self._materialised(list(args))
+        refuse_lost_guards(sch.mod["main"])
+        return sch
 
     def _materialised(self, args: list[Any]) -> s_tir.Schedule:
         return materialise(self.__getitem__, self.stages, self.rewrites, self.chains, args)

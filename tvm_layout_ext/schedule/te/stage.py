@@ -149,14 +149,11 @@ class Stage(StageRecord):
     def pragma(self, axis: IterVar, pragma_type: str, pragma_value: Any = 1) -> None:
         """Put ``pragma_<pragma_type>`` on the loop of an axis, e.g. ``auto_unroll_max_step``."""
         checks.leaf_position(self, axis, "pragma")
-        checks.check_key(self, "pragma", pragma_type)
-        value = checks.plain_value(self, f"pragma {pragma_type}", pragma_value)
-        self.pragmas.append((axis, f"pragma_{pragma_type}", value))
+        self.pragmas.append((axis, f"pragma_{pragma_type}", pragma_value))
 
     def annotate(self, key: str, value: Any) -> None:
         """Annotate the block of this stage; ``value`` is a str, int, float or a list of these."""
-        checks.check_key(self, "annotate", key)
-        self.annotations[key] = checks.plain_value(self, f"annotate {key}", value)
+        self.annotations[key] = value
 
     def compute_at(self, parent: StageRecord, axis: IterVar) -> None:
         """Compute this stage inside the loop ``axis`` of a stage that uses it."""

@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
+from ...ir import queries
+from ...ir.evaluate import ARITHMETIC
 from ..model.values import is_float
-
-
-def _remainder(a: Any, b: Any) -> Any:
-    return np.fmod(a, b)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -42,31 +41,21 @@ def _maximum(a: Any, b: Any) -> Any:
     return np.fmax(a, b) if is_float(np.result_type(a)) else np.maximum(a, b)
 
 
+def _named(*kinds: type) -> dict[str, Callable[[Any, Any], Any]]:
+    return {kind.__name__: ARITHMETIC[kind] for kind in kinds}
+
+
 #: TIR node name -> function of two values of the node's operand type.
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
+    **_named(tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Mod),
+    **_named(tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor),
     "Div": _divide,
-    "Mod": _remainder,
-    "FloorDiv": np.floor_divide,
-    "FloorMod": np.mod,
     "Min": _minimum,
     "Max": _maximum,
-    "BitwiseAnd": np.bitwise_and,
-    "BitwiseOr": np.bitwise_or,
-    "BitwiseXor": np.bitwise_xor,
     "LShift": _shift_left,
     "RShift": _shift_right,
 }
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
+COMPARISONS = _named(*queries.COMPARISONS)
 
 
 def binary(name: str, right: Any) -> Callable[[Any, Any], Any]:

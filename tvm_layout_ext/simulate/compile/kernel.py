@@ -13,14 +13,13 @@ from ..machine.machine import Machine, MachineStep
 from ..memory.access import AccessInstruction
 from ..memory.memory import Locals, Memory
 from ..model.code import LAUNCH, Code
-from ..model.names import find_names
+from ..model.names import find_names, note_versions
 from ..model.places import Places, Storage, find_places, handle
 from ..model.values import numpy_type
-from ..model.versions import note_versions
 from ..model.warp_batch import Geometry, WarpBatch
+from ..overlap import Early, find_early
 from ..races import Clocks
 from ..sites import Blocks, Script
-from .early import Early, find_early
 from .nvcc import Nvcc
 from .statements import StatementCompiler
 

@@ -16,10 +16,9 @@ from tvm.ir.prim.expr import IntImm
 from ...errors import NotModelled
 from ...gpu.hardware import MATRIX_ROW_BYTES
 from ...ir import ops
-from ..matrix.load_store import load_matrices, store_matrices
+from ..matrix.load_store import load_matrices, store_matrices, torn_lanes, with_torn
 from ..matrix.product import multiply, multiply_poison
 from ..matrix.shapes import Product
-from ..matrix.warps import torn_lanes, with_torn
 from ..memory.access import AccessInstruction
 from ..memory.local import LocalAccess
 from ..memory.registers import RegisterExpression, Registers, read_all, write_all

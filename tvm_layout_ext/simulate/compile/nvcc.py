@@ -22,7 +22,7 @@ from ...gpu.counts import instructions
 from ...ir import ops
 from ...ir.queries import is_call_of, nodes_in
 from ..memory.access import AccessInstruction
-from ..memory.nvcc_plan import Instruction, NvccPlan
+from ..memory.located_access import Instruction, NvccPlan
 from ..model.linear import Form, form_of
 from ..model.places import Places, handle
 from .nvcc_least import CountedLoop, Group, LeastRequests, Unit, windows

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ..memory.access import AccessInstruction
-from ..memory.nvcc_plan import Instruction, NvccPlan
+from ..memory.located_access import Instruction, NvccPlan
 from ..model.linear import Form
 from ..model.places import Places
 from ..model.values import is_float

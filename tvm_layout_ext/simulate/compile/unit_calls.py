@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from tvm import ir
 from tvm.ir.prim.expr import IntImm
@@ -14,6 +13,8 @@ from ...errors import NotModelled, SimulationError
 from ...gpu.warpgroups import WARPGROUP_THREADS
 from ...ir import ops
 from ..findings import IN_FLIGHT
+from ..matrix.product import exact, rounded
+from ..matrix.shapes import TYPES
 from ..memory.memory import FRESH
 from ..memory.registers import read_all, write_all
 from ..model.code import Code, Run
@@ -29,27 +30,34 @@ _RANK = 24
 _MULTICAST = "multicast::cluster"
 #: What ``ftz`` does not make zero.
 _SMALLEST = 2.0**-126
-_TYPES: dict[str, Any] = {
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "tf32": np.dtype(np.float32),
-    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "s8": np.dtype(np.int8),
-    "u8": np.dtype(np.uint8),
-}
-_SUMS: dict[str, Any] = {
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "s32": np.dtype(np.int32),
-}
-#: Bits of a float32 that tf32 has.
-_TF32 = np.uint32(0xFFFFE000)
 
 
 def lanes_of(s: Any, m: Any) -> Any:
     """Active threads of a mask."""
-    return np.flatnonzero(s.batch.active(m if m is not None else s.batch.full))
+    return np.flatnonzero(s.batch.active(m))
+
+
+def _by_lane(act: Callable[[Any, int], None]) -> Run:
+    """Do something for each active thread."""
+
+    def run(s: Any, m: Any) -> None:
+        own = units_of(s.batch)
+        for lane in map(int, lanes_of(s, m)):
+            act(own, lane)
+
+    return run
+
+
+def _by_warpgroup(c: DeviceCompiler, what: str, act: Callable[[Any, int], None]) -> Run:
+    """Do something for each active warpgroup, given its first thread."""
+    site = c.site("wgmma")
+
+    def run(s: Any, m: Any) -> None:
+        own = units_of(s.batch)
+        for first in warpgroups(s.batch, m, what, site):
+            act(own, first)
+
+    return run
 
 
 def each(s: Any, code: Code, m: Any) -> Any:
@@ -231,43 +239,23 @@ def _store(c: DeviceCompiler, call: Any) -> Run:
 
 
 def _commit_stores(c: DeviceCompiler, call: Any) -> Run:
-    def run(s: Any, m: Any) -> None:
-        for lane in map(int, lanes_of(s, m)):
-            units_of(s.batch).commit_stores(lane)
-
-    return run
+    return _by_lane(lambda own, lane: own.commit_stores(lane))
 
 
 def _wait_stores(c: DeviceCompiler, call: Any) -> Run:
-    (count,), _ = _operands(call)
-
-    def run(s: Any, m: Any) -> None:
-        for lane in map(int, lanes_of(s, m)):
-            units_of(s.batch).wait_stores(lane, int(count.value))
-
-    return run
+    allowed = int(_operands(call)[0][0].value)
+    return _by_lane(lambda own, lane: own.wait_stores(lane, allowed))
 
 
 def _commit_products(c: DeviceCompiler, call: Any) -> Run:
-    site = c.site("wgmma")
-
-    def run(s: Any, m: Any) -> None:
-        own = units_of(s.batch)
-        for first in warpgroups(s.batch, m, "wgmma.commit_group", site):
-            own.groups[first] = own.groups.get(first, 0) + 1
-
-    return run
+    return _by_warpgroup(c, "wgmma.commit_group", lambda own, first: own.commit_products(first))
 
 
 def _wait_products(c: DeviceCompiler, call: Any) -> Run:
-    (count, *_), _ = _operands(call)
-    site = c.site("wgmma")
-
-    def run(s: Any, m: Any) -> None:
-        for first in warpgroups(s.batch, m, "wgmma.wait_group", site):
-            units_of(s.batch).wait_products(first, int(count.value))
-
-    return run
+    allowed = int(_operands(call)[0][0].value)
+    return _by_warpgroup(
+        c, "wgmma.wait_group", lambda own, first: own.wait_products(first, allowed)
+    )
 
 
 def _multiply(c: DeviceCompiler, call: Any) -> Run:
@@ -279,11 +267,11 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
     immediates = [int(one.value) for one in operands[len(operands) - count :]]
     *given, b, adds = operands[: len(operands) - count]
     sums, left = given[: -4 if is_held else -1], given[-4 if is_held else -1 :]
-    if immediates[:2] not in ([], [1, 1]) or kind != other or kind not in _TYPES:
+    if immediates[:2] not in ([], [1, 1]) or kind != other or kind not in TYPES:
         raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
     turned = immediates[2:] or [0, 0]
     columns, depth = (int(n) for n in shape.removeprefix("m64n").split("k"))
-    dtype, out, site = _TYPES[kind], _SUMS[result], c.site("wgmma")
+    dtype, out, site = TYPES[kind], TYPES[result], c.site("wgmma")
     parts = _registers(c, sums)
     held = _registers(c, left) if is_held else None
     codes = [c.expr(one) for one in (b if is_held else left[0], b, adds)]
@@ -317,7 +305,7 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             lanes = np.zeros(s.batch.size, bool)
             lanes[first : first + WARPGROUP_THREADS] = True
             _mark(s, parts, lanes, bool(more), site, out)
-            finish = _finish(s.batch, kept, parts, lanes, (held, places, dtype, out, bool(more)))
+            finish = _finish(s.batch, kept, parts, lanes, (held, places, kind, out, bool(more)))
             own.products.setdefault(first, []).append(
                 PendingProduct(own.groups.get(first, 0), name, finish, tuple(reads))
             )
@@ -351,7 +339,8 @@ def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any, out: Any) -> No
 
 def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
     """Multiply, when the product is waited for."""
-    held, places, dtype, out, more = what
+    held, places, kind, out, more = what
+    dtype = TYPES[kind]
     state = DivergentPath(batch, None, slots)
 
     def run(goes_on: bool) -> None:
@@ -362,7 +351,7 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
             operands.append(gathered(own[:, lanes]).astype(np.float64))
         for access, at in places:
             memory = batch.memories[access.place.storage.number]
-            operands.append(_values(memory.data.view(dtype)[at // dtype.itemsize]))
+            operands.append(exact(memory.data.view(dtype)[at // dtype.itemsize], kind))
             assert memory.shadow is not None
             unwritten |= bool((memory.shadow.writes[at] == 0).any())
             if memory.poison is not None:
@@ -372,7 +361,7 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
         if more:
             total = total + gathered(before[:, lanes]).astype(np.float64)
         values = before.copy()
-        values[:, lanes] = spread(_as_sums(total, out))
+        values[:, lanes] = spread(rounded(total, out))
         code = IN_FLIGHT if goes_on else FRESH
         codes = np.full(values.shape, code, np.int64) if goes_on or unwritten else None
         write_all(parts, state, lanes, values, codes)
@@ -397,7 +386,7 @@ def _power(c: DeviceCompiler, call: Any) -> Run:
 def _pack(c: DeviceCompiler, call: Any) -> Run:
     (result, *parts), tokens = _operands(call)
     to, codes = _registers(c, [result]), [c.narrowed(one) for one in reversed(parts)]
-    dtype = _TYPES[tokens[-2 if tokens[-1] else -3].removesuffix("x2")]
+    dtype = TYPES[tokens[-2 if tokens[-1] else -3].removesuffix("x2")]
 
     def run(s: Any, m: Any) -> None:
         pairs = [code.pair(s, m) for code in codes]
@@ -408,18 +397,6 @@ def _pack(c: DeviceCompiler, call: Any) -> Run:
         write_all(to, s, m, np.stack(values), None if known else np.stack(poison))
 
     return run
-
-
-def _values(tile: Any) -> Any:
-    """Elements as the tensor cores take them, which holds every product and sum of integers."""
-    if tile.dtype == np.float32:
-        tile = (tile.view(np.uint32) & _TF32).view(np.float32)
-    return tile.astype(np.float64)
-
-
-def _as_sums(total: Any, out: Any) -> Any:
-    """Round to the type of sums; integers wrap."""
-    return total.astype(np.int64).astype(out) if out.kind == "i" else total.astype(out)
 
 
 #: Op name -> its compiler.

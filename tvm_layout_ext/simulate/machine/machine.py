@@ -203,7 +203,7 @@ class Machine:
         waiting = [s for s in self.paths if hasattr(s.waiting, "ready")]
         found = False
         for s in waiting:
-            mask = self.batch.active(s.mask if s.mask is not None else self.batch.full)
+            mask = self.batch.active(s.mask)
             ready = s.waiting.ready(s) & mask
             if not ready.any():
                 continue
@@ -221,7 +221,7 @@ class Machine:
     def _deadlock(self) -> str:
         told = []
         for s in self.paths:
-            mask = self.batch.active(s.mask if s.mask is not None else self.batch.full)
+            mask = self.batch.active(s.mask)
             lane = int(np.argmax(mask))
             told_of = getattr(s.waiting, "told", None)
             what = told_of(s, lane) if told_of else "a barrier of all threads"

@@ -4,6 +4,8 @@ Lane ``8 * i + r`` of a warp gives the address of row ``r`` of matrix ``i``, 16 
 + t`` holds elements ``2*t`` and ``2*t + 1`` of row ``r`` of each matrix in one register, with
 ``.trans`` those of column ``r`` (PTX ISA, ``ldmatrix``). The race detector sees the lane that gives
 the address. Each matrix is one phase, whose wavefronts are the most rows that need one bank.
+
+``.sync.aligned`` demands that whole warps execute an instruction.
 """
 
 from __future__ import annotations
@@ -13,15 +15,45 @@ from typing import Any
 import numpy as np
 
 from ...gpu import hardware
+from ..findings import TORN
 from ..memory.access import AccessInstruction
 from ..memory.registers import Registers, read_all, write_all
 from ..model.code import Run, mask_and
 from ..model.values import retyped, retyped_poison
-from .warps import torn_lanes, with_torn
+from ..report import Hazard, Site
 
 _WARP = hardware.WARP_SIZE
 _ROWS = 8
 _HALF = np.dtype(np.uint16)
+
+
+def torn_lanes(batch: Any, m: Any, site: Site, what: str) -> Any:
+    """Threads of a mask whose warp is not all there, after a report; None if there are none."""
+    mask = batch.mask(m)
+    if mask is None:
+        return None
+    warps = mask.reshape(-1, _WARP)
+    torn = warps.any(axis=1) & ~warps.all(axis=1)
+    if not torn.any():
+        return None
+    start = int(np.argmax(torn)) * _WARP
+    lane = start + int(np.argmax(mask[start : start + _WARP]))
+    message = (
+        f"{int(mask[start : start + _WARP].sum())} of the {_WARP} threads of a warp, among them "
+        f"{batch.thread_name(lane)}, execute {what} at line {site.line}; its result is undefined "
+        "unless all threads of a warp execute it together."
+    )
+    hazard = Hazard("divergent", site.buffer, -1, (batch.thread_name(lane),), (site,), message)
+    batch.launch.findings.add_at(("divergent", site, what), hazard, int(torn.sum()), batch, lane)
+    return mask & np.repeat(torn, _WARP)
+
+
+def with_torn(codes: Any, torn: Any, rows: int) -> Any:
+    """Poison ``[rows, threads]`` with what torn warps hold poisoned."""
+    if torn is None:
+        return codes
+    own = np.where(torn, TORN, 0)
+    return np.broadcast_to(own, (rows, len(own))) if codes is None else np.maximum(codes, own)
 
 
 def _to_lanes(rows: Any, matrices: int, transpose: bool) -> Any:

@@ -23,7 +23,8 @@ from .shapes import Product, gather_a, gather_b, gather_c, scatter_d
 _TF32_MASK = np.uint32(0xFFFFE000)
 
 
-def _exact(elements: Any, dtype: str) -> Any:
+def exact(elements: Any, dtype: str) -> Any:
+    """Elements of a PTX type as tensor cores take them, which holds every product."""
     if dtype == "tf32":
         elements = (elements & _TF32_MASK).view(np.float32)
     return elements.astype(np.float64)
@@ -31,19 +32,18 @@ def _exact(elements: Any, dtype: str) -> Any:
 
 def multiply(product: Product, a: Any, b: Any, c: Any) -> Any:
     """Elements of D, ``[4, threads]``, of those of A, B and C, ``[elements a lane, threads]``."""
-    left = gather_a(_exact(a, product.a), 4 // a.dtype.itemsize)
-    right = gather_b(_exact(b, product.b), 4 // b.dtype.itemsize)
+    left = gather_a(exact(a, product.a), 4 // a.dtype.itemsize)
+    right = gather_b(exact(b, product.b), 4 // b.dtype.itemsize)
     total = left @ right + gather_c(c.astype(np.float64))
-    if product.c == "s32":
-        return scatter_d(_to_s32(total, product.saturate))
-    return scatter_d(total.astype(product.dtype("c")))
+    if product.saturate:
+        info = np.iinfo(np.int32)
+        total = np.clip(total, info.min, info.max)
+    return scatter_d(rounded(total, product.dtype("c")))
 
 
-def _to_s32(total: Any, saturate: bool) -> Any:
-    """Exact integer sums, which float64 holds, as s32."""
-    info = np.iinfo(np.int32)
-    whole = np.clip(total, info.min, info.max) if saturate else total
-    return whole.astype(np.int64).astype(np.int32)
+def rounded(total: Any, dtype: Any) -> Any:
+    """Exact sums in float64 as those of a type; integers wrap."""
+    return total.astype(np.int64).astype(dtype) if dtype.kind == "i" else total.astype(dtype)
 
 
 def multiply_poison(product: Product, a: Any, b: Any, c: Any) -> Any:

@@ -34,7 +34,7 @@ _GROUPS, _QUAD = 8, 4
 _REGISTER_BITS = 32
 
 #: PTX type -> NumPy type of an element in a register.
-_TYPES = {
+TYPES = {
     "f16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "tf32": np.dtype(np.uint32),
@@ -89,7 +89,7 @@ class Product:
 
     def dtype(self, part: str) -> np.dtype[Any]:
         """NumPy type of an element of part ``a``, ``b`` or ``c``."""
-        return _TYPES[getattr(self, part)]
+        return TYPES[getattr(self, part)]
 
     def registers(self, part: str) -> int:
         """32-bit registers that a lane holds of part ``a``, ``b`` or ``c``."""

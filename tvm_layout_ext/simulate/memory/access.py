@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..model.values import bits_of, to_lanes
-from ..races import UnorderedAccesses
+from ..races import UnorderedAccesses, lane_of
 from .located_access import Address, LocatedAccess, any_element
 from .memory import FRESH, Memory
 from .pending_copies import check_sources
@@ -200,7 +200,7 @@ class AccessInstruction(LocatedAccess):
         if self.kind == "atomic":
             return
         fresh = shadow.tag(lanes, self.number, batch.clocks)
-        if ((shadow.writes.take(cells) ^ fresh) & (1 << 18) - 1 == 0).all():
+        if (lane_of(shadow.writes.take(cells) ^ fresh) == 0).all():
             return
         lost = shadow.rivals(cells.ravel(), lanes.ravel(), fresh.ravel())
         self._settle(batch, memory, lost, self._equal(view, elements, value, lost.at))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,27 +12,31 @@ from ...gpu import hardware
 _WARP = hardware.WARP_SIZE
 
 
-class Order:
-    """What warps know of each other, kept at a barrier."""
+class _Meeting:
+    """What warps know of each other at barriers: of the phase under way, and of the last one."""
 
-    def __init__(self, clocks: Any, *sizes: int) -> None:
+    def __init__(self, clocks: Any, blocks: int, length: int) -> None:
         self._clocks = clocks
-        self.known = np.zeros((*sizes, clocks.warps), np.int64)
+        self._known = np.zeros((blocks, length, clocks.warps), np.int64)
+        self._done = np.zeros_like(self._known)
 
-    def release(self, key: tuple[int, ...], warp: int) -> None:
+    def _leave(self, block: int, index: int, warp: int) -> None:
         """Leave what a warp did and knows."""
-        clocks = self._clocks
+        clocks, here = self._clocks, self._known[block, index]
         clocks.now += 1
-        here = self.known[key]
         np.maximum(here, clocks.seen[warp], out=here)
         here[warp % clocks.warps] = clocks.now
 
-    def acquire(self, key: tuple[int, ...], warp: int) -> None:
-        """Let a warp know what was left."""
-        self._clocks.learn(warp, self.known[key])
+    def _end(self, block: int, index: int) -> None:
+        """End a phase."""
+        self._done[block, index] = self._known[block, index]
+
+    def pass_by(self, block: int, index: int, warp: int) -> None:
+        """Let a warp know what came before the end of the last phase."""
+        self._clocks.learn(warp, self._done[block, index])
 
 
-class Barriers:
+class Barriers(_Meeting):
     """The mbarriers of an array in shared memory, of all blocks of a batch.
 
     A phase ends when ``count`` threads have arrived and no bytes are outstanding (PTX ISA,
@@ -41,12 +44,10 @@ class Barriers:
     """
 
     def __init__(self, name: str, clocks: Any, blocks: int, length: int) -> None:
+        super().__init__(clocks, blocks, length)
         self.name = name
         self.count = np.zeros((blocks, length), np.int64)
         self.phase, self.left, self.bytes = (np.zeros((blocks, length), np.int64) for _ in "123")
-        self._gathered = Order(clocks, blocks, length)
-        self._clocks = clocks
-        self._done = np.zeros_like(self._gathered.known)
         #: Who initialised a barrier, and when.
         self._begun = np.zeros((blocks, length, 2), np.int64)
 
@@ -64,7 +65,7 @@ class Barriers:
         """Count a thread, and bytes that are still to come."""
         if not self.count[block, index]:
             raise SimulationError(f"A thread arrives at {self.name}[{index}] before its init.")
-        self._gathered.release((block, index), warp)
+        self._leave(block, index, warp)
         self.left[block, index] -= 1
         self.bytes[block, index] += expected
         if self.left[block, index] < 0:
@@ -76,7 +77,7 @@ class Barriers:
 
     def complete(self, block: int, index: int, warp: int, count: int) -> None:
         """Count bytes that have come, by a copy that a warp issued."""
-        self._gathered.release((block, index), warp)
+        self._leave(block, index, warp)
         self.bytes[block, index] -= count
         self._advance(block, index)
 
@@ -85,15 +86,11 @@ class Barriers:
             return
         self.phase[block, index] += 1
         self.left[block, index] = self.count[block, index]
-        self._done[block, index] = self._gathered.known[block, index]
+        self._end(block, index)
 
     def has_ended(self, block: Any, index: Any, parity: Any) -> Any:
         """Whether the phase of a parity has ended: the one under way has the other."""
         return self.phase[block, index] % 2 != parity
-
-    def pass_by(self, block: int, index: int, warp: int) -> None:
-        """Let a warp know what came before the end of the last phase."""
-        self._clocks.learn(warp, self._done[block, index])
 
     def told(self, block: int, index: int) -> str:
         """What the phase under way lacks."""
@@ -108,47 +105,33 @@ class Barriers:
         return [(int(b), int(i)) for b, i in np.argwhere(self.bytes != 0)]
 
 
-@dataclass
-class _Named:
-    """One named barrier of a block."""
-
-    arrived: int = 0
-    turn: int = 0
-
-
-class NamedBarriers:
+class NamedBarriers(_Meeting):
     """The 16 numbered barriers of every block of a batch."""
 
     def __init__(self, clocks: Any, blocks: int) -> None:
-        self._clocks = clocks
-        self._gathered = Order(clocks, blocks, 16)
-        self._done = np.zeros_like(self._gathered.known)
-        self._state = [[_Named() for _ in range(16)] for _ in range(blocks)]
+        super().__init__(clocks, blocks, 16)
+        self._arrived, self._turn = (np.zeros((blocks, 16), np.int64) for _ in "12")
 
     def arrive(self, block: int, number: int, lanes: Any, threads: int) -> int:
         """Count the threads of some lanes of a block; the turn that they wait for the end of."""
-        here = self._state[block][number]
-        turn = here.turn
+        turn = int(self._turn[block, number])
         for warp in np.unique(lanes // _WARP):
-            self._gathered.release((block, number), int(warp))
-        here.arrived += len(lanes)
-        if here.arrived > threads:
+            self._leave(block, number, int(warp))
+        self._arrived[block, number] += len(lanes)
+        arrived = self._arrived[block, number]
+        if arrived > threads:
             raise SimulationError(
-                f"{here.arrived} threads arrive at named barrier {number}, which is for {threads}."
+                f"{arrived} threads arrive at named barrier {number}, which is for {threads}."
             )
-        if here.arrived == threads:
-            here.arrived, here.turn = 0, turn + 1
-            self._done[block, number] = self._gathered.known[block, number]
+        if arrived == threads:
+            self._arrived[block, number], self._turn[block, number] = 0, turn + 1
+            self._end(block, number)
         return turn
 
     def has_ended(self, block: int, number: int, turn: int) -> bool:
         """Whether a turn is over."""
-        return self._state[block][number].turn > turn
-
-    def pass_by(self, block: int, number: int, warp: int) -> None:
-        """Let a warp know what came before the end of a turn."""
-        self._clocks.learn(warp, self._done[block, number])
+        return bool(self._turn[block, number] > turn)
 
     def told(self, block: int, number: int) -> str:
         """Who is there."""
-        return f"{number}, where {self._state[block][number].arrived} threads are"
+        return f"{number}, where {self._arrived[block, number]} threads are"

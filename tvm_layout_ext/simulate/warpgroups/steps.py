@@ -36,7 +36,7 @@ class Await(MachineStep):
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Go on, or begin to wait."""
-        mask = s.batch.active(s.mask if s.mask is not None else s.batch.full)
+        mask = s.batch.active(s.mask)
         if (self.ready(s) | ~mask).all():
             s.pc += 1
             self.passed(s, np.flatnonzero(mask))
@@ -114,7 +114,7 @@ class AwaitNamed(Await):
         batch = s.batch
         named, whose, number, threads = self._barriers(s, m)
         turns = np.zeros(batch.size, np.int64)
-        lanes = np.flatnonzero(batch.active(m if m is not None else batch.full))
+        lanes = np.flatnonzero(batch.active(m))
         key = whose[lanes] * 16 + number[lanes]
         for one in np.unique(key):
             own = lanes[key == one]
@@ -129,7 +129,7 @@ class AwaitNamed(Await):
 
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether it may go on."""
-        mask = s.batch.active(s.mask if s.mask is not None else s.batch.full)
+        mask = s.batch.active(s.mask)
         lanes = np.flatnonzero(mask)
         found = np.ones(s.batch.size, bool)
         named, pairs = self._keys(s, lanes)
@@ -173,7 +173,7 @@ class AwaitRegisters(Await):
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether there are registers enough."""
         batch, given = s.batch, self._given(s)
-        mask = batch.active(s.mask if s.mask is not None else batch.full)
+        mask = batch.active(s.mask)
         mine = np.unique(np.flatnonzero(mask) // WARPGROUP_THREADS)
         each = batch.geometry.lanes // WARPGROUP_THREADS
         wanted = given.copy()

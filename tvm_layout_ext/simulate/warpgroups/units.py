@@ -13,6 +13,7 @@ from ...gpu import hardware
 from ...gpu.warpgroups import WARPGROUP_THREADS
 from ..memory.access import AccessInstruction
 from ..memory.memory import FRESH, Memory
+from ..races import lane_of, site_of, time_of
 from ..report import Hazard
 from .barriers import Barriers, NamedBarriers
 from .tensor_map import TensorMap
@@ -221,13 +222,13 @@ class Units:
         conflict = shadow.check_read(cells, np.full(len(cells), lane), batch.clocks)
         batch.launch.findings.races(access, batch, memory, conflict, "reads")
         tags = shadow.writes[cells]
-        sites = tags >> 20 & (1 << 14) - 1
+        sites = site_of(tags)
         for site in np.unique(sites[tags != 0]):
-            if batch.launch.findings.sites[int(site)] in _tma_sites(batch):
+            if batch.launch.findings.sites[int(site)] in batch.launch.kernel.unit_sites:
                 continue
             mine = tags[(sites == site) & (tags != 0)]
-            for warp in np.unique((mine & (1 << 18) - 1) // _WARP):
-                written = int((mine[(mine & (1 << 18) - 1) // _WARP == warp] >> 34).max())
+            for warp in np.unique(lane_of(mine) // _WARP):
+                written = int(time_of(mine[lane_of(mine) // _WARP == warp]).max())
                 if self.fenced.get(int(warp), -1) < written:
                     other = batch.launch.findings.sites[int(site)]
                     self._report(
@@ -255,11 +256,9 @@ class Units:
         memory = batch.memories[one.shared.place.storage.number]
         shadow = memory.shadow
         assert shadow is not None
-        late = shadow.writes[one.cells] >> 34 > one.issued
+        late = time_of(shadow.writes[one.cells]) > one.issued
         if late.any():
-            other = batch.launch.findings.sites[
-                int(shadow.writes[one.cells][late][0] >> 20 & (1 << 14) - 1)
-            ]
+            other = batch.launch.findings.sites[int(site_of(shadow.writes[one.cells][late][0]))]
             self._report(
                 one.lane, one.shared.site, other, "stores in bulk what is overwritten before"
             )
@@ -278,6 +277,10 @@ class Units:
         one.target.write(batch, whole, elements, np.array([one.lane]), values[keep][:, None], None)
 
     # Products.
+
+    def commit_products(self, first: int) -> None:
+        """End a group of a warpgroup's products."""
+        self.groups[first] = self.groups.get(first, 0) + 1
 
     def wait_products(self, first: int, allowed: int) -> None:
         """Finish all but the last groups of a warpgroup's products."""
@@ -318,10 +321,6 @@ def units_of(batch: Any) -> Units:
     if batch.units is None:
         batch.units = Units(batch)
     return batch.units
-
-
-def _tma_sites(batch: Any) -> set[Any]:
-    return batch.launch.kernel.unit_sites
 
 
 def warpgroups(batch: Any, mask: Any, what: str, site: Any) -> list[int]:

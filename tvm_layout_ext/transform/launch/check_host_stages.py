@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, tirx
 
 from ...errors import TargetError
 from ...ir import ops
 from ...ir.queries import is_among, is_call_of, loads_in, nodes_in
-from ...ir.walk import own_parts, walk
+from ...ir.walk import is_launch, loop_kind, own_parts, walk
 from ..base import is_marked
 from ..mark_annotated import is_annotated
 
@@ -20,20 +21,32 @@ _NO_ACCESS = (ops.ADDRESS_OF, ops.ASSUME)
 _KERNELS = ("blockIdx.", "threadIdx.", "cluster")
 
 
-def _on_host(func: tirx.PrimFunc) -> tuple[bool, list[tuple[str, str]]]:
-    """Whether a function has a kernel; innermost block and tensor of all accesses beside it."""
-    has_kernel = False
+def _is_kernel(stmt: Any) -> bool:
+    """Whether a loop or an attribute launches blocks or threads."""
+    if isinstance(stmt, tirx.For):
+        return loop_kind(stmt).startswith(_KERNELS)
+    return is_launch(stmt) and str(stmt.node.thread_tag).startswith(_KERNELS)
+
+
+def _has_kernel(func: tirx.PrimFunc) -> bool:
+    return any(map(_is_kernel, nodes_in(func.body, tirx.For, tirx.AttrStmt)))
+
+
+def _on_host(func: tirx.PrimFunc) -> list[tuple[str, str]]:
+    """Innermost block and tensor of all accesses beside the kernels of a function."""
+
+    def left_out(stmt: Any, mutator: Any) -> Any:
+        return tirx.Evaluate(0) if _is_kernel(stmt) else mutator.default_mutate(stmt)
+
+    rules = [(tirx.For, left_out), (tirx.AttrStmt, left_out)]
     touched: list[tuple[str, str]] = []
-    for stmt, context in walk(func.body):
-        if any(loop.kind.startswith(_KERNELS) for loop in context.loops):
-            has_kernel = True
-            continue
+    for stmt, context in walk(tvm_ffi.structural_mutate(func.body, rules)):
         for part in own_parts(stmt):
             buffers = [store.buffer for store in nodes_in(part, tirx.BufferStore)]
             buffers += [load.source for load in _loads(part)]
             names = [str(buffer.name) for buffer in buffers if str(buffer.scope()) == _GLOBAL]
             touched += [(context.block, name) for name in names]
-    return has_kernel, touched
+    return touched
 
 
 def _loads(part: Any) -> list[Any]:
@@ -54,8 +67,8 @@ def is_marked_for_cuda(func: Any) -> bool:
 
 
 def _refuse(name: str, func: tirx.PrimFunc) -> None:
-    has_kernel, touched = _on_host(func)
-    if not has_kernel or not touched:
+    touched = _on_host(func)
+    if not touched or not _has_kernel(func):
         return
     block = touched[0][0]
     tensors = dict.fromkeys(tensor for stage, tensor in touched if stage == block)
@@ -78,7 +91,7 @@ def refuse_host_stages(mod: tvm.IRModule) -> None:
 
 def refuse_unbound(name: str, func: Any) -> None:
     """Raise TargetError if a function launches nothing at all."""
-    if isinstance(func, tirx.PrimFunc) and not _on_host(func)[0]:
+    if isinstance(func, tirx.PrimFunc) and not _has_kernel(func):
         raise TargetError(
             f"Function {name} binds no GPU thread, so there is nothing to run on the device; bind "
             "at least one loop to threadIdx.x or blockIdx.x."

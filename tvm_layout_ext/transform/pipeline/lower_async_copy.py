@@ -55,23 +55,7 @@ def _runs_on(index: Any, copy: ThreadCopy) -> bool:
 
 
 def _at_first(index: Any, copy: ThreadCopy, prover: Any) -> Any:
-    """An index whose quotients and remainders are those of lane 0, where no vector crosses them."""
-
-    def part(node: Any) -> Any:
-        length = node.b
-        whole = isinstance(length, tirx.IntImm) and int(length) % copy.lanes == 0
-        if not whole or not depends_on(node.a, copy.lane) or step_of(node.a, copy.lane) != 1:
-            return node
-        first = copy.first(node.a)
-        if not prover.is_multiple(first, copy.lanes):
-            return node
-        found = type(node)(first, length)
-        return found + copy.lane if isinstance(node, tirx.FloorMod) else found
-
-    if copy.lane is None:
-        return index
-    rules = [(tirx.FloorDiv, part), (tirx.FloorMod, part)]
-    return tvm_ffi.structural_map(index, rules, order="post")
+    return index if copy.lane is None else prover.at_first(index, copy.lane, copy.lanes)
 
 
 def _source_bytes(copy: ThreadCopy) -> Any | None:

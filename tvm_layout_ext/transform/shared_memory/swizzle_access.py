@@ -12,12 +12,12 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ...analysis.accesses import AccessSite
-from ...analysis.axis_info.indices import IndexAnalyzer
+from ...analysis.assumptions import Prover
 from ...analysis.nest import element_bytes
 from ...errors import LayoutError
 from ...ir import ops
 from ...ir.pointers import OPAQUE, POINTER_OPS, PointerOp, constant, pointer_of
-from ...ir.queries import uses
+from ...ir.queries import is_among, uses
 from ...ir.rebuild import block_with, call_with
 from ...layout.placement import Placement, Strided
 from .swizzle_index import IndexWriter
@@ -101,13 +101,10 @@ class Rewriter:
             for access in accesses
             for loop in access.loops
         }
-        analyzer = tvm.sym.Analyzer()
+        self._prover = Prover()
         for var, bounds in ranges.items():
-            analyzer.bind(var, bounds)
-        self._proofs = IndexAnalyzer([], ranges)
-        self._writer = IndexWriter(
-            analyzer, lambda var: any(var.same_as(other) for other in thread_vars)
-        )
+            self._prover.analyzer.bind(var, bounds)
+        self._writer = IndexWriter(self._prover.analyzer, lambda var: is_among(var, thread_vars))
 
     def rewrite(self, body: Any) -> Any:
         """Rewrite a statement; LayoutError if an access would be torn apart, or is left over."""
@@ -166,8 +163,7 @@ class Rewriter:
                 indices,
                 f"{one.placement.whole()} elements stay together and aligned, not {elements}",
             )
-        known = self._proofs.info(indices[-1])
-        if known.divisor_of_all % elements:
+        if not self._prover.is_multiple(indices[-1], elements):
             self._refuse(one, indices, f"its column is not known to be a multiple of {elements}")
 
     def _refuse(self, one: Swizzled, indices: Sequence[Any], why: str) -> None:

@@ -14,7 +14,8 @@ from ... import decisions
 from ...analysis.barriers.dependence import UnorderedPair, first_hazard
 from ...analysis.barriers.footprint import Footprints
 from ...analysis.barriers.program import WRITE, Node, divergent_barrier
-from ...analysis.barriers.read_program import Outside, read_outside, read_program
+from ...analysis.barriers.program_accesses import other_synchronisation
+from ...analysis.barriers.read_program import read_outside, read_program
 from ...errors import ScheduleError
 from ...ir.rebuild import loop_with
 from ..base import function_pass
@@ -125,20 +126,21 @@ def _with_bodies(node: Node, bodies: Sequence[Any]) -> Any:
     return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, bodies[0])
 
 
-def _synchronised(launch: Any, outside: Outside) -> Any:
-    """A kernel with the barriers that it needs."""
+def _synchronised(launch: Any, func: tirx.PrimFunc) -> Any:
+    """A kernel of a function with the barriers that it needs."""
+    if foreign := other_synchronisation(launch):
+        text = f"the barriers that are there, for {foreign} synchronises, too"
+        decisions.note(_NAME, "the kernel", text)
+        return launch
+    outside = read_outside(func, launch)
     program = read_program(launch, outside.read_only)
-    if not program.foreign and (condition := divergent_barrier(program)):
+    if condition := divergent_barrier(program):
         raise ScheduleError(
             f"A barrier stands inside '{condition}', which is not known to be the same for all "
             "threads of a block, so that some would wait for others forever; give all threads the "
             "same condition, or put the barrier outside."
         )
     if not program.arenas:
-        return launch
-    if program.foreign:
-        text = f"the barriers that are there, for {program.foreign} synchronises, too"
-        decisions.note(_NAME, "the kernel", text)
         return launch
     keeps = outside.has_exchange or program.jump
     own = [node for node in program.root.walk() if node.is_storage_sync]
@@ -181,6 +183,6 @@ def PlanSync(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def launch(node: Any, mutator: Any) -> Any:
         if str(node.attr_key) != "thread_extent":
             return mutator.default_mutate(node)
-        return _synchronised(node, read_outside(func, node))
+        return _synchronised(node, func)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.AttrStmt, launch)]))

@@ -12,8 +12,8 @@ from tvm import tirx
 
 from ...errors import ScheduleError
 from ...ir.pointers import POINTER_OPS, pointer_of
-from ...ir.queries import nodes_in
-from ...ir.vector_types import ARITHMETIC, lacking_arithmetic, miswritten
+from ...ir.queries import ARITHMETIC, nodes_in
+from ...ir.vector_types import lacking_arithmetic, miswritten
 from ...target import capability
 from ..base import function_pass, is_marked
 

@@ -12,20 +12,47 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from ...errors import ScheduleError
 from ...ir.queries import nodes_in, thread_tag, uses
 from ..base import function_pass, mapped
+from ..mark_annotated import is_annotated
 
 
-def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
-    """The realisation with the bound of its reducing thread in the guard, true as it is."""
+def _threads(func: tirx.PrimFunc) -> list[Any]:
+    return [one for one in nodes_in(func.body, tirx.For) if thread_tag(one)]
+
+
+def _losing(realize: SBlockRealize, threads: list[Any]) -> Any | None:
+    """The thread over which a block reduces under a guard that TVM loses, if there is one."""
     pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     values = [value for axis, value in pairs if axis.iter_type == tirx.IterVar.CommReduce]
     used = tirx.analysis.undefined_vars(realize.predicate)
     reducing = [one for one in threads if any(uses(value, one.loop_var) for value in values)]
     if not reducing or not used or any(uses(value, var) for value in values for var in used):
+        return None
+    return reducing[0]
+
+
+def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
+    """The realisation with the bound of its reducing thread in the guard, true as it is."""
+    thread = _losing(realize, threads)
+    if thread is None:
         return realize
-    bound = reducing[0].loop_var < reducing[0].extent
-    return SBlockRealize(realize.iter_values, tirx.And(realize.predicate, bound), realize.block)
+    guard = tirx.And(realize.predicate, thread.loop_var < thread.extent)
+    return SBlockRealize(realize.iter_values, guard, realize.block)
+
+
+def refuse_lost_guards(func: tirx.PrimFunc) -> None:
+    """Refuse what :func:`GuardReductions` would mend, had the function an annotation of ours."""
+    threads = [] if is_annotated(func) else _threads(func)
+    for realize in nodes_in(func.body, SBlockRealize):
+        if (thread := _losing(realize, threads)) is not None:
+            raise ScheduleError(
+                f"Stage {realize.block.name_hint} reduces over {thread_tag(thread)} under the "
+                f"guard {realize.predicate}, which TVM loses when it stores the result; split the "
+                "data axes of the stage, and of the one it is computed at, by divisors of their "
+                "extents."
+            )
 
 
 @function_pass()
@@ -34,5 +61,5 @@ def GuardReductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The bound of the reducing thread makes the guard name one; StmtSimplify takes it out again.
     """
-    threads = [one for one in nodes_in(func.body, tirx.For) if thread_tag(one)]
+    threads = _threads(func)
     return mapped(func, (SBlockRealize, lambda realize: _guarded(realize, threads)))

@@ -49,9 +49,9 @@ def _offset(
         return type(node)(var, node.b) if same else node
 
     rules = [(kind, swap) for kind in _QUOTIENTS]
-    offset: Any = indices[0] * 0
-    for index, extent in zip(indices, extents, strict=True):
-        offset = offset * extent + tvm_ffi.structural_map(index, rules, order="post")
+    offset, *rest = tvm_ffi.structural_map(tvm_ffi.convert(list(indices)), rules, order="post")
+    for index, extent in zip(rest, extents[1:], strict=True):
+        offset = offset * extent + index
     offset = analyzer.simplify(offset)
     if _quotients(offset) > most:
         return None
@@ -59,7 +59,7 @@ def _offset(
 
 
 def _quotients(*values: Any) -> int:
-    return sum(len(nodes_in(value, *_QUOTIENTS)) for value in values)
+    return len(nodes_in(tvm_ffi.convert(values), *_QUOTIENTS))
 
 
 def _straight(buffer: Any, indices: Any, bounds: Any) -> tuple[Any, list[Any]] | None:
@@ -80,6 +80,8 @@ def _straighten_run(
 ) -> int | None:
     """Straighten the longest run of indices from one on; return where it ends, if there is one."""
     walked = _numerators(indices[first])
+    if not walked:
+        return None
     for end in range(len(indices), first + 1, -1):
         most = 0 if is_whole else _quotients(*indices[first:end]) - 1
         for one in walked:

@@ -95,17 +95,17 @@ class Begun:
     """A candidate under way, finished when it is asked for unless it has ``ended`` before."""
 
     def __init__(
-        self, finish: Callable[[], Measurement], ended: Callable[[], bool] = lambda: False
+        self, finish: Callable[[], Any], ended: Callable[[], bool] = lambda: False
     ) -> None:
         self._finish, self._ended = finish, ended
-        self._found: Measurement | None = None
+        self._found: Any = None
 
     def done(self) -> bool:
         """Whether its result is there."""
         return self._found is not None or self._ended()
 
-    def result(self) -> Measurement:
-        """Wait for what was learnt; ReportedError if the candidate failed."""
+    def result(self) -> Any:
+        """Wait for its Measurement; ReportedError if the candidate failed."""
         if self._found is None:
             self._found = self._finish()
         return self._found
@@ -133,7 +133,8 @@ class Backend(Protocol):
 def try_one(backend: Backend, task: Task, config: Config) -> Measurement:
     """Build and run one candidate outside of a search; ReportedError if it failed."""
     (begun,) = backend.begin([(config, task.module(config))])
-    return begun.result()
+    measured: Measurement = begun.result()
+    return measured
 
 
 class InProcess:

@@ -61,7 +61,7 @@ class MeasuringBackend:
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Build in as many processes as there are cores, and measure what is built meanwhile."""
         folders, built = zip(*self.builder.begin([mod for _, mod in candidates]), strict=True)
-        futures = self.runner.begin(folders, "cuda", built)
+        futures = self.runner.begin(folders, built)
         return [
             Begun(partial(self._read, config, folder, future), future.done)
             for (config, _), folder, future in zip(candidates, folders, futures, strict=True)

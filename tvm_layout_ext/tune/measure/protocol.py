@@ -18,7 +18,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import psutil
 import tvm
 
 from ..space.task import Task
@@ -38,8 +37,7 @@ class Timing:
 
     A repeat lasts ``repeat_ms``; there are so many ``repeats`` between two looks at the quartiles,
     until these lie within ``spread`` of the median or ``most_repeats`` are done. A first repeat of
-    ``stop_factor`` times the best so far is the last. Of the output ``compared`` random elements
-    are compared; None: all. ``l2_bytes`` None asks the device.
+    ``stop_factor`` times the best so far is the last. ``l2_bytes`` None asks the device.
     """
 
     repeat_ms: float = 5.0
@@ -47,7 +45,6 @@ class Timing:
     most_repeats: int = 25
     spread: float = 0.01
     stop_factor: float = 3.0
-    compared: int | None = None
     l2_bytes: int | None = None
 
 
@@ -55,7 +52,7 @@ class Timing:
 class Measured:
     """What a trial gave; ``times`` are seconds a launch, one number a repeat.
 
-    ``l2`` is ``"rotated"`` or ``"warm"``. ``verified`` is None if not all of the output was
+    ``l2`` is ``"rotated"`` or ``"warm"``. ``verified`` is None if the output was not
     compared. ``phases`` are seconds of ``wait`` for a slot, ``session``, ``upload`` and ``run``.
     """
 
@@ -148,21 +145,12 @@ def device_name(device: Any) -> str:
     return str(device.device_name or "cpu")
 
 
-def memory_in_use(device: Any) -> int:
-    """Bytes that this process holds, and those in use on a local GPU."""
-    held = int(psutil.Process().memory_info().rss)
-    total = _attribute(device, "total_global_memory")
-    free = _attribute(device, "available_global_memory")
-    return held + (total - free if total and free else 0)
-
-
 def measure(
     library: Any,
     arguments: Arguments,
     problem: Problem,
     timing: Timing,
     best: float | None,
-    check: bool = True,
 ) -> Measured:
     """Check a candidate's output and time it; WrongResultError if it is not the reference's.
 
@@ -172,8 +160,7 @@ def measure(
     # This call is also the warm-up: it loads the kernel.
     library["main"](*arguments.copies[0])
     arguments.device.sync()
-    if check:
-        problem.require_close(arguments.output, timing.compared)
+    problem.require_close(arguments.output)
 
     def repeat(launches: int, repeats: int) -> list[float]:
         timer = library.time_evaluator(ROTATED, arguments.device, number=launches, repeat=repeats)
@@ -184,7 +171,7 @@ def measure(
     return Measured(
         times=times,
         l2=arguments.l2,
-        verified=True if check and timing.compared is None else None,
+        verified=True,
         early_stop=stopped,
     )
 
@@ -211,12 +198,6 @@ def timed(
 
 #: Streams of a task's random inputs: of the trials, and of a winner's verification.
 TRIALS, FRESH = 0, 1
-_CPU_TARGETS = ("llvm", "c")
-
-
-def device_kind(kind: str) -> str:
-    """The kind of device that runs what was built for a target's or a device's kind."""
-    return "cpu" if kind in _CPU_TARGETS else kind
 
 
 @dataclass(frozen=True)
@@ -251,8 +232,8 @@ class Inputs:
         return self.folder / f"inputs{self._number}_{stream}"
 
     def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
-        """A trial of an artifact; ``kind`` is a target's or a device's."""
+        """A trial of an artifact on a kind of device."""
         folder = self._place(stream)
         if not folder.exists():
             Problem.draw(self.task, stream).save(folder)
-        return Job(artifact, str(folder), device_kind(kind), timing)
+        return Job(artifact, str(folder), kind, timing)

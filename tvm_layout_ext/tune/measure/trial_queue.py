@@ -84,13 +84,12 @@ class TrialQueue:
 
     def _enter(self, trial: Trial) -> None:
         with self._changed:
-            gone = self._gone
             self._entered += 1
             trial.entered, trial.number = time.monotonic(), self._entered
-            if gone is None:
+            if self._gone is None:
                 self._push(trial)
-        if gone is not None:
-            self._end(trial, failed(gone))
+            else:
+                self._end(trial, failed(self._gone))
 
     def _push(self, trial: Trial) -> None:
         with self._changed:
@@ -107,7 +106,9 @@ class TrialQueue:
         try:
             while (job := self._next_job(slot)) is not None:
                 self._ready(slot, job)
-                if (trial := self._take()) is not None:
+                with self._changed:
+                    trial = heapq.heappop(self._waiting) if self._waiting else None
+                if trial is not None:
                     self._run(slot, trial)
         except Exception as error:
             self._leave(slot, error)
@@ -125,11 +126,6 @@ class TrialQueue:
         self._working -= 1
         self._idle.append(slot)
 
-    def _take(self) -> Trial | None:
-        """The first that waits, if any still does."""
-        with self._changed:
-            return heapq.heappop(self._waiting) if self._waiting else None
-
     def _run(self, slot: Any, trial: Trial) -> None:
         taken = time.monotonic()
         try:
@@ -145,11 +141,10 @@ class TrialQueue:
         self._end(trial, replace(measured, phases=phases))
 
     def _leave(self, slot: Any, error: Exception) -> None:
-        left: list[Trial] = []
         with self._changed:
             self._rest(slot)
-            if not self._working:
-                self._gone = error
-                left, self._waiting = self._waiting, []
-        for trial in left:
-            self._end(trial, failed(error))
+            if self._working:
+                return
+            self._gone = error
+            while self._waiting:
+                self._end(heapq.heappop(self._waiting), failed(error))

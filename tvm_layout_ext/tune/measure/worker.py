@@ -1,22 +1,31 @@
-"""A process of its own for what may crash or hang: TVM's popen worker, with a second watchdog."""
+"""Processes that answer calls: whatever may crash or hang runs in one of its own.
+
+A call is a pickled function with its arguments, an answer JSON: whoever calls a server that others
+run takes nothing from it but text.
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
-import threading
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tvm.support.popen_pool import PopenWorker
+from .backend import ReportedError, failure_text
 
-#: TVM's worker ends a call that is late by itself, unless it cannot: then this much later we do.
-GRACE = 5.0
-#: A process that ends before it is ready, as where memory is short, is started anew so often.
-STARTS = 3
+#: What measures is imported before the first call.
+_PROGRAM = (
+    "import tvm_layout_ext.tune.measure.run_local\n"
+    "from tvm_layout_ext.tune.measure.worker import main; main()"
+)
 
 
 class TrialTimeoutError(TimeoutError):
@@ -27,120 +36,112 @@ class TrialCrashError(ChildProcessError):
     """A call during which its process ended."""
 
 
-class Worker:
-    """Runs functions in a process, which is started when first needed, and anew after it ended.
+def ask(
+    pipe: Connection, function: Callable[..., Any], *args: Any, timeout: float | None = None
+) -> Any:
+    """Have a function called at the other end; a ReportedError says what it raised.
 
-    Once one had to be replaced, the next is kept ready: to import TVM takes seconds.
+    TrialTimeoutError without an answer in ``timeout`` seconds; EOFError or OSError if the other end
+    goes away.
     """
+    pipe.send((function, args))
+    if not pipe.poll(timeout):
+        raise TrialTimeoutError(f"It was ended after {timeout:g} seconds.")
+    result, failure = json.loads(pipe.recv_bytes())
+    if failure is not None:
+        raise ReportedError(failure)
+    return result
+
+
+def answer(pipe: Connection, idle: float = 0.0) -> None:
+    """Answer calls until the other end goes away, or says nothing for ``idle`` seconds."""
+    with suppress(EOFError, OSError):
+        pipe.send_bytes(b"ready")
+        while True:
+            signal.setitimer(signal.ITIMER_REAL, idle)
+            function, args = pipe.recv()
+            try:
+                result, failure = function(*args), None
+            except Exception as error:
+                result, failure = None, failure_text(error)
+            pipe.send_bytes(json.dumps([result, failure]).encode())
+
+
+class Worker:
+    """Runs functions in a process of this machine, which is started anew after it ended."""
 
     def __init__(self, log: Path) -> None:
-        self._log, self._launched, self._replaced = log, 0, False
-        self._closed = False
-        self._worker: PopenWorker | None = None
-        self._spare: tuple[PopenWorker, Path] | None = None
-        self._words = log
-        self._process = 0
+        self._log, self._closed, self._ready = log, False, False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
 
-    def begin(self) -> None:
-        """Start the first process, without waiting until it is ready."""
-        if self._worker is None and self._spare is None:
-            self._spare = self._launch()
+    @property
+    def pid(self) -> int | None:
+        """Number of the process, if there is one."""
+        return None if self._process is None else self._process.pid
 
-    def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Run a function there and return its result.
-
-        TrialTimeoutError if it took longer than ``timeout`` seconds, TrialCrashError if the process
-        ended or none could be started; else what the function raised.
-        """
-        worker = self.start()
-        late = threading.Event()
-        watchdog = threading.Timer((timeout or 0) + GRACE, self._kill_hard, [late])
-        if timeout is not None:
-            watchdog.start()
-        try:
-            worker.send(_caught, (function, args), timeout=timeout)
-            result, raised = worker.recv()
-        except (TimeoutError, ChildProcessError) as error:
-            self.replace()
-            if late.is_set() or isinstance(error, TimeoutError):
-                raise TrialTimeoutError(f"It was ended after {timeout:g} seconds.") from None
-            raise TrialCrashError(f"Its process ended: {self._last_words()}.") from None
-        finally:
-            watchdog.cancel()
-        if raised is not None:
-            kind, text = raised
-            raise kind(text)
-        return result
-
-    def start(self) -> PopenWorker:
-        """Wait until there is a process; TVM's handle of it, or TrialCrashError."""
-        starts = 0
-        while self._worker is None:
+    def begin(self) -> Connection:
+        """Start a process if there is none, without waiting until it is ready."""
+        if self._pipe is None:
             if self._closed:
                 raise TrialCrashError("Its process was closed.")
-            worker, self._words = self._spare or self._launch()
-            self._spare = self._launch() if self._replaced else None
-            try:
-                self._process = worker.recv()
-                self._worker = worker
-            except ChildProcessError:
-                starts += 1
-                self._replaced = True
-                if starts == STARTS:
-                    raise TrialCrashError(
-                        f"A process to measure in did not start, {STARTS} times: "
-                        f"{self._last_words()}."
-                    ) from None
-        return self._worker
+            ours, theirs = socket.socketpair()
+            with theirs, self._log.open("wb") as log:
+                command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno())]
+                self._process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdout=log, stderr=log
+                )
+            self._pipe, self._ready = Connection(ours.detach()), False
+        return self._pipe
 
-    def _launch(self) -> tuple[PopenWorker, Path]:
-        """Start a process without waiting until it is ready."""
-        self._launched += 1
-        words = self._log.with_suffix(f".{self._launched}{self._log.suffix}")
-        with words.open("wb") as log:
-            worker = PopenWorker(stdout=log, stderr=log)
-            worker.send(_start)
-        return worker, words
+    def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """Run a function there; its result as JSON has it.
 
-    def _kill_hard(self, late: threading.Event) -> None:
-        late.set()
-        with suppress(ProcessLookupError):
-            os.kill(self._process, signal.SIGKILL)
+        TrialTimeoutError if it took longer than ``timeout`` seconds, TrialCrashError if the process
+        ended or did not start; a ReportedError says what the function raised.
+        """
+        pipe = self.begin()
+        try:
+            if not self._ready:
+                pipe.recv_bytes()
+                self._ready = True
+            return ask(pipe, function, *args, timeout=timeout)
+        except TrialTimeoutError:
+            self.replace()
+            raise
+        except (EOFError, OSError):
+            ended = "Its process ended" if self._ready else "A process to measure in did not start"
+            words = self._last_words()
+            self.replace()
+            raise TrialCrashError(f"{ended}: {words}.") from None
 
     def _last_words(self) -> str:
         """What Python or TVM said when the process ended, e.g. ``Fatal Python error: Aborted``."""
-        lines = self._words.read_text(errors="replace").splitlines()
+        if not self._log.exists():
+            return "it said nothing"
+        lines = self._log.read_text(errors="replace").splitlines()
         fatal = [line for line in lines if "Fatal Python error" in line]
         said = [line for line in lines if line.strip()]
         return (fatal or said[-1:] or ["it said nothing"])[0].strip().rstrip(".")
 
     def replace(self) -> None:
-        """End the process; the next call gets a fresh one."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            self._replaced = True
-            # TVM's kill waits for a thread that reads the answer of a call, and that for the end.
-            with suppress(ProcessLookupError):
-                os.kill(self._process, signal.SIGKILL)
-            # A thread that was reading cleans up as well; TVM may find that done halfway.
-            with suppress(AttributeError):
-                worker.kill()
+        """End the process, and start another: to import TVM takes seconds."""
+        self._end()
+        if not self._closed:
+            self.begin()
+
+    def _end(self) -> None:
+        process, pipe = self._process, self._pipe
+        self._process = self._pipe = None
+        if process is not None and pipe is not None:
+            process.kill()
+            process.wait()
+            pipe.close()
 
     def close(self) -> None:
-        """End all processes; there will be no others."""
+        """End the process; there will be no other."""
         self._closed = True
-        self.replace()
-        if self._spare is not None:
-            self._spare[0].kill()
-            self._spare = None
-
-
-def _caught(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Any]:
-    """A function's result, or its error's class and text, for which TVM gives a traceback."""
-    try:
-        return function(*args), None
-    except Exception as error:
-        return None, (type(error), str(error))
+        self._end()
 
 
 def ignore_ctrl_c() -> None:
@@ -148,7 +149,10 @@ def ignore_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _start() -> int:
+def main() -> None:
+    """Answer calls at the socket whose number is the first argument."""
     ignore_ctrl_c()
     faulthandler.enable()
-    return os.getpid()
+    answer(Connection(int(sys.argv[1])))
+    # A GPU's driver may have nothing left that can be taken down in order.
+    os._exit(0)

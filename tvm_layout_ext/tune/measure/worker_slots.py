@@ -6,15 +6,13 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 from ..space.task import Task
 from .protocol import FRESH, Inputs, Job, Measured, Timing, failed
 from .trial_queue import Trial, TrialQueue, TryAgainError
-from .worker import Worker
 
-#: A process whose memory has grown by this much since its first trial is replaced.
-GROWTH = 1 << 30
+#: So many trials a process serves: libraries that it has loaded stay in its memory.
+USES = 200
 #: How often a trial is started whose server was lost, or whose process others may have spoilt.
 ATTEMPTS = 2
 
@@ -24,52 +22,52 @@ class ServerLostError(ConnectionError):
 
 
 class WorkerSlot:
-    """A process that measures on one device; ``memory`` is as after its first trial."""
+    """What measures on one device; ``trials`` are those of its present process."""
 
-    def __init__(self, log: Path) -> None:
-        self.worker = Worker(log)
+    def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.trials = self.memory = 0
-        # It takes seconds to start, while the first candidate is built.
-        self.worker.begin()
+        self.trials = 0
 
     def ready(self, job: Job | None) -> None:
         """Wait until a trial can begin; an error lets the slot go."""
 
-    def run(self, job: Job, timeout: float) -> tuple[Measured, int]:
-        """Measure in the process; also the bytes in use afterwards."""
+    def run(self, job: Job, timeout: float) -> Measured:
+        """Measure in the process."""
         raise NotImplementedError
 
-    def once(self, job: Job, timeout: float, growth: int) -> Measured:
-        """Run a trial, and replace the process after a failure or much growth."""
+    def once(self, job: Job, timeout: float) -> Measured:
+        """Run a trial, and replace the process after a failure or many of them."""
         try:
-            measured, memory = self.run(job, timeout)
+            measured = self.run(job, timeout)
         except Exception as error:
-            measured, memory = failed(error), 0
-        self.memory = self.memory if self.trials else memory
+            measured = failed(error)
         self.trials += 1
-        if measured.error or memory > self.memory + growth:
+        if measured.error or self.trials >= USES:
             self.renew()
         return measured
 
     def renew(self) -> None:
         """End the process; the next trial gets a fresh one."""
-        self.worker.replace()
         self.trials = 0
+
+    def close(self) -> None:
+        """End the process for good, also under a trial."""
+        raise NotImplementedError
 
 
 class PooledRunner:
     """Measures candidates on slots, one at a time each.
 
     A process is replaced after a crash, hang, wrong result or lack of memory, for its CUDA context
-    may be lost, and when its memory has grown by ``growth`` bytes. A candidate that gave a wrong
-    result in a process that others had used is tried again in a fresh one.
+    may be lost, and after :data:`USES` trials. A candidate that gave a wrong result in a process
+    that others had used is tried again in a fresh one.
     """
 
-    def __init__(
-        self, task: Task, timeout: float, timing: Timing | None, growth: int = GROWTH
-    ) -> None:
-        self.timeout, self.growth, self.timing = timeout, growth, timing or Timing()
+    #: Of the devices; candidates may also be built for a ``cpu``.
+    kind = "cuda"
+
+    def __init__(self, task: Task, timeout: float, timing: Timing | None) -> None:
+        self.timeout, self.timing = timeout, timing or Timing()
         self.best_so_far: float | None = None
         self._inputs = Inputs(task)
 
@@ -83,13 +81,10 @@ class PooledRunner:
         self._inputs.take(task)
 
     def begin(
-        self,
-        artifacts: Sequence[str],
-        kind: str = "cuda",
-        after: Sequence[Future[str | None]] = (),
+        self, artifacts: Sequence[str], after: Sequence[Future[str | None]] = ()
     ) -> list[Future[Measured]]:
         """Start a trial of each artifact once its build ends, of which ``after`` tells."""
-        jobs = [self._inputs.job(one, kind, self.timing) for one in artifacts]
+        jobs = [self._inputs.job(one, self.kind, self.timing) for one in artifacts]
         return self._queue.submit(jobs, after)
 
     def _ready(self, slot: WorkerSlot, job: Job) -> None:
@@ -100,19 +95,19 @@ class PooledRunner:
         trial.job = replace(trial.job, best=self.best_so_far)
         return self._attempt(slot, trial)
 
-    def in_turn(self, artifacts: Sequence[str], kind: str = "cuda") -> list[Measured]:
+    def in_turn(self, artifacts: Sequence[str]) -> list[Measured]:
         """Measure on one slot, one after the other, without the early stop."""
-        return self._alone([self._inputs.job(one, kind, self.timing) for one in artifacts])
+        return self._alone([self._inputs.job(one, self.kind, self.timing) for one in artifacts])
 
-    def verify(self, artifact: str, kind: str = "cuda") -> Measured:
+    def verify(self, artifact: str) -> Measured:
         """Compare a candidate's output, as far as it is known, on inputs that no trial has seen."""
-        timing = replace(self.timing, compared=None, repeats=1, most_repeats=1)
-        return self._alone([self._inputs.job(artifact, kind, timing, FRESH)])[0]
+        timing = replace(self.timing, repeats=1, most_repeats=1)
+        return self._alone([self._inputs.job(artifact, self.kind, timing, FRESH)])[0]
 
     def close(self) -> None:
         """End the processes and remove the inputs."""
         for slot in self._slots:
-            slot.worker.close()
+            slot.close()
         self._inputs.remove()
 
     def _alone(self, jobs: Sequence[Job]) -> list[Measured]:
@@ -132,7 +127,7 @@ class PooledRunner:
                 slot.renew()
                 slot.ready(trial.job)
             used = slot.trials > 0
-            measured = slot.once(trial.job, self.timeout, self.growth)
+            measured = slot.once(trial.job, self.timeout)
         spoilt = used and measured.verified is False
         lost = measured.error_class == ServerLostError.__name__
         if (spoilt or lost) and trial.lost + 1 < ATTEMPTS:

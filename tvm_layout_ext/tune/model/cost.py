@@ -9,7 +9,7 @@ from typing import Any
 
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
 from ...gpu.measured import H200
-from ...gpu.sectors import sectors_per_request
+from ...gpu.requests import sectors_per_request
 
 #: Where a record does not tell how many blocks are resident.
 USUAL_RESIDENT = 3

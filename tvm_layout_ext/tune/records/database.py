@@ -119,8 +119,9 @@ class Database:
                 self._known.add(_key(line, record))
 
     def _line_of(self, workload: tvm.IRModule) -> int | None:
+        """The line of a computation, also by its names: traces find blocks by theirs."""
         alike = self._lines.get(_hash(workload), ())
-        return next((n for n, one in alike if tvm_ffi.structural_equal(one, workload)), None)
+        return next((n for n, one in alike if _is_same(one, workload)), None)
 
     def read(self) -> Reading[TvmRecord]:
         """Read all records; broken lines are skipped and counted. RecordError if there is none."""
@@ -194,6 +195,10 @@ def _split(text: bytes) -> list[bytes]:
 
 def _hash(module: tvm.IRModule) -> int:
     return int(tvm_ffi.structural_hash(module))
+
+
+def _is_same(one: tvm.IRModule, other: tvm.IRModule) -> bool:
+    return bool(tvm_ffi.structural_equal(one, other)) and one.script() == other.script()
 
 
 def _key(line: int, record: Sequence[Any]) -> str:

@@ -7,7 +7,8 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tvm import s_tir
 from tvm.target import Target
@@ -152,7 +153,7 @@ class Record:
         values["workload"] = Workload.from_json(values["workload"])
         values["times"] = tuple(map(float, values["times"]))
         for name, kind in _TYPES.items():
-            value = values[name]
+            value = values.get(name, "")
             if not isinstance(value, kind) or (
                 isinstance(value, float) and not math.isfinite(value)
             ):
@@ -178,25 +179,16 @@ _CHOICES: dict[str, tuple[str | None, ...]] = {
     "kind": _KINDS,
     "l2": (None, *L2_STATES),
 }
-_TYPES: dict[str, Any] = {
-    "time": str,
-    "device": str,
-    "arch": str,
-    "versions": dict,
-    "config": dict,
-    "trial": int,
-    "seed": int,
-    "protocol": dict | None,
-    **dict.fromkeys(("median", "spread", "tflops", "gbps", "clock_mhz"), int | float | None),
-    **dict.fromkeys(("smem_bytes", "registers"), int | None),
-    **dict.fromkeys(("verified_on", "error_class", "error_text"), str | None),
-    "git_id": str | None,
-    "spill_bytes": int | None,
-    "modelled_seconds": int | float | None,
-    "server": str | None,
-    "phases": dict | None,
-    "program": str | None,
-}
+
+
+def _kinds(hint: Any) -> Any:
+    """What an annotated value may be an instance of; a whole number is a float, too."""
+    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = tuple(get_origin(part) or part for part in parts)
+    return (*kinds, int) if float in kinds else kinds
+
+
+_TYPES = {name: _kinds(hint) for name, hint in get_type_hints(Record).items()}
 
 
 #: Medians this close, relative to the best, are not told apart. One and the same transpose took

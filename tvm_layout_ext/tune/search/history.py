@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -104,7 +105,7 @@ class History:
         self._logged = {record.id: record for record in self.reading.records}
         self._position: dict[str, int] = {}
         self._tried: set[tuple[Any, ...]] = set()
-        self._begun: list[TrialFuture] = []
+        self._begun: list[Begun] = []
 
     def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
         """Begin to build and run the candidates of which nothing is known yet.
@@ -125,14 +126,25 @@ class History:
                 fresh[index] = config, modules[index]
         begun = self.backend.begin(list(fresh.values())) if fresh else []
         for (index, (asked, _)), one in zip(fresh.items(), begun, strict=True):
-            futures[index] = TrialFuture(self, asked, one)
+            futures[index] = Begun(partial(self._ended, asked, one), one.done)
             self._begun.append(futures[index])
         return futures
+
+    def _ended(self, config: Config, begun: Begun) -> Any:
+        """Wait for a trial and write it down; what TVM's tuner learns of it."""
+        try:
+            measured: Measurement | ReportedError = begun.result()
+        except ReportedError as error:
+            measured = error
+        with self.interrupt.held():
+            if isinstance(measured, ReportedError):
+                return _result(self.failed(config, str(measured)))
+            return _result(self.succeeded(config, measured))
 
     def note_finished(self) -> None:
         """Write down trials that have ended since, after Ctrl-C."""
         for one in self._begun:
-            if not one.noted and one.done():
+            if one.done():
                 with suppress(KeyboardInterrupt):
                     one.result()
 
@@ -231,30 +243,6 @@ def worked(planned: Record, task: Task, measured: Measurement) -> Record:
         gbps=traffic / seconds / 1e9 if seconds else None,
         **{one.name: getattr(measured, one.name) for one in fields(measured)},
     )
-
-
-class TrialFuture:
-    """A candidate under way, as TVM's tuner waits for it; written down when its result is there."""
-
-    def __init__(self, history: History, config: Config, begun: Begun) -> None:
-        self._history, self._config, self._begun = history, config, begun
-        self.noted = False
-
-    def done(self) -> bool:
-        """Whether its result is there."""
-        return self._begun.done()
-
-    def result(self) -> Any:
-        """Wait for it; its score, or ``<ErrorClass>: <sentence>``."""
-        try:
-            measured: Measurement | ReportedError = self._begun.result()
-        except ReportedError as error:
-            measured = error
-        with self._history.interrupt.held():
-            self.noted = True
-            if isinstance(measured, ReportedError):
-                return _result(self._history.failed(self._config, str(measured)))
-            return _result(self._history.succeeded(self._config, measured))
 
 
 def _result(record: Record) -> Any:

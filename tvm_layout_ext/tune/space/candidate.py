@@ -15,7 +15,6 @@ from typing import Any
 import tvm
 from tvm import s_tir
 
-from ..._compat import quick_type_checks
 from ...ir.annotations import KNOB_PREFIX
 from .knobs import Config, Knob
 from .task import Task
@@ -29,13 +28,12 @@ def traced(task: Task, config: Config) -> s_tir.Schedule:
     The values are annotated on the root block: an unused sample would be dropped as dead code.
     """
     sch = task.schedule(config)
-    with quick_type_checks():
-        root = sch.get_sblock("root")
-        for knob in task.operator.knobs:
-            chosen = knob.values.index(knob.of(config))
-            odds = [float(index == chosen) for index in range(len(knob.values))]
-            drawn = sch.sample_categorical(list(range(len(odds))), odds, decision=chosen)
-            sch.annotate(root, f"{KNOB_PREFIX}{knob.name}", drawn)
+    root = sch.get_sblock("root")
+    for knob in task.operator.knobs:
+        chosen = knob.values.index(knob.of(config))
+        odds = [float(index == chosen) for index in range(len(knob.values))]
+        drawn = sch.sample_categorical(list(range(len(odds))), odds, decision=chosen)
+        sch.annotate(root, f"{KNOB_PREFIX}{knob.name}", drawn)
     return sch
 
 

@@ -122,6 +122,9 @@ class Operator:
     tolerance: Callable[[Shape, str], Tolerance] = lambda shape, dtype: Tolerance()
     #: The rule by which another candidate is surely no worse, or None; also of illegal ones.
     prune: Callable[[Shape, str, Config, Architecture], Refusal | None] | None = None
+    #: The values of other knobs with which alone ``prune`` lets knobs that are ``apart`` have
+    #: others than ``before``: there may be many of these, and they are asked about only there.
+    beside: Callable[[Shape, str], Config] | None = None
     #: The computation as a PrimFunc, where it does not come from tensors; ``compute`` then gives
     #: its buffers, and ``schedule`` starts from it.
     function: Callable[[Shape, str], Any] | None = None

@@ -30,28 +30,40 @@ def _judge(
     first = [knob for knob in operator.knobs if knob.before is None]
     newer = [knob for knob in operator.knobs if knob.before is not None]
     plain = {knob.name: knob.before for knob in newer}
-    changes = list(_products(newer))
     apart = {knob.name: knob.before for knob in newer if knob.apart}
+    together: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for change in _products(newer):
+        (together if apart.items() <= change.items() else others).append(change)
+    beside = (operator.beside(shape, dtype) if operator.beside else {}).items()
     legal: list[dict[str, Any]] = []
     behind: list[dict[str, Any]] = []
     refused: Counter[str] = Counter()
     reasons: dict[str, str] = {}
-    for base in _products(first):
-        if refusal := operator.refuse(shape, dtype, base | plain, architecture):
-            refused[refusal.rule] += len(changes)
+
+    def judge(config: dict[str, Any], kept: list[dict[str, Any]], count: int = 1) -> bool:
+        refusal = operator.refuse(shape, dtype, config, architecture)
+        if refusal is None:
+            kept.append(config)
+        else:
+            refused[refusal.rule] += count
             reasons.setdefault(*refusal)
+        return refusal is None
+
+    for base in _products(first):
+        if not judge(base | plain, [], len(together) + len(others)):
             continue
-        for change in changes:
-            config = base | change
-            refusal = None
-            if change != plain:
-                refusal = operator.refuse(shape, dtype, config, architecture)
-            if refusal is None:
-                is_apart = any(config[name] != value for name, value in apart.items())
-                (behind if is_apart else legal).append(config)
+        for change in together:
+            if change == plain:
+                legal.append(base | plain)
             else:
-                refused[refusal.rule] += 1
-                reasons.setdefault(*refusal)
+                judge(base | change, legal)
+        if beside <= base.items():
+            for change in others:
+                judge(base | change, behind)
+        elif others:
+            # One tells the rule of all.
+            judge(base | others[0], [], len(others))
     return legal + behind, refused, reasons
 
 

@@ -12,11 +12,9 @@ import tvm
 from tvm import s_tir
 from tvm.target import Target
 
-from ..._compat import quick_type_checks
 from ...errors import ScheduleError, TargetError
 from ...gpu import hardware
 from ...gpu.hardware import Architecture
-from ...schedule.te.lowerable import check_lowerable
 from ...target import default_arch, resolve
 from .knobs import Config
 from .operator import MOST_ELEMENTS, Operator, Shape, Workload, find_operator
@@ -50,13 +48,10 @@ class Task:
     def schedule(self, config: Config, shape: Shape | None = None) -> s_tir.Schedule:
         """Schedule the operator with a configuration, keeping the trace."""
         tensors = self.operator.compute(shape or self.shape, self.dtype)
-        with quick_type_checks():
-            scheduled = self.operator.schedule(tensors, config)
-            if isinstance(scheduled, s_tir.Schedule):
-                return scheduled
-            sch = scheduled.to_schedule(tensors)
-            check_lowerable(sch.mod)
-        return sch
+        scheduled = self.operator.schedule(tensors, config)
+        if isinstance(scheduled, s_tir.Schedule):
+            return scheduled
+        return scheduled.to_schedule(tensors)
 
     @cached_property
     def unscheduled(self) -> tvm.IRModule:

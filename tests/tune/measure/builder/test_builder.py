@@ -95,7 +95,7 @@ def test_candidates_become_machine_code_that_another_process_loads(
         assert info["compiler"] == "nvcc"
     worker = Worker(tmp_path / "log")
     path = str(Path(built[0].folder) / LIBRARY)
-    assert worker.call(_look, path, builder._objects.driver) == ("cuda", True, True)
+    assert worker.call(_look, path, builder._objects.driver) == ["cuda", True, True]
     worker.close()
 
 

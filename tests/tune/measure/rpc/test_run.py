@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tvm
@@ -22,10 +24,9 @@ from tvm_layout_ext import te
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
-from tvm_layout_ext.tune.measure.protocol import Job, Measured, Timing
-from tvm_layout_ext.tune.measure.rpc import client, run, server
-from tvm_layout_ext.tune.measure.rpc.client import Gpu
-from tvm_layout_ext.tune.measure.rpc.run import RpcRunner, misfit
+from tvm_layout_ext.tune.measure.protocol import Measured, Timing
+from tvm_layout_ext.tune.measure.rpc import run, server
+from tvm_layout_ext.tune.measure.rpc.run import Client, Gpu, RpcRunner, misfit
 from tvm_layout_ext.tune.measure.rpc.server import main as serve
 from tvm_layout_ext.tune.measure.rpc.token import VARIABLE, allowed, shared
 from tvm_layout_ext.tune.measure.rpc.tracker import NoServerError, Tracker
@@ -86,15 +87,21 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(tmp_path_factory.mktemp("artifacts"))
 
 
+def on_cpus(farm: Farm, timeout: float) -> RpcRunner:
+    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=timeout, timing=QUICK)
+    made.kind = "cpu"
+    return made
+
+
 @pytest.fixture(scope="module")
 def runner(farm: Farm) -> Iterator[RpcRunner]:
-    made = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=8, timing=QUICK)
+    made = on_cpus(farm, 8)
     yield made
     made.close()
 
 
 def results(runner: RpcRunner, artifacts: list[str]) -> list[Measured]:
-    return [future.result() for future in runner.begin(artifacts, "cpu")]
+    return [future.result() for future in runner.begin(artifacts)]
 
 
 @pytest.fixture
@@ -143,12 +150,16 @@ def pretend(monkeypatch: pytest.MonkeyPatch, old: list[str]) -> None:
         facts = ("NVIDIA A100", "8.0") if gpu.server in old else ("NVIDIA H200", "9.0")
         require_fit(fleet, Gpu(gpu.server, *facts))
 
-    def ready(slot: run._Client, job: Job | None) -> None:
-        slot.gpu = Gpu(*slot.worker.call(client.ready, slot.fleet.tracker, job))
-        slot.fleet.require_fit(slot.gpu)
-
     monkeypatch.setattr(run._Fleet, "require_fit", with_gpu)
-    monkeypatch.setattr(run._Client, "ready", ready)
+    ready = Client._ready
+
+    def fitting(client: Client, job: Any) -> None:
+        ready(client, job)
+        assert client.gpu is not None
+        client.fleet.require_fit(client.gpu)
+
+    # Of candidates for the CPU nobody asks whether a server fits.
+    monkeypatch.setattr(Client, "_ready", fitting)
 
 
 def test_server_with_another_gpu_gets_no_trial_and_is_warned_of_once(
@@ -159,7 +170,7 @@ def test_server_with_another_gpu_gets_no_trial_and_is_warned_of_once(
 ) -> None:
     unfit, left = farm.tracker.servers()
     pretend(monkeypatch, [unfit])
-    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    runner = on_cpus(farm, 10)
     warning = (
         f"RPC server {unfit} is not used: it has the GPU NVIDIA A100 of compute capability 8.0, "
         "and machine code for sm_90a runs on 9.0."
@@ -180,7 +191,7 @@ def test_trials_fail_in_a_sentence_where_no_server_fits(
 ) -> None:
     both = farm.tracker.servers()
     pretend(monkeypatch, both)
-    runner = RpcRunner(doubling_task(), HOST, farm.port, KEY, timeout=10, timing=QUICK)
+    runner = on_cpus(farm, 10)
     measured = results(runner, shelf.artifacts("right", "right", "right"))
     runner.close()
     for one in measured:
@@ -201,7 +212,7 @@ def test_two_servers_share_a_run_and_one_may_die(
         first = results(runner, shelf.artifacts("sleepy", "sleepy"))
     assert all(one.verified and one.l2 == "rotated" for one in first)
     artifacts = [*shelf.artifacts("sleepy", "sleepy"), *built, *shelf.artifacts("wrong")]
-    futures = runner.begin(artifacts, "llvm")
+    futures = runner.begin(artifacts)
     time.sleep(0.8)
     farm.kill_one()
     measured = [future.result() for future in futures]
@@ -258,19 +269,17 @@ def test_problem_is_sent_once_a_server(
 ) -> None:
     results(runner, shelf.artifacts("right", "right"))
     sent: list[str] = []
-    call = client._There.call
+    ask = run.ask
 
-    def noting(name: str, *args: object) -> object:
-        sent.append(name)
-        return call(name, *args)
+    def noting(pipe: Connection, function: Any, *args: Any, **more: Any) -> Any:
+        sent.append(function.__name__)
+        return ask(pipe, function, *args, **more)
 
-    monkeypatch.setattr(client._There, "call", noting)
     for slot in runner._slots:
         slot.renew()
-    job = runner._inputs.job(shelf.artifact("right"), "cpu", QUICK)
-    client.ready(runner.fleet.tracker, job)
-    assert client.run(job, 10)[0]["verified"]
-    client._There.close()
+    monkeypatch.setattr(run, "ask", noting)
+    (measured,) = results(runner, shelf.artifacts("right"))
+    assert measured.verified
     assert sent == ["gpu", "holds", "prepare", "library", "measure"]
 
 
@@ -280,10 +289,10 @@ def test_winner_is_verified_and_finalists_take_turns_on_one_server(
     for slot in runner._slots:
         # Of two clients either may hold the session with the one server that is left.
         slot.renew()
-    wrong = runner.verify(shelf.artifact("one wrong"), "cpu")
+    wrong = runner.verify(shelf.artifact("one wrong"))
     assert (wrong.error or "").startswith("WrongResultError")
     artifacts = [shelf.artifact("right"), shelf.artifact("slow")]
-    measured = runner.in_turn(artifacts * 2, "cpu")
+    measured = runner.in_turn(artifacts * 2)
     assert [one.verified for one in measured] == [True] * 4
     assert len({one.server for one in measured}) == 1
 
@@ -383,16 +392,17 @@ def test_a_server_with_a_token_serves_only_who_knows_it(monkeypatch: pytest.Monk
     monkeypatch.setenv(VARIABLE, "sesame")
     farm = Farm(1)
     try:
-        free = farm.tracker.next_free()
-        name = client._There.open(*free).name
+        client = Client(run._Fleet(farm.tracker, architecture("sm_90a")))
+        name = client.open(farm.tracker.next_free()).name
         assert name
-        client._There.close()
+        client.end()
         monkeypatch.setenv(VARIABLE, "simsim")
         free = farm.tracker.next_free()
         with pytest.raises(ServerLostError, match=f"or has another {VARIABLE}"):
-            client._There.open(*free)
+            client.open(free)
+        client.end()
         monkeypatch.setenv(VARIABLE, "sesame")
-        assert client._There.open(*farm.tracker.next_free()).name == name
-        client._There.close()
+        assert client.open(farm.tracker.next_free()).name == name
+        client.end()
     finally:
         farm.close()

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ....errors import ScheduleError
-from ....ir.queries import loads_in, nodes_in, uses
+from ....ir.queries import ARITHMETIC, COMPARISONS, loads_in, nodes_in, uses
 from ...space.functions import blocks_of
 from ...space.operator import Tolerance
 from .rows import MOST, Rows, choose_rows, guarded, stores_in
@@ -28,9 +28,7 @@ _ALIGNMENT = 64
 _POSITIVE = frozenset(f"{p}.{n}" for p in ("tirx", "prim") for n in ("sqrt", "rsqrt", "log", "pow"))
 #: They compute nothing.
 _CHOICES = ("if_then_else", "likely")
-_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
-_BINARY = (*_ARITHMETIC, *_COMPARISONS, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_BINARY = (*ARITHMETIC, *COMPARISONS, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
 def buffers_of(func: tirx.PrimFunc) -> list[Any]:
@@ -309,6 +307,6 @@ def count_flops(func: tirx.PrimFunc) -> int:
     for _, block in blocks_of(func):
         iterations = math.prod(int(iterator.dom.extent) for iterator in block.iter_vars)
         for store in stores_in(block):
-            found = nodes_in(store.value, *_ARITHMETIC)
+            found = nodes_in(store.value, *ARITHMETIC)
             total += iterations * sum("float" in str(node.ty.dtype) for node in found)
     return total

@@ -7,25 +7,53 @@ without a call. ``docs/tuning.md`` says how to start servers, and why TVM's own 
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from dataclasses import dataclass, field
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from ...._compat import open_session
 from ....errors import TargetError
 from ....gpu.hardware import Architecture
 from ...space.task import Task
-from ..protocol import Job, Measured, Timing, device_kind
-from ..worker import GRACE
-from ..worker_slots import PooledRunner, WorkerSlot
-from .client import Gpu, ready, run
-from .session import PREPARE
-from .tracker import Tracker
+from ..backend import ReportedError
+from ..builder.builder import LIBRARY
+from ..protocol import Job, Measured, Timing
+from ..worker import TrialTimeoutError, ask
+from ..worker_slots import PooledRunner, ServerLostError, WorkerSlot
+from . import session
+from .server import GREETING
+from .token import VARIABLE, behind
+from .tracker import Free, Tracker
 
 _log = logging.getLogger("tvm_layout_ext")
+#: Bytes of a problem that travel at once.
+_PART = 8 << 20
+#: How often in a row a session is tried to be opened.
+_OPENINGS = 3
+#: A server ends a trial that is late by itself; so much later it is given up.
+_GRACE = 5.0
+_GREETING_SECONDS = 10.0
 
 
 class UnfitServerError(TargetError):
     """A server that has no GPU, or another one than the kernels are built for."""
+
+
+class Gpu(NamedTuple):
+    """A session's server, its device, and compute capability, empty for a CPU."""
+
+    server: str
+    name: str
+    capability: str
 
 
 def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
@@ -73,29 +101,158 @@ class _Fleet:
         )
 
 
-class _Client(WorkerSlot):
-    def __init__(self, log: Path, fleet: _Fleet) -> None:
-        super().__init__(log)
+@lru_cache(maxsize=8)
+def digest(folder: str) -> str:
+    """32 digits that tell a problem's files from all others."""
+    sums = hashlib.blake2b(digest_size=16)
+    for path in sorted(Path(folder).iterdir()):
+        with path.open("rb") as file:
+            sums.update(f"{path.name} {path.stat().st_size} ".encode())
+            while part := file.read(_PART):
+                sums.update(part)
+    return sums.hexdigest()
+
+
+class Client(WorkerSlot):
+    """A session with one server at a time, whichever is free."""
+
+    def __init__(self, fleet: _Fleet) -> None:
+        super().__init__()
         self.fleet = fleet
         self.gpu: Gpu | None = None
+        self._socket: socket.socket | None = None
+        self._pipe: Connection | None = None
+        self._problem, self._closed = "", False
+        #: Seconds to open the session, or to bring a problem there, which the next trial tells.
+        self._opening = 0.0
+
+    def ask(self, function: Callable[..., Any], *args: Any, timeout: float = session.IDLE) -> Any:
+        """Call one of the session's functions; ServerLostError if there is no session now."""
+        try:
+            if self._pipe is None:
+                raise EOFError
+            return ask(self._pipe, function, *args, timeout=timeout)
+        except (EOFError, OSError) as error:
+            raise ServerLostError(str(error) or "the session has ended") from None
+
+    def open(self, free: Free) -> Gpu:
+        """Begin a session with a server."""
+        server = f"{free.host}:{free.port}"
+        try:
+            self._socket = open_session(free.host, free.port, behind(free.match))
+            self._pipe = Connection(os.dup(self._socket.fileno()))
+            greeted = self._pipe.poll(_GREETING_SECONDS) and self._pipe.recv_bytes()
+            if greeted == GREETING:
+                self._pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise ServerLostError(
+                f"the server could not be reached, or has another {VARIABLE}: {error}"
+            ) from None
+        if greeted != GREETING:
+            raise TargetError(
+                f"The server at {server} is not one of this package, of this version; start "
+                "it by: python -m tvm_layout_ext.tune.rpc_server"
+            )
+        return Gpu(server, *self.ask(session.gpu))
+
+    def end(self) -> None:
+        """Let the session go, if there is one; its server ends it then."""
+        if self._socket is not None:
+            with suppress(OSError):
+                # Also wakes who waits for an answer.
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._socket = self._pipe = None
+        self._problem = ""
+
+    def renew(self) -> None:
+        """End the session; the next trial has one of its own."""
+        super().renew()
+        self.end()
+
+    def close(self) -> None:
+        """End the session, and open none again."""
+        self._closed = True
+        self.end()
 
     def ready(self, job: Job | None) -> None:
-        """Have a session that holds a trial's problem, with a server that fits."""
-        gpu = Gpu(*self.worker.call(ready, self.fleet.tracker, job))
+        """Have a session that holds a trial's problem; wait for a free server if there is none.
+
+        NoServerError or ServerLostError if there is none, TargetError if it does not fit.
+        """
+        reason: Exception | None = None
+        for _ in range(_OPENINGS):
+            try:
+                return self._ready(job)
+            except ServerLostError as error:
+                reason = error
+                self.end()
+        raise ServerLostError(f"No session could be opened, {_OPENINGS} times: {reason}")
+
+    def _ready(self, job: Job | None) -> None:
+        gpu = self.gpu if self._is_alive() else None
+        if gpu is None:
+            self.end()
+            free = self.fleet.tracker.next_free(lambda: self._closed)
+            start = time.monotonic()
+            gpu = self.open(free)
+            self._opening += time.monotonic() - start
         if self.gpu is not None and gpu.server != self.gpu.server:
             self.trials = 0
         self.gpu = gpu
-        if (device_kind("cuda") if job is None else job.kind) == "cuda":
+        if job is not None and job.kind + job.problem != self._problem:
+            start = time.monotonic()
+            self._prepare(job)
+            self._problem = job.kind + job.problem
+            self._opening += time.monotonic() - start
+        if job is not None and job.kind == "cuda":
             self.fleet.require_fit(gpu)
 
-    def run(self, job: Job, timeout: float) -> tuple[Measured, int]:
-        most = PREPARE + timeout + GRACE
-        facts, memory = self.worker.call(run, job, timeout, timeout=most)
-        return Measured(**facts), memory
+    def _is_alive(self) -> bool:
+        try:
+            self.ask(session.holds, "none")
+        except (ServerLostError, ReportedError):
+            return False
+        return True
+
+    def _prepare(self, job: Job) -> None:
+        """Bring a trial's inputs and reference to the server's device, unless they are there."""
+        known = digest(job.problem)
+        if not self.ask(session.holds, known):
+            for path in sorted(Path(job.problem).iterdir()):
+                with path.open("rb") as file:
+                    while part := file.read(_PART):
+                        self.ask(session.put, known, path.name, part)
+            self.ask(session.keep, known)
+        self.ask(session.prepare, replace(job, problem=known), timeout=session.PREPARE + _GRACE)
+
+    def run(self, job: Job, timeout: float) -> Measured:
+        """Send a trial's library and try it."""
+        server = "" if self.gpu is None else self.gpu.server
+        start = sent = time.monotonic()
+        sends = replace(job, problem=digest(job.problem))
+        try:
+            self.ask(session.library, (Path(job.artifact) / LIBRARY).read_bytes())
+            sent = time.monotonic()
+            late = session.PREPARE + timeout + _GRACE
+            facts = self.ask(session.measure, sends, timeout, timeout=late)
+        except ServerLostError:
+            if sent > start and time.monotonic() - sent >= timeout:
+                raise TrialTimeoutError(f"It was ended after {timeout:g} seconds.") from None
+            raise ServerLostError(
+                f"The connection to {server} was lost while this candidate ran; if that happens "
+                "again, it crashes the server's process."
+            ) from None
+        phases = {"session": round(self._opening, 6), "upload": round(sent - start, 6)}
+        self._opening = 0.0
+        facts["phases"] |= phases
+        return Measured(**facts | {"server": server})
 
 
 class RpcRunner(PooledRunner):
-    """Measures candidates on all servers of one key, each with a client process of its own.
+    """Measures candidates on all servers of one key, each with a session of its own.
 
     A trial whose connection is lost is tried once more, on another server if there is one; one for
     which no server fits fails by an :class:`UnfitServerError`.
@@ -114,13 +271,15 @@ class RpcRunner(PooledRunner):
         servers = tracker.require_servers()
         super().__init__(task, timeout, timing)
         self.fleet = _Fleet(tracker, task.architecture)
-        folder = self._inputs.folder
-        self._use([_Client(folder / f"client{i}.log", self.fleet) for i in range(len(servers))])
+        self._use([Client(self.fleet) for _ in servers])
 
     def device_name(self) -> str:
         """Name of the GPU of the next free server; an error if it does not fit."""
         slot = self._slots[0]
-        assert isinstance(slot, _Client)
+        assert isinstance(slot, Client)
         with slot.lock:
             slot.ready(None)
-        return "" if slot.gpu is None else slot.gpu.name
+        assert slot.gpu is not None
+        if self.kind == "cuda":
+            self.fleet.require_fit(slot.gpu)
+        return slot.gpu.name

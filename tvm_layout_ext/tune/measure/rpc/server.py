@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import select
 import signal
 import socket
@@ -18,14 +19,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 from ...._compat import serve_rpc
+from ...._version import __version__
 from ....errors import TargetError
 from .token import VARIABLE, allowed, shared
 
 _log = logging.getLogger("tvm_layout_ext")
 LOOPBACK = "127.0.0.1"
+#: Sent before a session begins, so that a client knows whose server it has found.
+GREETING = f"tvm_layout_ext {__version__}".encode()
 _PROGRAM = "from tvm_layout_ext.tune.measure.rpc.session import main; main()"
 #: A session's process that is not ready after so long is given up.
 START_SECONDS = 120.0
@@ -64,6 +69,8 @@ class _Sessions:
         standby = self.next
         # The client must see the end of the session's process, not of this copy.
         with connection:
+            with Connection(os.dup(connection.fileno())) as pipe:
+                pipe.send_bytes(GREETING)
             taken = standby.take(connection)
         self.next = _Standby(self.folder)
         status = standby.process.wait()

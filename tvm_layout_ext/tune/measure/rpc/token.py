@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from ....errors import TargetError
 
-__all__ = ["VARIABLE", "allowed", "behind", "shared"]
-
 VARIABLE = "TVM_LAYOUT_EXT_RPC_TOKEN"
 _MARK = "-token="
 

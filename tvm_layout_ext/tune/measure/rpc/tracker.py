@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,16 +63,19 @@ class Tracker:
             )
         return found
 
-    def next_free(self) -> Free:
+    def next_free(self, is_closed: Callable[[], bool] = lambda: False) -> Free:
         """Wait for a free server, however long others use it, and reserve it for a few seconds.
 
-        NoServerError if for :attr:`patience` seconds there is no server at all.
+        NoServerError if for :attr:`patience` seconds there is no server at all, or nobody wants one
+        any more.
         """
         connection = self._connected()
         try:
             connection.ask(self.key)
             seen = time.monotonic()
             while (given := connection.answer(_STEP_SECONDS)) is None:
+                if is_closed():
+                    raise NoServerError("The runner was closed.")
                 if self.servers():
                     seen = time.monotonic()
                 elif time.monotonic() - seen > self.patience:
