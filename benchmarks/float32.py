@@ -66,8 +66,8 @@ def function(case: Case) -> Any:
 
 def ways(case: Case, every: str) -> dict[str, dict[str, int]]:
     """Configurations by name, the default first."""
-    batch, m, n, k, _ = case
-    found = {"default": fitting((m, n, k), batch)}
+    batch, m, n, k, layout = case
+    found = {"default": fitting((m, n, k), batch, layout == "nt")}
 
     def modelled(config: dict[str, int]) -> float:
         tile = tuple(config[name] for name in NAMES[:-1])

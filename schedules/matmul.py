@@ -30,29 +30,26 @@ from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 _PAD = 4
 #: Products that a multiprocessor does in a cycle, and bytes that memory gives all of them.
 _PRODUCTS, _MEMORY = 128, 2_300
-#: Warps that wait for copies and barriers while others multiply: two of 64x64 in a block did 0.31
-#: of all products, eight of 128x128 0.62 (512x784x4096 in 215 us, 512x4096x784 in 89 us, H200).
-_WAITING = 3
-#: Share of the products where a multiprocessor has no second block to go on with at a barrier.
-_ALONE = 0.95
+#: Warps that wait for copies and barriers while others multiply, and the share of products where a
+#: multiprocessor has no second block to go on with. Both, and the shares of tiles, were fitted to
+#: 14 shapes, each by several tiles (``benchmarks/results/h200_float32.json``).
+_WAITING, _ALONE = 3, 0.85
 #: Warps that fit a multiprocessor, by the registers of a thread with so many sums.
-_RESIDENT = {64: 16, 32: 28, 16: 32}
+_RESIDENT = {64: 16, 32: 28}
 #: Cycles until the first tiles of a block are there.
-_FIRST = 1_500
+_FIRST = 5_000
 #: Tiles by rows and columns of a block, those of a thread, terms of a step and copies of the tile,
 #: with the share of all products that many warps reach.
 TILES = (
-    ((128, 128, 8, 8, 16, 3), 0.85),
-    ((128, 64, 8, 8, 16, 3), 0.84),
-    ((64, 64, 8, 8, 16, 3), 0.82),
-    ((32, 64, 8, 8, 16, 3), 0.75),
-    ((32, 64, 4, 8, 16, 3), 0.72),
-    ((16, 64, 4, 8, 16, 3), 0.65),
+    ((128, 128, 8, 8, 16, 3), 0.95),
+    ((64, 64, 8, 8, 16, 3), 0.9),
+    ((32, 64, 4, 8, 16, 3), 0.67),
+    ((16, 64, 4, 8, 16, 3), 0.54),
 )
 #: Slices of K, for fuller waves also others than powers of two.
 SLICES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-#: Share of the time that a slice more takes beside what is modelled.
-_SLICED = 0.01
+#: Shares of the time that slices take beside what is modelled, and each of them.
+_SLICED, _SLICE = 0.1, 0.02
 #: Terms of a slice that pay for its start.
 _LEAST_TERMS = 256
 #: Of the numbers of a tile, and of its slices.
@@ -69,10 +66,15 @@ KNOBS = (
 )
 
 
-def fitting(sizes: tuple[int, int, int], batch: int = 1) -> dict[str, int]:
-    """Choose the tile and the slices of K of the fewest modelled cycles."""
+def fitting(sizes: tuple[int, int, int], batch: int = 1, b_k_major: bool = False) -> dict[str, int]:
+    """Choose the tile and the slices of K of the fewest modelled cycles.
+
+    Tiles of 128x128 are for B stored K x N: of both operands along K, whose elements are copied one
+    by one, 4096x4096x4096 takes 3.49 ms by them and 3.26 by 64x64 (H200).
+    """
+    tiles = TILES[1:] if b_k_major else TILES
     most = 1 if batch > 1 else max(1, sizes[2] // _LEAST_TERMS)
-    ways = [(*tile, n) for tile in TILES for n in SLICES if n <= most]
+    ways = [(*tile, n) for tile in tiles for n in SLICES if n <= most]
     tile, _, slices = min(ways, key=lambda way: cycles(sizes, batch, *way))
     return dict(zip(NAMES, (*tile, slices), strict=True))
 
@@ -90,7 +92,7 @@ def cycles(
     moved = 4 * batch * (m * k + k * n + m * n)
     multiplied = products + ceil(blocks / together) * _FIRST
     found = max(multiplied, moved / _MEMORY) + second_kernel(sizes, slices)
-    return found * (1 + _SLICED * (slices - 1))
+    return found * (1 + (_SLICED + _SLICE * slices if slices > 1 else 0))
 
 
 def multiply(sch: s_tir.Schedule, name: str, config: Config) -> None:
