@@ -1,7 +1,7 @@
-"""Check attention against float64 and time it beside torch's kernels of it.
+"""Check attention against float64 and time it beside torch's and Triton's kernels.
 
-``python -m benchmarks.attention [--out FILE]`` needs a GPU of ``sm_90a``, torch and nvcc. Each row
-is held against float64 of the first head of a batch first.
+``python -m benchmarks.attention [--out FILE]`` needs a GPU of ``sm_90a``, torch, Triton and nvcc.
+Each row is held against float64 of the first head of a batch first.
 """
 
 from __future__ import annotations
@@ -101,6 +101,8 @@ def row(
     """Check and time one shape."""
     import torch
 
+    from benchmarks import triton_products
+
     b, h, g, m, n, d = shape
     torch.manual_seed(m)
     q, k, v = (
@@ -123,6 +125,11 @@ def row(
         errors[name] = float((out[0, 0].double() - want).abs().max().nan_to_num(float("inf")))
         assert bool(out.isfinite().all()), name
         calls[name] = on_stream(kernel, views)
+    held = torch.full_like(q, float("nan"))
+    calls["triton"] = triton_products.attention(q, k, v, held, causal=causal)
+    calls["triton"]()  # Which measures its tiles.
+    off = (held[0, 0].double() - exact(q, k, v, causal)).abs().max()
+    errors["triton"] = float(off.nan_to_num(float("inf")))
     work = find_operator("attention_causal" if causal else "attention").flops(shape)
     times = {name: seconds for name, (seconds, _) in medians(calls, ROUNDS).items()}
     tflops = {name: round(work / seconds / 1e12, 1) for name, seconds in times.items()}

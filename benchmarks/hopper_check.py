@@ -1,10 +1,10 @@
 """Check the GEMM of warpgroups against float64 and time it beside cuBLAS, under a watchdog.
 
 ``python -m benchmarks.hopper_check [--cases drawn] [--out FILE]`` builds kernels in parallel, and
-runs them case after case in a process of its own: the default configuration, beside it other tiles,
-clusters and slices, and cuBLAS, in turns. A kernel that never ends would hold the GPU: the process
-is ended when a case takes longer than ``--limit`` seconds, and another one goes on with the next.
-Products of few rows read other weights in every call, so that they come from memory.
+runs them case after case in a process of its own: the default configuration, beside it other
+tiles, clusters and slices, cuBLAS and Triton, in turns. A kernel that never ends would hold the
+GPU: the process is ended when a case takes longer than ``--limit`` seconds, and another one goes on
+with the next. Products of few rows read other weights in every call, so that they come from memory.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ _WORTH = 1.1
 #: Sums of a product whose tiles are more than multiprocessors; begins of the names of tiles of few
 #: rows.
 _MANY, _SWAPPED = 5_000_000, ("8x", "16x", "24x", "32x", "48x")
+#: Operands of Triton's product.
+_TRITON = ("float16", "bfloat16")
 #: Cycles in which the host queues the launches of a measurement.
 _QUEUED = 2_000_000
 #: Cases by name. Those that are fitted have so many other tiles beside the default, or those named.
@@ -88,6 +90,7 @@ _CASES = {
         *(_case(shape, "nn") for shape in (*_TABLE[:5], *_DRAWN[:3])),
         *(_case(shape, "nt", "bfloat16") for shape in _TABLE[1:4]),
     ),
+    "suite": (*(_case(shape) for shape in _TABLE), _case(_TABLE[2], "nn")),
     "table": tuple(_case(shape, beside=3) for shape in _TABLE),
     "drawn": tuple(_case(shape, beside=3) for shape in _DRAWN),
     "few": tuple(
@@ -174,6 +177,8 @@ def _run(case: Any, built: Any) -> list[dict[str, Any]]:
     others = [b.clone() for _ in range(_WEIGHTS // b.nbytes if m <= _FEW else 0)] or [b]
     weights = [_view(x) for x in others]
     calls = {"cublas": _turns([torch_product(of, a, one) for one in others])}
+    if of.operand in _TRITON:
+        calls["triton"] = _turns(_triton(of, a, right, others))
     found = []
     for name, (config, path) in enumerate(built):
         kernel = tvm.runtime.load_module(path)["main"]
@@ -192,12 +197,28 @@ def _run(case: Any, built: Any) -> list[dict[str, Any]]:
     times = _seconds(calls, 2 * m * n * k)
     moved = a.nbytes + b.nbytes + m * n * torch.finfo(torch.float16).bits // 8
     for name, row in enumerate(found):
-        for who, seconds in (("ours", times[str(name)]), ("cublas", times["cublas"])):
+        peers = {who: times[who] for who in ("cublas", "triton") if who in times}
+        for who, seconds in {"ours": times[str(name)], **peers}.items():
             row[who] = round(2 * m * n * k / seconds / 1e12, 1)
             row[f"{who}_us"] = round(seconds * 1e6, 2)
         row["terabytes"] = round(moved / times[str(name)] / 1e12, 2)
         row["ratio"] = round(times["cublas"] / times[str(name)], 3)
         row["host_us"] = round(_host_seconds(calls[str(name)]) * 1e6, 1)
+    return found
+
+
+def _triton(of: Case, a: Any, right: Any, others: list[Any]) -> list[Any]:
+    """Triton's product by each copy of the right operand, after a check of the first."""
+    import torch
+
+    from benchmarks import triton_products
+
+    m, n, k = of.shape
+    c = torch.full((m, n), float("nan"), dtype=getattr(torch, of.result), device="cuda")
+    found = [triton_products.product(a, b, c, of.layout) for b in others]
+    found[0]()  # Which measures its tiles.
+    if wrong := _wrong(a, right, c, k, of.operand):
+        raise ArithmeticError(f"{wrong} elements of Triton's product are wrong")
     return found
 
 
@@ -311,7 +332,8 @@ def _told(row: Any) -> str:
     return f"{tile:18}" + (
         row.get("error")
         or f"wrong {row['wrong']} same {row['repeats']} {row['ours']:6.1f} / "
-        f"{row['cublas']:6.1f} = {row['ratio']:.3f}, {row['ours_us']} us, "
+        f"{row['cublas']:6.1f} = {row['ratio']:.3f}, Triton {row.get('triton', '-')}, "
+        f"{row['ours_us']} us, "
         f"{row['terabytes']} TB/s, host {row['host_us']} us"
     )
 

@@ -27,7 +27,8 @@ from tvm_layout_ext.report.drawing.figures import Chart
 from tvm_layout_ext.text import columns
 
 RESULTS = Path(__file__).parent / "results"
-#: Whom ours is compared with; one that a script has not is a dash.
+#: Whom ours is compared with, where a script has them. Products and attention of torch.compile are
+#: torch's own kernels.
 PEERS = ("torch", "torch.compile", "Triton", "TileLang", "dlight")
 #: Their names in the files; of several names of one peer, such as two kernels of torch, the faster.
 NAMES = {
@@ -61,13 +62,17 @@ class Row:
         """The limit's time over ours."""
         return self.limit / self.us["ours"] if self.limit else None
 
-    def cells(self) -> list[str]:
+    def cells(self, peers: list[str]) -> list[str]:
         """As text; a dash is unknown."""
-        times = [_text(self.us.get(one), "{:,.1f}") for one in ("ours", *PEERS)]
+        times = [_text(self.us.get(one), "{:,.1f}") for one in ("ours", *peers)]
         return [self.name, *times, _text(self.ratio, "{:.2f}"), _text(self.share, "{:.0%}")]
 
 
-HEADS = ("us", "ours", *PEERS, "best peer / ours", "of the limit")
+def table(rows: list[Row]) -> list[list[str]]:
+    """Heads, and cells of each row, of the peers that there are."""
+    peers = [one for one in PEERS if any(one in row.us for row in rows)]
+    heads = ["us", "ours", *peers, "best peer / ours", "of the limit"]
+    return [heads, *(row.cells(peers) for row in rows)]
 
 
 def _text(value: float | None, form: str) -> str:
@@ -96,8 +101,9 @@ def _products(rows: list[dict[str, Any]]) -> Iterator[Row]:
     """Rows of TFLOPS, of default configurations."""
     for row in rows:
         m, n, k = row["shape"]
-        if not row["more"]:
-            us = {name: 2e-6 * m * n * k / row[name] for name in ("ours", "cublas")}
+        if row.get("default", not row.get("more")) and "ours" in row:
+            who = [name for name in ("ours", "cublas", "triton") if name in row]
+            us = {name: 2e-6 * m * n * k / row[name] for name in who}
             name = f"{m}x{n}x{k} {row['layout']} {row['dtype']}"
             yield Row(name, _named(us), 2e6 * m * n * k / _HALF_PEAK)
 
@@ -144,7 +150,7 @@ class Suite:
 _ALL = "Sums of kernel times of whole models, and of parts of them."
 SUITES = {
     "gemm": Suite(
-        ("hopper_check",), "h200_hopper_gemm.json", _products,
+        ("hopper_check", "--cases", "suite"), "h200_hopper_gemm.json", _products,
         "Products on tensor cores; the limit is what wgmma reaches in benchmarks.",
     ),
     "memory": Suite(
@@ -225,7 +231,8 @@ def main(
             print(f"No CUDA GPU on this machine: these are committed results, {results.name}.\n")
         rows = read(suite, results)
     print(f"{suite.about}\n")
-    print(columns(HEADS, [row.cells() for row in rows]))
+    heads, *cells = table(rows)
+    print(columns(heads, cells))
     if plot is not None:
         plot.write_bytes(chart(name, rows).png(""))
         print(f"Wrote {plot}.")

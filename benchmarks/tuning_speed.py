@@ -3,7 +3,7 @@
 ``python -m benchmarks.tuning_speed CASE --out FILE`` runs one of :data:`CASES` from a fresh process
 on, as users do: what is imported, started and compiled counts. It tells the wall time of each
 function and what its trials waited for, the CPU time of this process and of its workers, and where
-the main thread was, by samples. ``--seconds`` ends it as Ctrl-C would, and then it says so.
+the main thread was, by samples. ``--seconds`` ends it there, with what it knows until then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
 import sys
 import tempfile
 import threading
@@ -30,18 +29,17 @@ _EVERY = 0.02
 _TOLD = 60
 
 
-def _product(log: Path, trials: int) -> Any:
+def _product(**options: Any) -> None:
     import tvm_layout_ext as tlx
 
-    return tlx.tune("gemm_nt", shape=(3072, 5120, 6144), trials=trials, runner="cuda", log=log)
+    tlx.tune("gemm_nt", shape=(3072, 5120, 6144), runner="cuda", **options)
 
 
-def _block(log: Path, trials: int) -> Any:
+def _block(**options: Any) -> None:
     import tvm_layout_ext as tlx
     from benchmarks.model_zoo import MODELS
 
-    module = MODELS["block 1024, 128 tokens"]().module
-    return tlx.tune_module(module, trials=trials, runner="cuda", log=log)
+    tlx.tune_module(MODELS["block 1024, 128 tokens"]().module, runner="cuda", **options)
 
 
 #: What is tuned, by how many trials, and the seconds that it may take on 16 cores and one GPU.
@@ -83,62 +81,66 @@ class Samples:
         }
 
 
-def trials_of(result: Any) -> dict[str, dict[str, Any]]:
-    """What the trials of each function took, by phase, and how they ended."""
-    found = getattr(result, "results", None) or {"product": result}
-    rows = {}
-    for name, one in found.items():
-        phases: Counter[str] = Counter()
-        for record in one.trials:
-            phases.update(record.phases or {})
-        ended = Counter(record.status for record in one.trials)
-        rows[name] = {
-            "phases": {key: round(value, 2) for key, value in phases.items()},
-            "statuses": dict(ended),
-            "best": None if one.best is None else one.best.score,
-            "default": one.default.score,
-        }
-    return rows
+class Trials:
+    """When each trial ended, and what it took, by phase."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, Any]] = []
+
+    def __call__(self, record: Any, _done: int, _total: int) -> None:
+        """Take note of a trial."""
+        self.found.append(
+            {
+                "at": round(time.perf_counter() - _BEGIN, 2),
+                "function": record.workload.operator,
+                "status": record.status,
+                "phases": {key: round(value, 2) for key, value in (record.phases or {}).items()},
+            }
+        )
+        print(self.found[-1], flush=True)
+
+
+def found(case: str, trials: Trials, samples: Samples, ended: bool) -> dict[str, Any]:
+    """All that is known by now."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "command": f"python -m benchmarks.tuning_speed {case}",
+        "cores": len(os.sched_getaffinity(0)),
+        "ended": ended,
+        "seconds": round(time.perf_counter() - _BEGIN, 2),
+        "asked": CASES[case][2],
+        "cpu_seconds": round(own.ru_utime + own.ru_stime, 2),
+        "cpu_seconds_of_ended_workers": round(others.ru_utime + others.ru_stime, 2),
+        "trials": trials.found,
+        "samples": samples.told(),
+    }
 
 
 def main(
     case: Annotated[str, typer.Argument(help=", ".join(CASES))],
-    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    out: Annotated[Path, typer.Option(help="JSON file to write.")],
     trials: Annotated[int, typer.Option(help="Instead of the case's.")] = 0,
-    seconds: Annotated[float, typer.Option(help="End it after so many, 0 for never.")] = 0.0,
+    seconds: Annotated[float, typer.Option(help="Stop after so many, 0 for never.")] = 0.0,
 ) -> None:
     """Tune, and tell what took how long."""
-    tune, usual, most = CASES[case]
-    samples = Samples()
+    tune, usual, asked = CASES[case]
+    samples, done = Samples(), Trials()
+
+    def stop() -> None:
+        out.write_text(json.dumps(found(case, done, samples, ended=False), indent=1) + "\n")
+        print(f"{case}: {len(done.found)} trials in {seconds:g} s", flush=True)
+        os._exit(1)
+
     if seconds:
-        timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+        timer = threading.Timer(seconds - (time.perf_counter() - _BEGIN), stop)
         timer.daemon = True
         timer.start()
     with tempfile.TemporaryDirectory() as log:
-        result = tune(Path(log), trials or usual)
-    wall = time.perf_counter() - _BEGIN
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    others = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = {
-        "command": f"python -m benchmarks.tuning_speed {case}",
-        "trials": trials or usual,
-        "cores": len(os.sched_getaffinity(0)),
-        "interrupted": result.interrupted,
-        "seconds": round(wall, 2),
-        "asked": most,
-        "cpu_seconds": round(own.ru_utime + own.ru_stime, 2),
-        "cpu_seconds_of_workers": round(others.ru_utime + others.ru_stime, 2),
-        "functions": trials_of(result),
-        "samples": samples.told(),
-    }
-    if out is not None:
-        out.write_text(json.dumps(found, indent=1) + "\n")
-    for name, row in found["functions"].items():
-        print(f"{name}: {row['statuses']}, {row['phases']}")
-    print(
-        f"{case}: {wall:.1f} s{' until it was ended' if result.interrupted else ''}, asked "
-        f"{most:g}; {found['cpu_seconds']} CPU s here, {found['cpu_seconds_of_workers']} by workers"
-    )
+        tune(log=Path(log), trials=trials or usual, progress=done)
+    told = found(case, done, samples, ended=True)
+    out.write_text(json.dumps(told, indent=1) + "\n")
+    print(f"{case}: {told['seconds']} s, asked {asked:g}; {told['cpu_seconds']} CPU s here")
 
 
 if __name__ == "__main__":

@@ -121,8 +121,8 @@ def benchmarks() -> str:
         "tells how, and what is slow.",
     ]
     for name, suite in suites.SUITES.items():
-        cells = [row.cells() for row in _rows(name)]
-        table = [suites.HEADS, ["---"] + ["--:"] * (len(suites.HEADS) - 1), *cells]
+        heads, *cells = suites.table(_rows(name))
+        table = [heads, ["---"] + ["--:"] * (len(heads) - 1), *cells]
         told = f"{suite.about} (`benchmarks/results/{suite.file}`)"
         lines += ["", f"## {name}", "", told, "", *(f"| {' | '.join(row)} |" for row in table)]
         lines += ["", f'<img src="benchmark_{name}.svg" alt="{name}, times over the fastest">']

@@ -25,6 +25,7 @@ FILES = (
     "gather_rows",
     "gemm",
     "gemm_nt",
+    "gemm_scaled",
     "layer_norm",
     "matmul",
     "nchw_to_nhwc",

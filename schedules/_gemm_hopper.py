@@ -24,7 +24,10 @@ from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
-__all__ = ["NONE", "TILES", "beside", "check", "cycles", "fit", "fit_windows", "multiply", "prune"]
+__all__ = [
+    "NONE", "TILES", "beside", "check", "cycles", "fit", "fit_windows", "multiply", "prune",
+    "stages",
+]  # fmt: skip
 
 NONE = "none"
 #: Rows and columns of a tile; of fewer than 64 rows the columns go to the instruction's rows.
@@ -108,7 +111,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         sch,
         tc,
         (rows, columns),
-        _stages(tile, tc.b_k_major, resident),
+        stages(tile, tc.b_k_major, resident),
         int(config["group"]),
         cluster,
         together,
@@ -146,7 +149,7 @@ def _consumers(rows: int) -> int:
     return min(2, rows // WARPGROUP_ROWS)
 
 
-def _stages(tile: tuple[int, int], k_major: bool, resident: int = 1) -> int:
+def stages(tile: tuple[int, int], k_major: bool, resident: int = 1) -> int:
     """As many stages as shared memory holds; results of a swapped tile do not go through it."""
     rows, columns = sorted(tile, reverse=True) if _is_swapped(tile) else tile
     left = _SHARED if _is_swapped(tile) else _SHARED - _CHUNKS * _consumers(rows)

@@ -144,6 +144,44 @@ def test_a_wrong_call_is_one_sentence(
     assert is_sentence(str(raised.value)), str(raised.value)
 
 
+#: What stands for any argument, and calls in which each of these takes the place of a dot.
+ANY = ("None", "-1", "1.5", "'x'", "[]", "[None]", "object()", "b'x'", "2**70", "float('nan')")
+PLACES = [
+    "tlx.shared_buffers(·)", "tlx.tune('transpose', shape=(8, 8), log=·, trials=0)",
+    "tlx.tune('transpose', shape=(8, 8), dtype=·, trials=0)", "tlx.export(3, ·)",
+    "tlx.tune_module(copied().mod, log=·, trials=0)", "tlx.DefaultSchedule()(·)",
+    "tlx.DefaultSchedule(·)", "tlx.ApplyBest(·)", "tlx.explain(copied(), arrays=·)",
+    "tlx.explain(copied(), values=·)", "tlx.versions_for_triton_stages(3, ·)", "tlx.knob('k', ·)",
+    "tlx.lower(copied(), target=·)", "tlx.op('softmax', log=·)(·)",
+    "product().gemm('C', tile=(64, 64, 32), warps=(2, 2), stages=2, instruction=·)",
+    "product().gemm('C', tile=·, warps=(2, 2), stages=2)", "product().cluster(·, 2)",
+    "copied().auto_coalesce('B', stage=·)", "copied().swizzle(·, 0, 'xor')",
+    "copied().eviction_policy(·, 'evict_first')", "tlx.te.create_schedule(·)",
+    "L.LinearLayout(·, ['d'])", "L.LinearLayout.from_bases(·, ['d'])", "L.movement(·, linear)",
+    "L.movement(linear, ·)", "L.bank_conflicts(linear, ·, 16)", "L.vector_width(linear, linear, ·)",
+    "L.optimal_swizzle(linear, ·, 16)", "L.swizzle_conflicts(·, linear, linear, 16)",
+    "linear.compose(·)", "linear * (·)", "L.wavefronts([0], ·)", "L.parse(·)",
+    "L.PaddedSharedLayout(·, [1, 0])", "L.NVMMASharedLayout(·, 16)", "L.SliceLayout(0, ·)",
+    "L.shared_for_wgmma([64, 64], ·, 16)", "L.DotOperandLayout(0, ·, 2)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", PLACES)
+def test_any_argument_works_or_is_refused_in_one_sentence(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    linear = tlx.layout.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]).to_linear([64, 64])
+    told = []
+    for value in ANY:
+        try:
+            eval(call.replace("·", value), names() | {"linear": linear})
+        except LayoutExtError as error:
+            told.append(str(error))
+    assert len(told) > len(ANY) / 2
+    assert [text for text in told if not is_sentence(text)] == []
+
+
 @cache
 def lines() -> list[str]:
     return [json.dumps(record.to_json()) for record in transposes()]

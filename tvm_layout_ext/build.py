@@ -13,6 +13,7 @@ from tvm.target import Target
 from . import decisions, pipeline
 from ._compat import split_host_device, tvm_version
 from .analysis.device_limits import check_shared, launch_extents, shared_buffers
+from .cubin import refusing_slow_products
 from .errors import LayoutExtError, ScheduleError, TargetError
 from .gpu import hardware
 from .ir.device_program import DeviceProgram
@@ -189,12 +190,16 @@ def build(
         If a function for a GPU binds no thread, leaves a block beside a kernel on the host or
         shares a shared buffer between kernels, or a kernel needs more shared memory than a block
         of the target may have. Where fewer stages would do, the message names their number.
+    PtxasError
+        If ptxas spills registers of a kernel of ``wgmma``, or makes it wait for each product.
     """
     mod = to_module(source, args, name)
     resolved = _target_of(source, target)
     if resolved.kind.name == "cuda":
         # The check and the compilation both go on from here.
         mod = _lower_checked(mod, resolved)
+        with refusing_slow_products(str(resolved.attrs["arch"])):
+            return compile_lowered(mod, resolved)
     return compile_lowered(mod, resolved)
 
 

@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 import operator
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import tvm
 from tvm import tirx
 
-from .errors import LayoutExtError
+from .errors import LayoutExtError, ScheduleError
 
 
 def whole(value: Any) -> int | None:
     """Return the value of anything that is an integer: int, NumPy's, an IntImm; else None."""
     if isinstance(value, tirx.IntImm):
         return int(value)
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        return None
-    return operator.index(value)
-
-
-def whole_number(what: str, value: Any, least: int, error: type[LayoutExtError]) -> int:
-    """Return ``value`` as an int of at least ``least``; raise ``error``, which names ``what``."""
     try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
+        return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise error(f"{what} must be a whole number, not {value!r}.") from None
+        return None
+
+
+def path_of(what: str, value: Any, error: type[LayoutExtError]) -> Path:
+    """Return a path; raise ``error``, which names ``what``, where it is none."""
+    if not isinstance(value, str | os.PathLike):
+        raise error(f"{what} is a path, not {value!r}.")
+    return Path(value)
+
+
+def takes_module(cls: Any) -> Any:
+    """Let a pass say in one sentence that it was called with something else than a module."""
+    run = cls.__call__
+
+    def called(self: Any, mod: Any) -> Any:
+        if not isinstance(mod, tvm.IRModule):
+            raise ScheduleError(f"{cls.__name__} takes an IRModule, not a {type(mod).__name__}.")
+        return run(self, mod)
+
+    cls.__call__ = called
+    return cls
+
+
+def whole_number(
+    what: str, value: Any, least: int, error: type[LayoutExtError], most: int | None = None
+) -> int:
+    """Return ``value`` as an int within bounds; raise ``error``, which names ``what``."""
+    number = whole(value)
+    if number is None:
+        raise error(f"{what} must be a whole number, not {value!r}.")
     if number < least:
         raise error(f"{what} must be at least {least}, not {number}.")
+    if most is not None and number > most:
+        raise error(f"{what} must be at most {most}, not {number}.")
     return number
+
+
+def positive_numbers(
+    what: str, values: Any, count: int, error: type[LayoutExtError]
+) -> tuple[int, ...]:
+    """Return so many ints above zero; raise ``error``, which names ``what``."""
+    found = [whole(one) for one in values] if isinstance(values, Sequence) else []
+    numbers = tuple(number for number in found if number is not None and number > 0)
+    if len(found) != count or len(numbers) != count:
+        raise error(f"{what} must be {count} positive whole numbers, not {values!r}.")
+    return numbers

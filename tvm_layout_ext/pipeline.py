@@ -90,6 +90,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever
     # looks at stores has done so after PlanSync.
     "tirx.SplitHostDevice": (
+        transform.WriteOutStarts,
         transform.PlanSync,
         transform.LowerEvictionPolicy,
         transform.TypeMatrixLoads,

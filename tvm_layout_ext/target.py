@@ -73,7 +73,7 @@ def resolve(target: str | Target | None) -> Target:
     """
     if isinstance(target, Target):
         return target
-    if target is None or target == "cuda":
+    if target is None or (isinstance(target, str) and target == "cuda"):
         return default_target()
     try:
         return Target(target)

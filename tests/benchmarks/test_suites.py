@@ -22,7 +22,9 @@ def test_the_limit_and_the_fastest_peer_are_found() -> None:
     (row,) = suites.SUITES["memory"].read([{"name": "copy", "seconds": seconds}])
     assert row.us == pytest.approx({"ours": 2.0, "torch": 9.0, "Triton": 3.0})
     assert (row.ratio, row.share) == (pytest.approx(1.5), pytest.approx(0.5))
-    assert row.cells() == ["copy", "2.0", "9.0", "-", "3.0", "-", "-", "1.50", "50%"]
+    heads, cells = suites.table([row])
+    assert heads == ["us", "ours", "torch", "Triton", "best peer / ours", "of the limit"]
+    assert cells == ["copy", "2.0", "9.0", "3.0", "1.50", "50%"]
 
 
 def test_of_two_kernels_of_torch_the_faster_counts_and_tflops_are_times() -> None:
@@ -35,6 +37,13 @@ def test_of_two_kernels_of_torch_the_faster_counts_and_tflops_are_times() -> Non
                "ours": 500.0, "cublas": 250.0}  # fmt: skip
     (row,) = suites.SUITES["gemm"].read([product, product | {"more": {"split_k": 2}}])
     assert row.us == pytest.approx({"ours": 4.0, "torch": 8.0})
+    now = {name: value for name, value in product.items() if name != "more"} | {"triton": 200.0}
+    failed = {name: product[name] for name in ("shape", "layout", "dtype")} | {"error": "late"}
+    rows = [
+        one | {"default": is_first} for one, is_first in ((now, True), (now, False), (failed, True))
+    ]
+    (row,) = suites.SUITES["gemm"].read(rows)
+    assert row.us == pytest.approx({"ours": 4.0, "torch": 8.0, "Triton": 10.0})
 
 
 def test_of_convolutions_the_default_is_ours() -> None:

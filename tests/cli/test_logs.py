@@ -259,7 +259,7 @@ def test_ctrl_c_ends_any_command_with_130(tmp_path: Path, monkeypatch: pytest.Mo
     def pressed(*_given: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(import_module("tvm_layout_ext.tune.apply.check"), "check", pressed)
+    monkeypatch.setattr(import_module("tvm_layout_ext.tune.apply.replay"), "check", pressed)
     assert invoke("check", write(tmp_path, transpose())).code == 130
     monkeypatch.setattr(cli, "app", pressed)
     with pytest.raises(SystemExit) as ended:

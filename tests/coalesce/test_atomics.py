@@ -7,8 +7,8 @@ import pytest
 from tvm import s_tir
 from tvm.script import tirx as T
 
+from tests.programs.running import gives
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.simulate import simulate
 
 
 @T.prim_func(s_tir=True)
@@ -51,9 +51,7 @@ def mapped(func: Any) -> tuple[Any, Any]:
 def test_a_histogram_loads_neighbours_and_counts_right() -> None:
     a = np.random.default_rng(0).integers(0, 1000, 4100).astype("int32")
     sch, _ = mapped(histogram)
-    report = simulate(sch, a, np.zeros(64, "int32"))
-    np.testing.assert_array_equal(report.outputs["B"], np.bincount(a % 64, minlength=64))
-    assert not report.hazards
+    report = gives(sch, a, np.zeros(64, "int32"), B=np.bincount(a % 64, minlength=64))
     load = next(access for access in report.accesses if access.buffer == "A")
     assert (load.vector_bytes, load.sectors) == (4, load.ideal_sectors)
 
@@ -61,8 +59,7 @@ def test_a_histogram_loads_neighbours_and_counts_right() -> None:
 def test_lanes_add_to_neighbours_rather_than_in_turns_to_one_element() -> None:
     a = np.random.default_rng(0).integers(0, 100, (64, 128)).astype("float32")
     sch, outcome = mapped(column_sums)
-    report = simulate(sch, a, np.zeros(128, "float32"))
-    np.testing.assert_array_equal(report.outputs["B"], a.sum(0))
+    report = gives(sch, a, np.zeros(128, "float32"), B=a.sum(0))
     found = {access.kind: (access.vector_bytes, access.sectors) for access in report.accesses}
     assert found == {"atomic": (4, 1024), "load": (4, 1024)}
     before = {traffic.kind: traffic.sectors for traffic in outcome.before}
@@ -74,8 +71,7 @@ def test_compare_and_swap_takes_one_element() -> None:
     assert {traffic.vector_bytes for traffic in outcome.after} == {4}
     a = np.arange(256).astype("int32")
     held = np.where(a % 3 == 0, 7, 0).astype("int32")
-    report = simulate(sch, a, held)
-    np.testing.assert_array_equal(report.outputs["B"], np.where(held == 0, a, held))
+    gives(sch, a, held, B=np.where(held == 0, a, held))
 
 
 def test_atomics_are_never_staged() -> None:

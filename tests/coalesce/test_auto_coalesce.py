@@ -12,11 +12,11 @@ from tvm_ffi import structural_equal
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import numbers
+from tests.programs.running import gives
 from tests.programs.tiles import upside_down
 from tvm_layout_ext import decisions
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.schedules import gather_rows
-from tvm_layout_ext.simulate import simulate
 
 
 def schedule_of(*tensors: Any) -> s_tir.Schedule:
@@ -33,8 +33,7 @@ def test_a_copy_moves_16_bytes_a_lane_and_no_sector_twice(dtype: str) -> None:
     sch = copy((64, 64), dtype)
     assert sch.auto_coalesce("B").path == "direct"
     a = numbers((64, 64), dtype)
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
+    report = gives(sch, a, None, B=a)
     assert {access.vector_bytes for access in report.accesses} == {16}
     assert report.sectors == 2 * a.nbytes // 32
 
@@ -43,8 +42,7 @@ def test_a_ragged_copy_keeps_its_vectors_inside() -> None:
     sch = copy((257, 257))
     sch.auto_coalesce("B")
     a = numbers((257, 257))
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a)
+    report = gives(sch, a, None, B=a)
     assert [access.vector_bytes for access in report.accesses] == [16, 16, 4, 4]
 
 
@@ -55,69 +53,16 @@ def test_symbolic_sizes() -> None:
     sch.auto_coalesce("B")
     for shape in [(33, 65), (1, 1), (64, 64)]:
         value = numbers(shape, "float16")
-        report = simulate(sch, value, None)
-        np.testing.assert_array_equal(report.outputs["B"], value)
-        assert not report.hazards
+        gives(sch, value, None, B=value)
 
 
 def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:
     sch, tile = upside_down("float16")
     assert sch.auto_coalesce(tile).path == "copy"
     value = numbers((64, 64), "float16")
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value[::-1])
+    report = gives(sch, value, None, B=value[::-1])
     load = next(access for access in report.accesses if access.buffer == "A")
     assert (load.vector_bytes, load.sectors) == (16, load.ideal_sectors)
-
-
-@T.prim_func(s_tir=True)
-def from_strided(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (64, 30), "float32", strides=(36, 1))
-    B = T.match_buffer(b, (64, 30), "float32", strides=(32, 1))
-    for i, j in T.grid(64, 30):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj]
-
-
-@T.prim_func(s_tir=True)
-def from_misaligned(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (1024,), "float16", align=4)
-    B = T.match_buffer(b, (1024,), "float16")
-    for i in T.serial(1024):
-        with T.sblock("B"):
-            vi = T.axis.spatial(1024, i)
-            B[vi] = A[vi]
-
-
-@T.prim_func(s_tir=True)
-def from_offset(a: T.handle, b: T.handle) -> None:
-    offset = T.int64()
-    A = T.match_buffer(a, (1024,), "float16", elem_offset=offset, offset_factor=4)
-    B = T.match_buffer(b, (1024,), "float16")
-    for i in T.serial(1024):
-        with T.sblock("B"):
-            vi = T.axis.spatial(1024, i)
-            B[vi] = A[vi]
-
-
-def vector_bytes_of(func: tvm.tirx.PrimFunc) -> set[int]:
-    sch = s_tir.Schedule(func)
-    outcome = sch.auto_coalesce("B")
-    assert outcome.path == "direct"
-    return {traffic.vector_bytes for traffic in outcome.after}
-
-
-def test_rows_of_a_strided_buffer_take_whole_vectors() -> None:
-    assert vector_bytes_of(from_strided) == {16}
-
-
-def test_a_base_pointer_less_aligned_gets_narrower_vectors() -> None:
-    assert vector_bytes_of(from_misaligned) == {4}
-
-
-def test_an_element_offset_gets_the_vectors_that_its_factor_allows() -> None:
-    assert vector_bytes_of(from_offset) == {8}
 
 
 @pytest.mark.parametrize(
@@ -159,17 +104,12 @@ def test_more_than_two_to_the_31_elements_need_and_get_64_bit_indices(turned: bo
     assert f"T.int64({8388608 if turned else 2048})" in str(kernel)
 
 
-def test_too_many_elements_for_32_bit_indices_are_refused() -> None:
-    refused(copy((65536, 65536), "int8"), "4,294,967,296 elements")
-
-
 @pytest.mark.parametrize(("stage", "shared"), [("auto", False), ("shared", True), ("none", False)])
 def test_loads_of_a_copy_go_through_shared_memory_only_on_request(stage: str, shared: bool) -> None:
     sch = copy((64, 64))
     sch.auto_coalesce("B", stage=stage)
     value = numbers((64, 64))
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value)
+    report = gives(sch, value, None, B=value)
     assert any(access.scope == "shared" for access in report.accesses) == shared
     assert report.bank_conflicts == 0
 
@@ -188,8 +128,7 @@ def test_a_staged_tile_suits_any_number_of_threads(threads: int, dtype: str) -> 
     sch = schedule_of(a, te.compute((72, 128), lambda j, i: a[i, j], "B"))
     assert sch.auto_coalesce("B", num_threads=threads, stage="shared").path == "staged"
     value = numbers((128, 72), dtype)
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.T)
+    report = gives(sch, value, None, B=value.T)
     assert report.bank_conflicts == 0
     assert not report.hazards
 
@@ -200,8 +139,7 @@ def test_loads_in_two_orders_meet_in_one_kernel() -> None:
     sch = schedule_of(a, b, te.compute((96, 64), lambda j, i: a[i, j] + b[j, i], "B"))
     assert sch.auto_coalesce("B").path == "staged"
     values = numbers((64, 96), "float16"), numbers((96, 64), "float16")
-    report = simulate(sch, *values, None)
-    np.testing.assert_array_equal(report.outputs["B"], values[0].T + values[1])
+    report = gives(sch, *values, None, B=values[0].T + values[1])
     assert report.bank_conflicts == 0
     assert report.sectors == report.ideal_sectors
 
@@ -231,24 +169,22 @@ def refused(sch: s_tir.Schedule, match: str, block: Any = "B", **arguments: Any)
     assert sch.mod.same_as(before) or structural_equal(sch.mod, before)
 
 
-@pytest.mark.parametrize("threads", [0, 16, 33, 1056, 2048, 64.0, True, "64"])
-def test_a_wrong_number_of_threads_is_refused(threads: Any) -> None:
-    refused(copy((64,)), "num_threads", num_threads=threads)
-
-
 @pytest.mark.parametrize(
-    "arguments", [{"vector_bytes": 3}, {"vector_bytes": 32}, {"stage": "yes"}, {"stage": None}]
+    ("shape", "words", "given"),
+    [
+        *[((64,), "num_threads", {"num_threads": n}) for n in (0, 16, 33, 1056, 64.0, True, "64")],
+        *[((64,), "vector_bytes", {"vector_bytes": n}) for n in (3, 32)],
+        *[((64,), "stage", {"stage": value}) for value in ("yes", None)],
+        ((64,), "no single block named 'C'", {"block": "C"}),
+        *[((64,), "auto_coalesce", {"block": block}) for block in (None, 3, "B C")],
+        ((4, 0), "extent 0", {}),
+        ((65536, 65536), "4,294,967,296 elements", {}),
+    ],
 )
-def test_other_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
-    refused(copy((64,)), next(iter(arguments)), **arguments)
-
-
-def test_an_unknown_block_is_refused() -> None:
-    refused(copy((64,)), "no single block named 'C'", block="C")
-
-
-def test_an_empty_extent_is_refused() -> None:
-    refused(copy((4, 0)), "extent 0")
+def test_wrong_arguments_and_sizes_are_refused(
+    shape: tuple[int, ...], words: str, given: dict[str, Any]
+) -> None:
+    refused(copy(shape, "int8"), words, **given)
 
 
 def test_a_bound_loop_is_refused() -> None:
@@ -273,10 +209,6 @@ def opaque(A: T.Buffer((64,), "float32")) -> None:
             T.evaluate(T.call_extern("int32", "fill", A.data, vi))
 
 
-def test_an_opaque_block_is_refused() -> None:
-    refused(s_tir.Schedule(opaque), "opaque")
-
-
 @T.prim_func(s_tir=True)
 def in_order(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
     for i in range(64):
@@ -291,17 +223,6 @@ def without_loops(A: T.Buffer((1,), "float32"), B: T.Buffer((1,), "float32")) ->
         B[0] = A[0]
 
 
-def test_an_axis_whose_iterations_keep_their_order_is_refused() -> None:
-    refused(s_tir.Schedule(in_order), "Axis vi of block B is neither spatial nor one of a reduc")
-
-
-def test_the_outermost_block_of_a_function_is_refused() -> None:
-    """It was an IndexError, or a text of TVM's with the whole program."""
-    refused(s_tir.Schedule(without_loops), "Block B is the outermost of its function")
-    with pytest.raises(ScheduleError, match="Block root is the outermost of its function"):
-        s_tir.Schedule(in_order).auto_coalesce("root")
-
-
 @T.prim_func(s_tir=True)
 def nested(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None:
     for i in range(8):
@@ -313,38 +234,22 @@ def nested(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")) -> None
                     B[vi * 8 + vj] = A[vi * 8 + vj]
 
 
-def test_a_block_of_blocks_is_refused() -> None:
-    refused(s_tir.Schedule(nested), "Block B is opaque")
+@pytest.mark.parametrize(
+    ("func", "words"),
+    [
+        (opaque, "Block B is opaque"),
+        (nested, "Block B is opaque"),
+        (in_order, "Axis vi of block B is neither spatial nor one of a reduc"),
+        # It was an IndexError, or a text of TVM's with the whole program.
+        (without_loops, "Block B is the outermost of its function"),
+    ],
+)
+def test_blocks_of_other_forms_are_refused(func: Any, words: str) -> None:
+    refused(s_tir.Schedule(func), words)
 
 
-@T.prim_func(s_tir=True)
-def running_sum(A: T.Buffer((64,), "float32"), B: T.Buffer((65,), "float32")) -> None:
-    for i in range(64):
-        with T.sblock("B"):
-            vi = T.axis.spatial(64, i)
-            B[vi + 1] = B[vi] + A[vi]
-
-
-def test_a_block_without_a_legal_mapping_is_refused() -> None:
-    refused(
-        s_tir.Schedule(running_sum),
-        r"no legal mapping of block B: it reads B at \[i\] and writes it at \[i \+ 1\], which are "
-        "elements of two iterations; give the result a buffer of its own",
-    )
-
-
-@T.prim_func(s_tir=True)
-def turned_in_place(A: T.Buffer((64, 64), "float32")) -> None:
-    for i, j in T.grid(64, 64):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            A[vi, vj] = A[vj, vi]
-
-
-@pytest.mark.parametrize("stage", ["auto", "shared", "none"])
-def test_a_block_that_writes_what_it_reads_is_refused(stage: str) -> None:
-    """TVM's ``reindex_cache_read`` would take the process down."""
-    refused(s_tir.Schedule(turned_in_place), "no legal mapping of block B", stage=stage)
+def test_the_root_of_a_function_is_refused() -> None:
+    refused(s_tir.Schedule(in_order), "Block root is the outermost of its function", "root")
 
 
 def test_another_number_of_threads_than_the_kernel_has_is_refused() -> None:
@@ -356,11 +261,6 @@ def test_another_number_of_threads_than_the_kernel_has_is_refused() -> None:
     tile = sch.cache_read(block, 0, "shared")
     sch.compute_at(tile, i)
     refused(sch, "has 64 threads; auto_coalesce cannot give the block 128", tile, num_threads=128)
-
-
-@pytest.mark.parametrize("block", [None, 3, "B C"])
-def test_what_is_no_block_is_refused(block: Any) -> None:
-    refused(copy((64,)), "auto_coalesce", block)
 
 
 @pytest.mark.parametrize(
@@ -378,9 +278,7 @@ def test_indices_of_choices_and_bits_are_counted(index: Any, where: Any) -> None
     outcome = sch.auto_coalesce("B")
     assert [(t.buffer, t.kind) for t in outcome.after] == [("A", "load"), ("B", "store")]
     value = numbers((100,))
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value[where(np.arange(100))])
-    assert not report.hazards
+    gives(sch, value, None, B=value[where(np.arange(100))])
 
 
 def test_an_unknown_function_in_an_index_is_refused() -> None:
@@ -423,6 +321,5 @@ def test_copies_of_a_few_elements_are_staged_too(count: int, dtype: str) -> None
         return
     assert sch.auto_coalesce("B", stage="shared").path == "staged"
     x = np.arange(1, count + 1).astype(dtype)
-    report = simulate(sch, x, None)
-    np.testing.assert_array_equal(report.outputs["B"], x)
+    report = gives(sch, x, None, B=x)
     assert (report.bank_conflicts, report.hazards) == (0, [])

@@ -11,35 +11,18 @@ import numpy as np
 import pytest
 import tvm
 from tvm import s_tir, te, tirx
-from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 from tvm.script import tirx as T
 
+from tests.programs.coalesced import few, mapped, nests, sectors, widths
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 
 
-def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
-    return np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype)
-
-
 def run(func: Any, *arrays: Any, stage: str = "auto") -> tuple[Any, Report]:
-    """Map block B, replay the trace, and run it without hazards."""
-    sch = s_tir.Schedule(func)
-    outcome = sch.auto_coalesce("B", stage=stage)
-    verify_trace_roundtrip(sch, func, debug_mask="none")
-    report = simulate(sch, *arrays)
-    assert not report.hazards
+    """Map block B to what takes no longer than before, but for what a launch may."""
+    outcome, report = mapped(func, *arrays, stage=stage)
     assert outcome.seconds <= 2 * outcome.seconds_before
     return outcome, report
-
-
-def sectors(report: Report, buffer: str, kind: str) -> int:
-    return sum(a.sectors for a in report.accesses if (a.buffer, a.kind) == (buffer, kind))
-
-
-def widths(report: Report, buffer: str) -> set[int]:
-    return {a.vector_bytes for a in report.accesses if a.buffer == buffer and a.sectors}
 
 
 F32 = "float32"
@@ -180,7 +163,7 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_blocks(row: Row) -> None:
-    values = [numbers(*shape, dtype=dtype) for shape, dtype in row.shapes.values()]
+    values = [few(*shape, dtype=dtype) for shape, dtype in row.shapes.values()]
     outcome, report = run(row.function(), *(value.copy() for value in values))
     np.testing.assert_array_equal(report.outputs["B"], row.want(*values))
     assert outcome.path == row.path
@@ -203,7 +186,7 @@ def counted(A: T.Buffer((1000,), "int32"), C: T.Buffer((16,), "int32")) -> None:
 
 
 def test_an_atomic_under_a_condition() -> None:
-    a = numbers(1000, dtype="int32")
+    a = few(1000, dtype="int32")
     _, report = run(counted, a, np.zeros(16, "int32"))
     np.testing.assert_array_equal(report.outputs["C"], np.bincount(a[a >= 0], minlength=16))
 
@@ -228,29 +211,9 @@ def test_a_reduction_under_an_if_is_refused() -> None:
 
 
 def sum_of_squares(rows: int, columns: int, axis: int) -> Any:
-    @T.prim_func(s_tir=True)
-    def by_rows(A: T.Buffer((rows, columns), "float32"), B: T.Buffer((rows,), "float32")) -> None:
-        for i, k in T.grid(rows, columns):
-            with T.sblock("B"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                with T.init():
-                    B[vi] = T.float32(0)
-                v = T.bind(A[vi, vk])
-                B[vi] = B[vi] + v * v
-
-    @T.prim_func(s_tir=True)
-    def by_columns(
-        A: T.Buffer((rows, columns), "float32"), B: T.Buffer((columns,), "float32")
-    ) -> None:
-        for i, k in T.grid(columns, rows):
-            with T.sblock("B"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                with T.init():
-                    B[vi] = T.float32(0)
-                v = T.bind(A[vk, vi])
-                B[vi] = B[vi] + v * v
-
-    return by_rows if axis == 1 else by_columns
+    results, depth, at = (rows, columns, "vi, vk") if axis else (columns, rows, "vk, vi")
+    body = f"v = T.bind(A[{at}]); B[vi] += v * v"
+    return nests(f"A {rows}x{columns}, B {results}", f"B: i {results}, k {depth}: {body}")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +221,7 @@ def sum_of_squares(rows: int, columns: int, axis: int) -> Any:
 )
 def test_a_reduction_with_a_let_is_done_by_a_thread_for_each_result(axis: int, said: str) -> None:
     """TVM takes no such body for a reducer's, and the program could not be lowered."""
-    a = numbers(33, 256)
+    a = few(33, 256)
     outcome, report = run(sum_of_squares(33, 256, axis), a, None)
     np.testing.assert_array_equal(report.outputs["B"], (a * a).sum(axis))
     assert outcome.path == "reduction"
@@ -277,7 +240,7 @@ def cut_somewhere(A: T.Buffer((512,), "float32"), B: T.Buffer((512,), "float32")
 
 
 def test_a_bound_that_is_not_known_may_cut_any_vector() -> None:
-    a = numbers(512)
+    a = few(512)
     _, report = run(cut_somewhere, a, None, 333)
     np.testing.assert_array_equal(report.outputs["B"], np.where(np.arange(512) < 333, a, 0))
     assert widths(report, "A") == widths(report, "B") == {4}
@@ -338,7 +301,7 @@ def test_two_results_of_one_reduction(
 
 
 def test_both_operands_of_an_argmax_are_loaded_once_and_in_vectors() -> None:
-    a, numbered = numbers(16, 1024), numbers(16, 1024, dtype="int32")
+    a, numbered = few(16, 1024), few(16, 1024, dtype="int32")
     _, report = run(best_of((16, 1024), 1, "float32", known=True), numbered, a, None, None)
     for name in ("A", "I"):
         assert widths(report, name) == {16}
@@ -371,7 +334,7 @@ def test_a_fused_loop_is_staged_as_its_dims_would_be(
     shape: tuple[int, ...], order: tuple[int, ...], loops: tuple[int, ...], stage: str
 ) -> None:
     """One loop behind all dims was left unstaged: 32 sectors a request of the load."""
-    a = numbers(*shape)
+    a = few(*shape)
     outcome, report = run(fused(shape, order, loops), a, None, stage=stage)
     np.testing.assert_array_equal(report.outputs["B"], a.transpose(order))
     assert outcome.path == "staged"
@@ -391,7 +354,7 @@ def diagonal(A: T.Buffer((35, 24), "float32"), B: T.Buffer((24, 35), "float32"))
 
 
 def test_a_loop_whose_iterators_are_no_digits_stays_and_says_why() -> None:
-    a = numbers(35, 24)
+    a = few(35, 24)
     outcome, report = run(diagonal, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.T)
     assert outcome.path == "direct"
@@ -411,7 +374,7 @@ def guarded_fused(A: T.Buffer((40, 24), "float32"), B: T.Buffer((24, 40), "float
 
 
 def test_a_guarded_fused_loop_says_why_it_is_not_staged() -> None:
-    a = numbers(40, 24)
+    a = few(40, 24)
     outcome, report = run(guarded_fused, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.T)
     assert "loop f stands behind several iterators" in outcome.report

@@ -12,9 +12,10 @@ import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
+from tests.programs.running import gives
+from tvm_layout_ext.cubin import machine_code
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS
-from tvm_layout_ext.tune.measure.builder.cubin import machine_code
 
 TARGET = tlx.cuda_target("sm_90a")
 
@@ -81,8 +82,7 @@ def test_a_reshape_moves_the_vectors_that_are_told(
 ) -> None:
     outcome, sch = reshaped(shape, out, "float16")
     a = np.arange(prod(shape)).astype("float16").reshape(shape)
-    report = tlx.simulate(sch, a, None, target=TARGET)
-    np.testing.assert_array_equal(report.outputs["B"], a.reshape(out))
+    report = gives(sch, a, None, target=TARGET, B=a.reshape(out))
     assert outcome.path == "direct"
     assert {access.vector_bytes for access in report.accesses} == {2 * lanes}
 
@@ -103,8 +103,7 @@ def test_a_scale_of_each_group_leaves_vectors_whole() -> None:
         [a, b], te.compute((8, 512), lambda i, j: a[i, j] * b[i, j // 128], "B")
     )
     x, y = np.full((8, 512), 3, "float16"), np.arange(32, dtype="float16").reshape(8, 4)
-    report = tlx.simulate(sch, x, y, None, target=TARGET)
-    np.testing.assert_array_equal(report.outputs["B"], x * y.repeat(128, 1))
+    gives(sch, x, y, None, target=TARGET, B=x * y.repeat(128, 1))
     assert "vector i*j 8, lane" in outcome.report
 
 
@@ -147,8 +146,7 @@ def test_sums_over_axes_load_each_vector_into_registers_of_its_own(
     """Of a region that ends inside a row TVM kept all rows: kilobytes of registers a thread."""
     _, sch = summed(shape, axes)
     a = np.random.default_rng(0).integers(-9, 9, shape).astype("float32")
-    report = tlx.simulate(sch, a, None, target=TARGET)
-    np.testing.assert_array_equal(report.outputs["B"], a.sum(axes))
+    report = gives(sch, a, None, target=TARGET, B=a.sum(axes))
     assert {x.vector_bytes for x in report.accesses if x.buffer == "A"} == {16}
     source = str(tlx.build(sch, target=TARGET).mod.imports[0].inspect_source())
     arrays = [int(size) for size in re.findall(r"A\w*local\w*\[(\d+)\];", source)]
@@ -158,8 +156,7 @@ def test_sums_over_axes_load_each_vector_into_registers_of_its_own(
 def test_a_sum_of_odd_planes_has_a_thread_for_each_element() -> None:
     _, sch = summed((3, 40, 7, 7), (0, 2, 3))
     a = np.random.default_rng(0).integers(-9, 9, (3, 40, 7, 7)).astype("float32")
-    report = tlx.simulate(sch, a, None, target=TARGET)
-    np.testing.assert_array_equal(report.outputs["B"], a.sum((0, 2, 3)))
+    gives(sch, a, None, target=TARGET, B=a.sum((0, 2, 3)))
 
 
 @pytest.mark.parametrize(

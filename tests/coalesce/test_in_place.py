@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from tvm import s_tir
 from tvm.ir import assert_structural_equal
-from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
-from tests.programs.coalesced import nests
+from tests.programs.coalesced import few, mapped, nests, sectors
+from tests.programs.running import gives
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.transform import AutoCoalesce
 
@@ -22,27 +21,14 @@ H200 = tlx.cuda_target("sm_90a")
 AGAIN = "several iterations may update one element of A"
 
 
-def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
-    return np.random.default_rng(len(shape)).integers(-20, 20, shape).astype(dtype)
-
-
 def run(func: Any, *arrays: np.ndarray, **request: Any) -> tuple[Any, Report]:
-    """Map block A, replay the trace on a fresh schedule, and run what was replayed."""
-    sch = s_tir.Schedule(func, debug_mask="all")
-    outcome = sch.auto_coalesce("A", **request)
+    outcome, report = mapped(func, *arrays, block="A", **request)
     assert outcome.report.startswith("when the program is lowered, ")
-    verify_trace_roundtrip(sch, func)
-    report = simulate(sch, *arrays)
-    assert not report.hazards
     return outcome, report
 
 
 def widths(report: Report, buffer: str = "A") -> set[tuple[str, int]]:
     return {(a.kind, a.vector_bytes) for a in report.accesses if a.buffer == buffer}
-
-
-def sectors(report: Report, kind: str, buffer: str = "A") -> int:
-    return sum(a.sectors for a in report.accesses if (a.buffer, a.kind) == (buffer, kind))
 
 
 def updated(length: int, dtype: str, other: str) -> Any:
@@ -57,18 +43,18 @@ def updated(length: int, dtype: str, other: str) -> Any:
     [("float16", "float32"), ("float32", "float16"), ("int8", "int8"), ("float64", "int32")],
 )
 def test_an_elementwise_update_moves_each_sector_once(length: int, dtype: str, other: str) -> None:
-    a, b = numbers(length, dtype=dtype), numbers(length, dtype=other)
+    a, b = few(length, dtype=dtype), few(length, dtype=other)
     _, report = run(updated(length, dtype, other), a, b)
     np.testing.assert_array_equal(report.outputs["A"], a * a.dtype.type(2) + b.astype(dtype))
     least = -(-length * a.itemsize // 32)
     # A rest that fills no vector has requests of its own.
     spare = 2 if length == 70001 else 0
-    assert least <= sectors(report, "load") <= least + spare
-    assert least <= sectors(report, "store") <= least + spare
+    assert least <= sectors(report, "A", "load") <= least + spare
+    assert least <= sectors(report, "A", "store") <= least + spare
 
 
 def test_whole_vectors_are_loaded_and_stored() -> None:
-    a, b = numbers(4096, dtype="float16"), numbers(4096, dtype="float16")
+    a, b = few(4096, dtype="float16"), few(4096, dtype="float16")
     outcome, report = run(updated(4096, "float16", "float16"), a, b)
     assert widths(report) == {("load", 16), ("store", 16)}
     assert [(t.buffer, t.kind) for t in outcome.after] == [
@@ -83,7 +69,7 @@ symbolic = nests(
 
 @pytest.mark.parametrize("shape", [(1, 1), (33, 7), (5, 64), (130, 100)])
 def test_two_symbolic_extents_of_64_bits_and_a_broadcast(shape: tuple[int, int]) -> None:
-    a, b = numbers(*shape), numbers(shape[1])
+    a, b = few(*shape), few(shape[1])
     _, report = run(symbolic, a, b)
     np.testing.assert_array_equal(report.outputs["A"], a * 3 + b)
 
@@ -96,7 +82,7 @@ strided = nests(
 
 
 def test_a_view_with_strides_is_updated_and_nothing_beside_it() -> None:
-    whole, b = numbers(33, 70), numbers(33, 64)
+    whole, b = few(33, 70), few(33, 64)
     before = whole.copy()
     _, report = run(strided, whole[:, 3:67], b)
     np.testing.assert_array_equal(report.outputs["A"], before[:, 3:67] + b)
@@ -111,7 +97,7 @@ from_offset = nests(
 
 
 def test_a_slice_behind_an_element_offset_is_updated() -> None:
-    a = numbers(1100, dtype="float16")[8:1008]
+    a = few(1100, dtype="float16")[8:1008]
     expected = np.concatenate([a[:4], a[4:504] * np.float16(3), a[504:]])
     _, report = run(from_offset, a)
     np.testing.assert_array_equal(report.outputs["A"], expected)
@@ -126,12 +112,12 @@ def turned(size: int | None) -> Any:
 
 @pytest.mark.parametrize("size", [None, 128])
 def test_another_operand_in_another_order_is_staged(size: int | None) -> None:
-    a, b = numbers(128, 96), numbers(96, 128)
+    a, b = few(128, 96), few(96, 128)
     outcome, report = run(turned(size), a, b)
     np.testing.assert_array_equal(report.outputs["A"], a * 3 + b.T)
     assert outcome.path == "staged"
     assert report.bank_conflicts == 0
-    assert sectors(report, "load", "B") == sectors(report, "store") == 128 * 96 * 4 // 32
+    assert sectors(report, "B", "load") == sectors(report, "A", "store") == 128 * 96 * 4 // 32
 
 
 symmetrised = nests(
@@ -140,17 +126,17 @@ symmetrised = nests(
 
 
 def test_another_operand_in_two_orders_is_parted_and_staged() -> None:
-    a, b = numbers(64, 64), numbers(64, 64)
+    a, b = few(64, 64), few(64, 64)
     outcome, report = run(symmetrised, a, b)
     np.testing.assert_array_equal(report.outputs["A"], a + b + b.T)
     assert outcome.path == "staged"
     # What a thread has put into the tile itself nvcc loads once.
-    assert sectors(report, "load", "B") == 64 * 64 * 4 // 32
+    assert sectors(report, "B", "load") == 64 * 64 * 4 // 32
 
 
 def test_the_updated_buffer_can_be_staged_itself() -> None:
     """A block of threads loads its whole tile before it stores any of it."""
-    a, b = numbers(4096, dtype="float16"), numbers(4096, dtype="float16")
+    a, b = few(4096, dtype="float16"), few(4096, dtype="float16")
     outcome, report = run(updated(4096, "float16", "float16"), a, b, stage="shared")
     np.testing.assert_array_equal(report.outputs["A"], a * np.float16(2) + b)
     assert outcome.path == "staged"
@@ -165,7 +151,7 @@ chosen = nests(
 
 
 def test_an_update_under_two_conditions_leaves_the_rest_alone() -> None:
-    a, c = numbers(40, 48), numbers(40, 48)
+    a, c = few(40, 48), few(40, 48)
     expected = np.concatenate([a[:, :7] * 3, c[:, 7:45], a[:, 45:]], axis=1)
     _, report = run(chosen, a, c)
     np.testing.assert_array_equal(report.outputs["A"], expected)
@@ -181,7 +167,7 @@ every_other = nests(
 
 @pytest.mark.parametrize(("func", "step"), [(flat, 1), (every_other, 2)])
 def test_elements_that_only_their_offsets_tell_apart(func: Any, step: int) -> None:
-    a = numbers(40, 48)
+    a = few(40, 48)
     expected = a.copy()
     expected[:, step - 1 :: step] *= 3
     _, report = run(func, a)
@@ -205,7 +191,7 @@ def fused_inside(columns: int) -> Any:
 @pytest.mark.parametrize("columns", [4, 24, 47])
 def test_one_loop_over_a_box_has_an_element_an_iteration(columns: int) -> None:
     """Neither its offset is linear in the loop, nor does the loop move in one dim alone."""
-    a = numbers(43, 48)
+    a = few(43, 48)
     expected = a.copy()
     expected[3:, 1 : columns + 1] *= 3
     _, report = run(fused_inside(columns), a)
@@ -229,7 +215,7 @@ masked = nests(
 
 def test_a_mask_in_place_is_not_made_of_shifted_vectors() -> None:
     """A lane would load a neighbour's elements, which other warps may have stored by then."""
-    a = numbers(63, 65, dtype="float16")
+    a = few(63, 65, dtype="float16")
     outcome, report = run(masked, a)
     np.testing.assert_array_equal(report.outputs["A"], np.where(np.arange(65) < 40, a, 0))
     assert outcome.path == "direct"
@@ -246,11 +232,8 @@ def test_two_updates_of_one_buffer_are_two_kernels() -> None:
     sch = s_tir.Schedule(twice)
     for block in ("A", "A1"):
         assert sch.auto_coalesce(block).path == "direct"
-    a, b = numbers(4096), numbers(4096)
-    report = simulate(sch, a, b)
-    np.testing.assert_array_equal(report.outputs["A"], a * 2 + b)
-    assert not report.hazards
-    assert widths(report) == {("load", 16), ("store", 16)}
+    a, b = few(4096), few(4096)
+    assert widths(gives(sch, a, b, A=a * 2 + b)) == {("load", 16), ("store", 16)}
 
 
 @T.prim_func(s_tir=True)
@@ -276,7 +259,7 @@ def in_a_kernel(A: T.Buffer((32, 256), "float32"), B: T.Buffer((32, 256), "float
 
 
 def test_a_tile_is_updated_by_the_threads_of_its_kernel() -> None:
-    a = numbers(32, 256)
+    a = few(32, 256)
     outcome, report = run(in_a_kernel, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a * 2)
     assert outcome.path == "copy"
@@ -310,9 +293,8 @@ def test_a_policy_for_l2_reaches_the_stores() -> None:
     sch.auto_coalesce("A")
     (kernel,) = tlx.device_program(sch, target=H200).kernels.values()
     assert "evict_first" in str(kernel.body)
-    a, b = numbers(4096), numbers(4096)
-    report = simulate(sch, a, b, target=H200)
-    np.testing.assert_array_equal(report.outputs["A"], a * 2 + b)
+    a, b = few(4096), few(4096)
+    gives(sch, a, b, target=H200, A=a * 2 + b)
 
 
 def test_explain_tells_what_was_done() -> None:

@@ -7,27 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm import s_tir, te
-from tvm.script import tirx as T
 
-from tests.programs.coalesced import nests, numbers
+from tests.programs.coalesced import mapped, nests, numbers, widths
+from tests.programs.running import gives
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.simulate.report import Report
 
 FAR = 1 << 30
-
-
-def run(func: Any, *arrays: Any) -> tuple[str, Report]:
-    """Map block B, run it without hazards; also the text of what was done."""
-    sch = s_tir.Schedule(func)
-    outcome = sch.auto_coalesce("B")
-    report = simulate(sch, *arrays)
-    assert not report.hazards
-    return outcome.report, report
-
-
-def widths(report: Report, buffer: str) -> set[int]:
-    return {access.vector_bytes for access in report.accesses if access.buffer == buffer}
 
 
 static_strides = nests(
@@ -38,7 +23,7 @@ static_strides = nests(
 
 def test_rows_with_static_strides() -> None:
     whole = numbers((64, 36))
-    _, report = run(static_strides, whole[:, :30], np.zeros((64, 32), "float32")[:, :30])
+    _, report = mapped(static_strides, whole[:, :30], np.zeros((64, 32), "float32")[:, :30])
     np.testing.assert_array_equal(report.outputs["B"], whole[:, :30])
     # 30 elements are no multiple of 4: the last two of a row go one by one.
     assert widths(report, "A") == {4, 16}
@@ -64,7 +49,7 @@ symbolic_strides = nests(
 )
 def test_a_view_with_strides_that_only_the_call_knows(view: Any) -> None:
     a = view(numbers((64, 70)))
-    _, report = run(symbolic_strides, a, None)
+    _, report = mapped(symbolic_strides, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
 
 
@@ -78,14 +63,14 @@ def test_an_element_offset_gets_the_vectors_that_its_factor_allows(
     factor: int, bytes_a_lane: int
 ) -> None:
     a = numbers((1200,), "float16")[factor : factor + 1000]
-    _, report = run(copied(1000, f"elem_offset=first offset_factor={factor}"), a, None)
+    _, report = mapped(copied(1000, f"elem_offset=first offset_factor={factor}"), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {bytes_a_lane}
 
 
 def test_a_fixed_element_offset() -> None:
     a = numbers((1040,), "float16")[12:1036]
-    _, report = run(copied(1024, "elem_offset=12"), a, None)
+    _, report = mapped(copied(1024, "elem_offset=12"), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {8}
 
@@ -96,21 +81,16 @@ def test_a_base_pointer_less_aligned_gets_narrower_vectors(align: int) -> None:
     whole = numbers((1024,), "float16")
     first = (align - whole.__array_interface__["data"][0]) % 16 // 2
     a = whole[first : first + 1000]
-    _, report = run(copied(1000, f"align={align}"), a, None)
+    _, report = mapped(copied(1000, f"align={align}"), a, None)
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == {align}
 
 
-@T.prim_func(s_tir=True)
-def far_apart(a: T.handle, b: T.handle) -> None:
-    A = T.match_buffer(a, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR), T.int64(1)))
-    B = T.match_buffer(
-        b, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR + 16), T.int64(1))
-    )
-    for i, j in T.grid(T.int64(3), T.int64(256)):
-        with T.sblock("B"):
-            vi, vj = T.axis.remap("SS", [i, j])
-            B[vi, vj] = A[vi, vj]
+ROW = f"T.int64(3)xT.int64(256) int8 strides=(T.int64({FAR}),T.int64(1))"
+far_apart = nests(
+    f"A {ROW}, B {ROW.replace(str(FAR), str(FAR + 16))}",
+    "B: i T.int64(3), j T.int64(256): B[vi, vj] = A[vi, vj]",
+)
 
 
 def rows_far_apart(stride: int) -> Any:
@@ -122,25 +102,16 @@ def rows_far_apart(stride: int) -> Any:
 def test_elements_beyond_two_to_the_31_are_loaded_and_stored() -> None:
     a = rows_far_apart(FAR)
     a[...] = numbers((3, 256), "int8")
-    _, report = run(far_apart, a, rows_far_apart(FAR + 16))
+    _, report = mapped(far_apart, a, rows_far_apart(FAR + 16))
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert widths(report, "A") == widths(report, "B") == {16}
 
 
 def far_picked(dtype: str) -> Any:
-    @T.prim_func(s_tir=True)
-    def func(a: T.handle, r: T.handle, b: T.handle) -> None:
-        A = T.match_buffer(
-            a, (T.int64(3), T.int64(256)), "int8", strides=(T.int64(FAR), T.int64(1))
-        )
-        R = T.match_buffer(r, (T.int64(8),), dtype)
-        B = T.match_buffer(b, (T.int64(8), T.int64(256)), "int8")
-        for i, j in T.grid(T.int64(8), T.int64(256)):
-            with T.sblock("B"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                B[vi, vj] = A[R[vi], vj]
-
-    return func
+    return nests(
+        f"A {ROW}, R T.int64(8) {dtype}, B T.int64(8)xT.int64(256) int8",
+        "B: i T.int64(8), j T.int64(256): B[vi, vj] = A[R[vi], vj]",
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
@@ -148,7 +119,7 @@ def test_rows_picked_beyond_two_to_the_31_elements(dtype: str) -> None:
     table = rows_far_apart(FAR)
     table[...] = numbers((3, 256), "int8")
     picked = np.array([0, 2, 1, 2, 0, 1, 2, 2]).astype(dtype)
-    _, report = run(far_picked(dtype), table, picked, None)
+    _, report = mapped(far_picked(dtype), table, picked, None)
     np.testing.assert_array_equal(report.outputs["B"], table[picked])
     assert widths(report, "A") == {16}
 
@@ -174,9 +145,11 @@ def turned_into_strides(size: int | None) -> Any:
 def test_loops_that_merge_in_a_store_with_strides_are_staged_one_by_one(size: Any) -> None:
     """TVM gave the store's three strides to registers of two dims."""
     a = numbers((16, 33, 3))
-    text, report = run(turned_into_strides(size), a, np.zeros((33, 3, 20), "float32")[..., :16])
+    outcome, report = mapped(
+        turned_into_strides(size), a, np.zeros((33, 3, 20), "float32")[..., :16]
+    )
     np.testing.assert_array_equal(report.outputs["B"], a.transpose(1, 2, 0))
-    assert "tile" in text
+    assert "tile" in outcome.report
     assert report.bank_conflicts == 0
 
 
@@ -208,10 +181,8 @@ def test_a_block_that_runs_only_where_a_condition_holds_keeps_it(case: str, stag
     sch = s_tir.Schedule(func)
     sch.auto_coalesce("B", stage=stage)
     before = np.full(every.shape if case != "sum" else 64, -1, a.dtype)
-    report = simulate(sch, a, before)
     kept = np.where(inside, every, 0 if case == "sum" else -1)
-    np.testing.assert_array_equal(report.outputs["B"], kept.sum(1) if case == "sum" else kept)
-    assert not report.hazards
+    gives(sch, a, before, B=kept.sum(1) if case == "sum" else kept)
 
 
 def test_a_guarded_block_is_not_staged() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tvm import s_tir, te
 
 from tests.programs.coalesced import numbers, sectors
+from tests.programs.running import gives
 from tests.programs.tiles import transposed, upside_down
 from tvm_layout_ext.simulate import simulate
 
@@ -25,9 +26,7 @@ def test_a_copy_tells_what_it_moved_and_what_it_moves(cached: str, buffer: str, 
     # The tile of int8 has 64 vectors of 16 bytes for 512 threads.
     assert (after.buffer, after.vector_bytes, after.sectors) == (buffer, 16, 16)
     a = numbers((64, 64), dtype)
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a[::-1])
-    assert not report.hazards
+    report = gives(sch, a, None, B=a[::-1])
     own = [x for x in report.accesses if x.buffer == buffer and x.scope == "global"]
     moved = {x.vector_bytes: x.sectors for x in own}
     assert moved == {16: 64 * 64 * size // 32}
@@ -38,9 +37,7 @@ def test_a_copy_of_ragged_rows_starts_every_row_with_a_fresh_lane() -> None:
     outcome = sch.auto_coalesce(tile)
     assert outcome.path == "copy"
     a = numbers((64, 100), "float32")
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a[::-1])
-    assert not report.hazards
+    gives(sch, a, None, B=a[::-1])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -51,9 +48,7 @@ def test_a_copy_leaves_the_layout_of_its_tile_to_swizzle(dtype: str, vector_byte
     value = numbers((64, 64), dtype)
     before = simulate(sch, value, None)
     sch.swizzle(tile)
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.T)
-    assert not report.hazards
+    report = gives(sch, value, None, B=value.T)
     assert report.sectors == before.sectors == 2 * value.nbytes // 32
     # Read by column, 16 bytes that stay together cost what they must; words go anywhere.
     assert before.bank_conflicts >= 5 * report.bank_conflicts
@@ -71,9 +66,7 @@ def test_short_rows_of_a_box_get_lanes_of_their_own() -> None:
     outcome = sch.auto_coalesce("B")
     assert "lane j 8 i 4, warp i 4" in outcome.report
     a = numbers((64, 64), "float16")
-    report = simulate(sch, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], 2 * a[:, 4:24])
-    assert not report.hazards
+    report = gives(sch, a, None, B=2 * a[:, 4:24])
     # A row of 40 bytes that begins 8 bytes into a sector touches two.
     assert sectors(report, "A") == 2 * 64
     assert sectors(report, "B") == 64 * 40 // 32

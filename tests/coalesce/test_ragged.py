@@ -7,7 +7,7 @@ import pytest
 from tvm import s_tir, te
 
 from tests.programs.patterns import Pattern, permuted
-from tvm_layout_ext.simulate import simulate
+from tests.programs.running import gives
 
 
 def staged(pattern: Pattern) -> None:
@@ -15,8 +15,7 @@ def staged(pattern: Pattern) -> None:
     sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
     assert sch.auto_coalesce("B", stage="shared").path == "staged"
     arrays = pattern.arrays()
-    report = simulate(sch, *arrays, None)
-    np.testing.assert_array_equal(report.outputs["B"], pattern.expected(*arrays))
+    report = gives(sch, *arrays, None, B=pattern.expected(*arrays))
     assert (report.bank_conflicts, report.hazards) == (0, [])
 
 

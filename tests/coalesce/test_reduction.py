@@ -10,6 +10,7 @@ from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
+from tests.programs.running import gives
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.schedules.row_sum import compute as row_sum
@@ -120,9 +121,7 @@ def test_sums_of_wide_strips_are_numpys_and_meet_no_bank_twice(dtype: str) -> No
     text = sch.auto_coalesce("B", num_threads=256).report
     assert re.search(r"across the rows, (16|32|64) lanes", text)
     value = np.random.default_rng(0).integers(-8, 8, (64, 1 << 15)).astype(dtype)
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.astype(of).sum(0))
-    assert not report.hazards
+    report = gives(sch, value, None, B=value.astype(of).sum(0))
     assert report.bank_conflicts == 0
     # A warp stores 4 results at once, half of a sector.
     assert report.sectors <= (value.nbytes + 2 * 4 * (1 << 15)) // 32
@@ -144,9 +143,7 @@ def test_sums_of_symbolic_sizes_are_numpys(names: str, axes: tuple[int, ...]) ->
     for extents in ({"j": 33, "k": 100}, {"j": 1, "k": 1}, {"j": 64, "k": 300}):
         shape = [extents.get(name) or int(name) for name in names]
         value = np.random.default_rng(0).integers(-8, 8, shape).astype("float32")
-        report = simulate(sch, value, None)
-        np.testing.assert_array_equal(report.outputs["B"], value.sum(axes))
-        assert not report.hazards
+        gives(sch, value, None, B=value.sum(axes))
 
 
 def test_lanes_lie_along_columns_of_which_nobody_knows_how_many_there_are() -> None:
@@ -170,8 +167,7 @@ def test_another_reader_of_what_is_summed_keeps_its_own_loads() -> None:
     assert sch.auto_coalesce("B").path == "reduction"
     assert sch.auto_coalesce("C").path == "direct"
     value = np.random.default_rng(0).integers(-8, 8, (64, 256)).astype("float32")
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["C"], value - value.max(1, keepdims=True))
+    gives(sch, value, None, C=value - value.max(1, keepdims=True))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -189,9 +185,7 @@ def test_loops_that_were_split_with_a_rest_before_stay_inside_their_buffers(
     sch.split(sch.get_loops(sch.get_sblock("B"))[loop], [None, factor])
     assert sch.auto_coalesce("B").path == "reduction"
     value = np.random.default_rng(0).integers(-8, 8, shape).astype("int32")
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.sum(axis))
-    assert not report.hazards
+    gives(sch, value, None, B=value.sum(axis))
 
 
 def test_a_split_with_a_rest_is_not_cut_into_slabs() -> None:
@@ -229,9 +223,7 @@ def test_a_reduction_from_another_start_has_a_thread_for_each_result(
     sch = s_tir.Schedule(started_at(*shape, 3))
     outcome = sch.auto_coalesce("B")
     a = np.random.default_rng(0).integers(-9, 5, shape).astype("float32")
-    report = simulate(sch, a, None)
-    assert not report.hazards
-    np.testing.assert_array_equal(report.outputs["B"], np.maximum(a.max(1), 3))
+    gives(sch, a, None, B=np.maximum(a.max(1), 3))
     assert "a thread for each result" in outcome.report
     assert "TVM knows no reducer" in outcome.report
 
@@ -248,9 +240,7 @@ def test_a_matrix_times_a_vector_has_both_in_vectors(shape: tuple[int, int], dty
     outcome = sch.auto_coalesce("B")
     rng = np.random.default_rng(0)
     values = [rng.integers(0, 2, n).astype(dtype) for n in (shape, shape[1:])]
-    report = simulate(sch, *values, None)
-    assert not report.hazards
-    np.testing.assert_array_equal(report.outputs["B"], values[0] @ values[1])
+    gives(sch, *values, None, B=values[0] @ values[1])
     widths = {one.buffer: one.vector_bytes for one in outcome.after if one.kind == "load"}
     assert widths["W"] == widths["A"]
 
@@ -272,9 +262,7 @@ def test_loops_of_a_sum_around_those_of_its_results_are_counted_before() -> None
     assert [(one.buffer, one.kind) for one in outcome.before] == [("A", "load"), ("B", "store")]
     assert "before not counted" not in outcome.report
     a = np.random.default_rng(0).integers(-9, 9, (5, 8, 64)).astype("float32")
-    report = simulate(sch, a, None)
-    assert not report.hazards
-    np.testing.assert_array_equal(report.outputs["B"], a.sum((0, 2)))
+    gives(sch, a, None, B=a.sum((0, 2)))
 
 
 @T.prim_func(s_tir=True)
@@ -311,8 +299,7 @@ def test_products_have_a_thread_for_each_result_along_the_rows_of_the_result(
     assert "a thread for each result" in outcome.report
     rng = np.random.default_rng(0)
     x, y = (rng.integers(-4, 5, one).astype("float32") for one in ((m, depth), (depth, n)))
-    report = tlx.simulate(sch, x, y, None)
-    np.testing.assert_array_equal(report.outputs["C"], x @ y)
+    report = gives(sch, x, y, None, C=x @ y)
     store = next(one for one in report.accesses if one.kind == "store" and one.scope == "global")
     assert store.sectors == -(-m * n * 4 // 32)
 
@@ -353,6 +340,33 @@ def test_rows_are_summed_one_element_a_lane() -> None:
     assert "along the rows" in sch.auto_coalesce("B").report
     value = np.random.default_rng(0).random((8, 4096)) < 0.5
     np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum(1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "summed", "at"), [((1, 1, 1), (1, 2), None), ((1, 2, 1, 2), (0, 2), 3)]
+)
+def test_loops_of_one_iteration_store_no_result_twice(
+    shape: tuple[int, ...], summed: tuple[int, ...], at: int | None
+) -> None:
+    """Threads without a result stored what their registers held; a vector ran over its loop."""
+    a = te.placeholder(shape, "float32", "A")
+    axes = [te.reduce_axis((0, shape[dim]), f"k{dim}") for dim in summed]
+    kept = [dim for dim in range(len(shape)) if dim not in summed]
+
+    def add_up(*at: Any) -> Any:
+        own = dict(zip((*kept[::-1], *summed), (*at, *axes), strict=True))
+        return te.sum(a[tuple(own[dim] for dim in range(len(shape)))], axes)
+
+    sch = schedule_of(a, te.compute([shape[dim] for dim in kept[::-1]], add_up, "B"))
+    loops = sch.get_loops("B")
+    if at is None:
+        sch.fuse(*loops[:2])
+    else:
+        sch.reorder(*loops[2:], *loops[:2])
+        sch.split(sch.get_loops("B")[at], [None, 1])
+    sch.auto_coalesce("B")
+    value = np.random.default_rng(0).integers(-8, 8, shape).astype("float32")
+    np.testing.assert_array_equal(simulate(sch, value, None).outputs["B"], value.sum(summed).T)
 
 
 def test_a_reduction_whose_formula_compares_its_iterators_is_mapped() -> None:

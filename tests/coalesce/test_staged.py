@@ -11,7 +11,7 @@ from tvm import s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import numbers
-from tvm_layout_ext.simulate import simulate
+from tests.programs.running import gives
 from tvm_layout_ext.simulate.report import Report
 
 
@@ -28,8 +28,7 @@ def permuting(shape: Sequence[Any], order: Sequence[int], dtype: str) -> Any:
 
 
 def checked(lowered: Any, value: np.ndarray, order: Sequence[int]) -> Report:
-    report = simulate(lowered, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.transpose(order))
+    report = gives(lowered, value, None, B=value.transpose(order))
     assert (report.bank_conflicts, report.hazards) == (0, [])
     return report
 
@@ -76,8 +75,7 @@ def check(shape: Sequence[int], inputs: Sequence[Any], body: Any, expected: Any)
     held = [te.placeholder(a, dtype, f"A{i}") for i, (a, dtype) in enumerate(inputs)]
     sch = s_tir.Schedule(te.create_prim_func([*held, te.compute(shape, body(held), "B")]))
     assert sch.auto_coalesce("B").path == "staged"
-    report = simulate(sch, *values, None)
-    np.testing.assert_array_equal(report.outputs["B"], expected(*values))
+    report = gives(sch, *values, None, B=expected(*values))
     assert (report.bank_conflicts, report.hazards) == (0, [])
     return report
 
@@ -122,8 +120,7 @@ def test_a_buffer_read_in_two_orders_is_staged_as_two_buffers_are(twice: bool) -
     outcome = sch.auto_coalesce("B")
     assert outcome.path == "staged"
     value = numbers((64, 64), "float32")
-    report = simulate(sch, *[value for _ in inputs], None)
-    np.testing.assert_array_equal(report.outputs["B"], value + value.T)
+    report = gives(sch, *[value for _ in inputs], None, B=value + value.T)
     assert report.bank_conflicts == 0
     # nvcc keeps what a thread has loaded for the tile, where it adds the same elements.
     assert report.sectors == report.ideal_sectors == (3 if twice else 2) * value.nbytes // 32
@@ -138,8 +135,7 @@ def test_what_only_a_condition_keeps_inside_its_buffer_is_not_staged() -> None:
     assert outcome.path == "direct"
     assert "Block B reads A only where a condition holds" in outcome.report
     value = numbers((64, 64), "float32")
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], np.pad(value, ((0, 0), (1, 0)))[:, :64].T)
+    gives(sch, value, None, B=np.pad(value, ((0, 0), (1, 0)))[:, :64].T)
 
 
 def test_a_condition_that_its_indices_do_not_need_leaves_a_load_staged() -> None:
@@ -161,9 +157,7 @@ def test_a_tile_of_one_dim_was_an_index_error(shape: tuple[int, int]) -> None:
     assert sch.auto_coalesce("B", stage="shared").path == "staged"
     data = numbers(shape[1:], "float32")
     out = np.zeros(shape, "float32")
-    report = simulate(sch.mod, data, out)
-    np.testing.assert_array_equal(report.outputs["B"], np.broadcast_to(data + data * 2, shape))
-    assert report.hazards == []
+    gives(sch.mod, data, out, B=np.broadcast_to(data + data * 2, shape))
 
 
 def test_rows_that_load_and_store_both_run_along_are_not_patched_across() -> None:
@@ -173,5 +167,4 @@ def test_rows_that_load_and_store_both_run_along_are_not_patched_across() -> Non
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     sch.auto_coalesce("B", num_threads=64)
     value = np.arange(5 * 512 * 2).reshape(5, 512, 2)
-    report = simulate(sch, value, None)
-    np.testing.assert_array_equal(report.outputs["B"], value.transpose(1, 0, 2))
+    gives(sch, value, None, B=value.transpose(1, 0, 2))

@@ -10,6 +10,7 @@ from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 import tvm_layout_ext as tlx
+from tests.programs.running import gives
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.target import cuda_target
@@ -33,9 +34,7 @@ def test_a_tile_that_tvm_does_not_find_with_few_threads_is_passed_over(
     reason = "TVM finds no bound for the 1x64x32 tile of A with 32 threads"
     assert (reason in outcome.report) == (path == "direct")
     a = np.random.default_rng(0).random((48, 7, 32), dtype="float32")
-    report = simulate(tlx.lower(sch), a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a.transpose(2, 0, 1))
-    assert not report.hazards
+    gives(tlx.lower(sch), a, None, B=a.transpose(2, 0, 1))
 
 
 @T.prim_func(s_tir=True)
@@ -58,9 +57,7 @@ def test_fewer_threads_are_taken_where_tvm_finds_their_tile(asked: int, taken: i
     assert f"tile 16x4x64, {taken} threads" in outcome.report
     a = np.random.default_rng(0).random((19, 33, 3), dtype="float32")
     out = np.zeros((33, 3, 20), "float32")[..., :19]
-    report = simulate(tlx.lower(sch), a, out)
-    np.testing.assert_array_equal(report.outputs["B"], a.transpose(1, 2, 0))
-    assert not report.hazards
+    gives(tlx.lower(sch), a, out, B=a.transpose(1, 2, 0))
     again = s_tir.Schedule(into_strides)
     s_tir.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
     assert again.mod["main"].script() == sch.mod["main"].script()
@@ -99,8 +96,7 @@ def test_truth_values_go_one_by_one_as_cuda_has_no_vectors_of_them(order: str, s
     assert outcome.path in ("direct", "staged")
     assert {traffic.vector_bytes for traffic in outcome.after} == {1}
     values = np.random.default_rng(0).random((64, 32)) < 0.5
-    report = simulate(tlx.lower(sch), values, None)
-    np.testing.assert_array_equal(report.outputs["B"], values if order == "copied" else values.T)
+    gives(tlx.lower(sch), values, None, B=values if order == "copied" else values.T)
     assert "main_kernel" in tlx.build(sch, target="cuda").mod.imports[0].inspect_source()
 
 
@@ -132,8 +128,7 @@ def test_quotients_take_vectors_that_can_be_compiled(dtype: str, vector_bytes: i
     sch.auto_coalesce("B")
     assert tlx.build(sch, target=cuda_target("sm_90"))
     values = np.random.default_rng(0).integers(-99, 99, (64, 64)).astype(dtype)
-    report = simulate(sch, values, None)
-    np.testing.assert_array_equal(report.outputs["B"], values // np.array(3, dtype))
+    report = gives(sch, values, None, B=values // np.array(3, dtype))
     assert {access.vector_bytes for access in report.accesses} == {vector_bytes}
 
 
@@ -162,6 +157,4 @@ def test_registers_of_each_thread_were_filled_by_all_and_read_by_others(order: s
             sch.auto_coalesce(block)
         assert sch.mod.script() == before
     values = np.random.default_rng(0).random((64, 64), dtype="float32")
-    report = simulate(tlx.lower(sch), values, None)
-    np.testing.assert_array_equal(report.outputs["B"], values.T + 1)
-    assert not report.hazards
+    gives(tlx.lower(sch), values, None, B=values.T + 1)

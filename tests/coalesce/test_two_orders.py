@@ -16,9 +16,9 @@ from tvm import s_tir, te
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import nests
+from tests.programs.running import gives
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.ir.annotations import COALESCE
-from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.transform import AutoCoalesce
 
@@ -80,8 +80,7 @@ class Sum:
 
 def run(sch: Any, case: Sum) -> Report:
     values = case.values()
-    report = simulate(sch, *values, None)
-    np.testing.assert_array_equal(report.outputs["B"], case.expected(values))
+    report = gives(sch, *values, None, B=case.expected(values))
     assert (report.bank_conflicts, report.hazards) == (0, [])
     return report
 
@@ -227,8 +226,7 @@ def test_programs_of_several_reads(name: str) -> None:
     sch = s_tir.Schedule(nests(buffers, *(f"{b}:{rest.partition(':')[2]}" for b, rest in texts)))
     assert {block: sch.auto_coalesce(block).path for block in paths} == paths
     values = [values_of(one) for one in buffers.split(", ")[:-1]]
-    report = simulate(sch, *values, None)
-    np.testing.assert_array_equal(report.outputs["B"], wanted(*values))
+    report = gives(sch, *values, None, B=wanted(*values))
     assert (report.bank_conflicts, report.hazards) == (0, [])
     if units is not None:
         assert report.sectors == units * 64 * 64 * 4 // 32
@@ -295,8 +293,7 @@ def test_on_the_face_of_te() -> None:
     s = tlx.te.create_schedule(b.op)
     s[b].auto_coalesce()
     x = np.random.default_rng(0).integers(-9, 9, (96, 96)).astype("float16")
-    report = simulate(tlx.lower(s, [a, b]), x, None)
-    np.testing.assert_array_equal(report.outputs["B"], x + x.T)
+    report = gives(tlx.lower(s, [a, b]), x, None, B=x + x.T)
     assert (report.bank_conflicts, report.hazards) == (0, [])
     assert report.sectors == 3 * x.nbytes // 32
 
@@ -313,8 +310,7 @@ def test_a_row_of_a_buffer_with_strides_leaves_the_block_direct_and_says_why() -
     assert outcome.path == "direct"
     assert "strides of A_1 to its tile, which has 1 dims" in outcome.report
     x = np.random.default_rng(0).integers(-9, 9, (64, 72)).astype("float32")[:, :64]
-    report = simulate(sch, x, None)
-    np.testing.assert_array_equal(report.outputs["B"], x[0] + x.T)
+    gives(sch, x, None, B=x[0] + x.T)
 
 
 in_place = nests("A 64x64", "A: i 64, j 64: A[vi, vj] = A[vi, vj] + A[vj, vi]")
@@ -338,8 +334,7 @@ def test_a_gather_by_the_buffer_itself_is_staged_where_it_is_regular() -> None:
     sch = s_tir.Schedule(gathered_twice)
     assert sch.auto_coalesce("B", stage="shared").path == "staged"
     x = np.random.default_rng(0).integers(0, 64, (64, 64)).astype("int32")
-    report = simulate(sch, x, None)
-    np.testing.assert_array_equal(report.outputs["B"], x[x.T, np.arange(64)] + x)
+    report = gives(sch, x, None, B=x[x.T, np.arange(64)] + x)
     assert (report.bank_conflicts, report.hazards) == (0, [])
 
 

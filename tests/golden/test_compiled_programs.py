@@ -7,7 +7,7 @@ import pytest
 from tests.golden.programs import store
 from tests.golden.programs.catalogue import programs, some
 from tvm_layout_ext import TargetError
-from tvm_layout_ext.tune.measure.builder.cubin import MODE_VARIABLE, machine_code
+from tvm_layout_ext.cubin import MODE_VARIABLE, machine_code
 
 
 def compiled(name: str, compiler: str, monkeypatch: pytest.MonkeyPatch) -> bytes:

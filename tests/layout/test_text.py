@@ -57,7 +57,7 @@ def test_a_cluster_shows_only_where_there_is_one() -> None:
         ("Blocked(size=[1])", "cannot be made of"),
         ("Blocked(**{})", "uses"),
         ("Blocked([1.5], [32], [1], [0])", "no value of a layout's field"),
-        ("Linear({a: 1}, {x: 2})", "Linear takes"),
+        ("Linear({a: 1}, {x: 2})", "takes a dictionary of vectors"),
         ("Linear([1])", "Linear takes"),
         ("Slice(0, [1, 2])", "no distributed layout"),
         ("Slice(dim=0, dim=1, parent=None)", "gives the field 'dim' more than once"),

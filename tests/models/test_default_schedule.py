@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from tvm import relax
 
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import Model, block, convolution, head, mlp
-from tests.models.running import TARGET, bound_by_dlight, check, fused, scheduled
+from tests.models.running import TARGET, Scheduled, bound_by_dlight, check, fused, scheduled
 from tests.tune.apply.test_apply import unscheduled
 from tvm_layout_ext.analysis.contraction import read_contraction
 from tvm_layout_ext.build import device_program
@@ -30,12 +31,20 @@ MODELS: dict[str, Callable[[], Model]] = {
     "convolution": lambda: convolution(1, 8, 6),
     "head": lambda: head(8, 96, 64),
 }
+
+
+@functools.cache
+def of_model(name: str) -> list[Scheduled]:
+    """The functions of a model by the pass."""
+    return scheduled(MODELS[name]().module)
+
+
 EACH = pytest.mark.parametrize("name", MODELS)
 
 
 @EACH
 def test_functions_of_a_model_are_right(name: str) -> None:
-    for one in scheduled(MODELS[name]().module):
+    for one in of_model(name):
         check(one)
 
 
@@ -53,7 +62,7 @@ def test_whatever_dlight_binds_to_threads_is_bound() -> None:
     mod = fused(MODELS["block"]().module)
     theirs = bound_by_dlight(mod)
     assert theirs
-    for one in scheduled(mod):
+    for one in of_model("block"):
         program = device_program(one.after.with_attr("global_symbol", one.name), target=TARGET)
         if program.kernels:
             theirs.discard(one.name)
@@ -61,17 +70,14 @@ def test_whatever_dlight_binds_to_threads_is_bound() -> None:
 
 
 def test_each_function_goes_to_the_rule_for_it() -> None:
-    found = {one.name: one.choice for one in scheduled(MODELS["block"]().module)}
+    found = {one.name: one.choice for one in of_model("block")}
     products = {name for name in found if "matmul" in name}
     assert len(products) == 6
     assert {found[name].rule for name in products} <= {"warpgroups", "tensor cores"}
     assert {found[name].rule for name in set(found) - products} == {"rows", "blocks"}
     assert all(one.text.endswith(".") and not one.fell_back for one in found.values())
     # A product of one row is a sum; padded to a tile it would multiply zeros.
-    one_row = {
-        one.name: one.choice.rule for one in scheduled(MODELS["block of one token"]().module)
-    }
-    assert set(one_row.values()) == {"rows", "blocks"}
+    assert {one.choice.rule for one in of_model("block of one token")} == {"rows", "blocks"}
 
 
 def test_large_products_go_to_warpgroups_also_in_batches() -> None:
@@ -101,7 +107,7 @@ def test_a_fallback_has_its_sentence(
 
 
 def test_sums_of_halves_are_wide() -> None:
-    (product,) = (f for f in scheduled(MODELS["head"]().module) if "matmul" in f.name)
+    (product,) = (f for f in of_model("head") if "matmul" in f.name)
     (body, *_) = (b for _, b in blocks_of(product.before) if "matmul" in b.name_hint)
     assert read_contraction(body).sums == "float32"
     assert str(product.before.params[-1].dtype) == "float16"

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import s_tir
+from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
+from tests.programs.running import gives
 from tvm_layout_ext.simulate import Report
 
 
@@ -16,9 +19,28 @@ def numbers(shape: Sequence[int], dtype: str = "float32") -> np.ndarray:
     return np.random.default_rng(0).integers(-100, 100, tuple(shape)).astype(dtype)
 
 
-def sectors(report: Report, buffer: str) -> int:
-    """Sectors of 32 bytes of all requests of a buffer, loads and stores."""
-    return sum(access.sectors for access in report.accesses if access.buffer == buffer)
+def few(*shape: int, dtype: str = "float32") -> np.ndarray:
+    """Numbers from -9 to 9, of which sums and products are exact, too."""
+    return np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype)
+
+
+def mapped(func: Any, *arrays: Any, block: str = "B", **request: Any) -> tuple[Any, Report]:
+    """Map a block, replay the trace, and run it without hazards: the outcome and the report."""
+    sch = s_tir.Schedule(func)
+    outcome = sch.auto_coalesce(block, **request)
+    verify_trace_roundtrip(sch, func, debug_mask="none")
+    return outcome, gives(sch, *arrays)
+
+
+def sectors(report: Report, buffer: str, *kinds: str) -> int:
+    """Sectors of 32 bytes of all requests of a buffer, loads and stores unless told which."""
+    found = (a for a in report.accesses if a.buffer == buffer and (not kinds or a.kind in kinds))
+    return sum(access.sectors for access in found)
+
+
+def widths(report: Report, buffer: str) -> set[int]:
+    """Bytes of a lane in the requests of a buffer that move anything."""
+    return {a.vector_bytes for a in report.accesses if a.buffer == buffer and a.sectors}
 
 
 def nests(buffers: str, *blocks: str, symbols: str = "", kind: str = "int64") -> Any:

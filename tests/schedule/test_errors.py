@@ -155,7 +155,10 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
         lambda c: c.s[c.P].double_buffer(),
         "a stage that cache_read made; P is none",
     ),
-    "double_buffer zero": (lambda c: c.cache.double_buffer(0), "num_stages >= 1, not 0"),
+    "double_buffer zero": (
+        lambda c: c.cache.double_buffer(0),
+        "num_stages of double_buffer must be at least 1, not 0",
+    ),
     "env_threads": (lambda c: c.stage.env_threads([]), "use s[stage].bind(axis, thread)"),
     "prefetch": (lambda c: c.stage.prefetch(c.A, c.i, 1), "double_buffer on the cache"),
     "predicate": (lambda c: c.stage.set_store_predicate("tx"), "thread.var.equal(0), not 'tx'"),

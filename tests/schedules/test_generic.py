@@ -116,9 +116,9 @@ def test_bytes_of_a_product_were_those_of_operands_stored_m_by_k_and_k_by_n(
 ) -> None:
     """Padded tiles of N x K are larger: blocks that no GPU holds were built."""
     task = task_of(operator_of(stored(a_transposed, b_transposed, "int8", "int32")))
-    config = task.space.default() | {"tile_m": 128, "tile_n": 128, "tile_k": 128, "warps_m": 2,
-                                     "warps_n": 4, "swizzle": "pad", "stages": 3,
-                                     "prefetch": 0, "split_k": 1, "wgmma": "none"}  # fmt: skip
+    tile = {"tile_m": 128, "tile_n": 128, "tile_k": 128, "warps_m": 2, "warps_n": 4}
+    changes = {"swizzle": "pad", "stages": 3, "prefetch": 0}
+    config = gemm.OPERATOR.default_config() | tile | changes
     size = gemm.shared_bytes("int8", config, b_transposed, a_transposed)
     assert size == {0: 104_448, 1: 107_520, 2: 110_592}[1 - a_transposed + b_transposed]
     assert check_fits(lower(task.module(config), target=TARGET), TARGET) == size

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import tirx
 
-from ..errors import TargetError
+from ..errors import ScheduleError, TargetError
 from ..gpu import hardware
 from ..ir.queries import nodes_in
 
@@ -30,6 +30,8 @@ def shared_buffers(
     func: tirx.PrimFunc, scopes: Sequence[str] = ("shared", "shared.dyn")
 ) -> dict[str, int]:
     """Bytes of each shared-memory allocation of a flat function, by name."""
+    if not isinstance(func, tirx.PrimFunc):
+        raise ScheduleError(f"shared_buffers takes a PrimFunc, not a {type(func).__name__}.")
     sizes: Counter[str] = Counter()
     for buffer in (one.buffer for one in nodes_in(func.body, tirx.AllocBuffer)):
         if buffer.scope() in scopes:

@@ -15,15 +15,14 @@ from tvm.target import Target
 
 from .._compat import has_gpu
 from ..build import compile_lowered, device_program
+from ..cubin import COMPILER, machine_code
 from ..errors import ScheduleError, TargetError
 from ..simulation import simulate
 from ..target import cuda_target
-from ..tune.measure.builder.cubin import machine_code
 from . import disk
 from .arrays import Argument, Parameter, empty, give_back, on_gpu, read
 
 _log = logging.getLogger("tvm_layout_ext")
-_COMPILER = "tvm_callback_cuda_compile"
 
 
 class FixedKernel:
@@ -131,14 +130,14 @@ def _parameters(func: tirx.PrimFunc) -> list[Parameter]:
 @contextmanager
 def _remembering(arch: str) -> Iterator[None]:
     """While entered, TVM takes the machine code of CUDA source that was compiled before."""
-    stock = tvm_ffi.get_global_func(_COMPILER)
+    stock = tvm_ffi.get_global_func(COMPILER)
 
     def compiled(code: str) -> bytes:
         key = f"{disk.key_of(arch, code)}.cubin"
         return disk.remembered(key, lambda: machine_code(code, arch).image)
 
-    tvm_ffi.register_global_func(_COMPILER, compiled, override=True)
+    tvm_ffi.register_global_func(COMPILER, compiled, override=True)
     try:
         yield
     finally:
-        tvm_ffi.register_global_func(_COMPILER, stock, override=True)
+        tvm_ffi.register_global_func(COMPILER, stock, override=True)

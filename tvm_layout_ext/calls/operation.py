@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 
 from ..build import lower
+from ..checks import path_of
 from ..errors import ScheduleError
 from ..target import cuda_target, default_arch
 from ..tune.records.log import Log
@@ -107,9 +108,8 @@ def op(name: str, *, log: str | os.PathLike[str] | None = None) -> Operation:
     """
     if not isinstance(name, str):
         raise ScheduleError(f"op takes the name of an operator, not {name!r}.")
-    if log is not None and not isinstance(log, str | os.PathLike):
-        raise ScheduleError(f"log is a log's folder, not {log!r}.")
-    return Operation(find_operator(name), log)
+    folder = None if log is None else path_of("A log", log, ScheduleError)
+    return Operation(find_operator(name), folder)
 
 
 def operators() -> dict[str, Operation]:

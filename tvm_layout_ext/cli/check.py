@@ -17,7 +17,7 @@ def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key
     be run, as its program is missing.
     """
     from ..report.tuning import checked_table
-    from ..tune.apply.check import check as run
+    from ..tune.apply.replay import check as run
 
     where = runner_text(runner, tracker, key)
     winners, missing = winners_of(log, "to check")

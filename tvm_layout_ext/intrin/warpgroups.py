@@ -101,7 +101,9 @@ class WarpgroupInstruction:
 
 
 def is_warpgroup(name: str) -> bool:
-    """Whether the name of an instruction asks for ``wgmma``."""
+    """Whether the name of an instruction asks for ``wgmma``; ScheduleError if it is no name."""
+    if not isinstance(name, str):
+        raise ScheduleError(f"An instruction is named by a str, not {name!r}.")
     return name == "wgmma" or name.startswith("wgmma.")
 
 

@@ -16,7 +16,7 @@ from ..errors import LayoutError
 from ..gpu.banks import request_wavefronts
 from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .f2 import intersection
-from .linear import LinearLayout, is_power_of_two, log2
+from .linear import LinearLayout, check_linear, is_power_of_two, log2
 
 BANK_BITS = 8 * BANK_BYTES
 #: Bits that one wavefront can carry: 32 banks of 32 bits.
@@ -32,6 +32,7 @@ def vector_width(registers: LinearLayout, shared: LinearLayout, element_bits: in
     an aligned group, in every lane and warp.
     """
     _check(element_bits)
+    check_linear(registers, shared)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     return _vector_width(moves, element_bits)
 
@@ -70,6 +71,7 @@ def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: 
     (31, 0)
     """
     _check(element_bits)
+    check_linear(registers, shared)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     width = _vector_width(moves, element_bits)
     row = log2(max(1, ROW_BITS // element_bits))

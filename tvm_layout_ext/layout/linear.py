@@ -63,9 +63,16 @@ Bases = tuple[tuple[str, tuple[tuple[int, ...], ...]], ...]
 Sizes = tuple[tuple[str, int], ...]
 
 
-def is_power_of_two(value: int) -> bool:
+def is_power_of_two(value: Any) -> bool:
     """Whether ``value`` is 1, 2, 4, ..."""
-    return value > 0 and value & (value - 1) == 0
+    return isinstance(value, int | np.integer) and bool(value > 0 and value & (value - 1) == 0)
+
+
+def check_linear(*layouts: object) -> None:
+    """Raise LayoutError unless these are LinearLayouts."""
+    for one in layouts:
+        if not isinstance(one, LinearLayout):
+            raise LayoutError(f"{one!r} is no LinearLayout; to_linear(shape) makes one of it.")
 
 
 def log2(value: int) -> int:
@@ -132,9 +139,15 @@ class LinearLayout:
 
     def __post_init__(self) -> None:
         # Numbers become Python's: NumPy's print otherwise.
-        bases = ((name, tuple(tuple(map(int, v)) for v in vs)) for name, vs in self.bases)
+        try:
+            bases = [(name, tuple(tuple(map(int, v)) for v in vs)) for name, vs in self.bases]
+            sizes = tuple((name, int(size)) for name, size in self.out_dims)
+        except (TypeError, ValueError):
+            raise LayoutError(
+                "A LinearLayout has pairs of an input dim and its vectors of numbers, and pairs of "
+                "an output dim and its size; from_bases takes dictionaries."
+            ) from None
         object.__setattr__(self, "bases", tuple(bases))
-        sizes = tuple((name, int(size)) for name, size in self.out_dims)
         object.__setattr__(self, "out_dims", sizes)
         _check_names([name for name, _ in self.bases], "input")
         _check_names([name for name, _ in self.out_dims], "output")
@@ -179,7 +192,14 @@ class LinearLayout:
         surjective : bool
             Refuse bases that leave a coordinate out. Sizes that are wrong usually show here.
         """
-        rows = tuple((name, tuple(map(tuple, vectors))) for name, vectors in bases.items())
+        try:
+            rows = tuple((name, tuple(map(tuple, vectors))) for name, vectors in bases.items())
+            tuple(out_dims)
+        except (AttributeError, TypeError):
+            raise LayoutError(
+                "from_bases takes a dictionary of vectors by their input dim, and output dims, by "
+                "name or with their sizes."
+            ) from None
         if isinstance(out_dims, Mapping):
             sizes = tuple(out_dims.items())
         else:
@@ -379,6 +399,7 @@ class LinearLayout:
 
         Where both have a dim, ours is the fast part of it.
         """
+        check_linear(other)
         mine, theirs = self.out_sizes, other.out_sizes
         outs = list(dict.fromkeys([*mine, *theirs]))
         sizes = {name: mine.get(name, 1) * theirs.get(name, 1) for name in outs}
@@ -393,6 +414,7 @@ class LinearLayout:
 
     def compose(self, outer: LinearLayout) -> LinearLayout:
         """First this layout, then ``outer``, whose input dims are our output dims."""
+        check_linear(outer)
         if set(self.out_names) != set(outer.in_dims):
             raise LayoutError(
                 f"The outer layout takes {list(outer.in_dims)}, "
@@ -433,6 +455,7 @@ class LinearLayout:
         several indices of ``outer`` hold one element: an input dim with the same vectors in both
         layouts goes to itself, and of the other dims the free index bits are 0.
         """
+        check_linear(outer)
         outer = outer.transpose_outs(self.out_names)
         for (name, size), (_, outer_size) in zip(self.out_dims, outer.out_dims, strict=True):
             if size > outer_size:

@@ -6,11 +6,11 @@ down to once shape and layout are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import lru_cache
 from math import prod
-from typing import Any, ParamSpec
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +94,6 @@ class Xor:
 
 
 Placement = Strided | Xor
-Numbers = ParamSpec("Numbers")
 
 
 def dense(shape: Sequence[int]) -> Strided:
@@ -109,21 +108,14 @@ def padded(shape: Sequence[int], padding: int) -> Strided:
     return dense([*shape[:-1], shape[-1] + padding])
 
 
-def _remembered(make: Callable[Numbers, Xor]) -> Callable[Numbers, Xor]:
-    """Make a placement once: every buffer of a shape is offered the same dozens of swizzles."""
-    kept = lru_cache(maxsize=1 << 12, typed=True)(make)
-
-    @wraps(make)
-    def made(*given: Numbers.args, **named: Numbers.kwargs) -> Xor:
-        shape, *numbers = given
-        return kept(tuple(shape), *numbers, **named)  # type: ignore[arg-type]
-
-    return made
-
-
-@_remembered
 def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> Xor:
     """Permute each row's vectors by an XOR with its number, as :class:`.SwizzledSharedLayout`."""
+    return _xor_rows(tuple(shape), vec, per_phase, max_phase)
+
+
+# Every buffer of a shape is offered the same dozens of swizzles.
+@lru_cache(maxsize=1 << 12, typed=True)
+def _xor_rows(shape: tuple[int, ...], vec: int, per_phase: int, max_phase: int) -> Xor:
     rows, columns = _rows(shape)
     if vec * max_phase > columns:
         raise LayoutError(
@@ -134,7 +126,6 @@ def xor_rows(shape: Sequence[int], vec: int, per_phase: int, max_phase: int) -> 
     return split_rows(of_linear(layout.to_linear([rows, columns])), shape)
 
 
-@_remembered
 def hardware_swizzle(shape: Sequence[int], width: int, element_bits: int) -> Xor:
     """Lay rows out as TMA and ``wgmma`` swizzle them, in panels of 32, 64 or 128 bytes.
 

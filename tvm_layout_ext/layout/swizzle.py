@@ -30,7 +30,7 @@ from operator import xor
 from ..errors import LayoutError
 from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
 from .f2 import Columns, complement, intersection, meet
-from .linear import LinearLayout, check_known, is_power_of_two, log2
+from .linear import LinearLayout, check_known, check_linear, is_power_of_two, log2
 
 
 def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> LinearLayout:
@@ -56,6 +56,7 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     """
     if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
         raise LayoutError(f"An element of {element_bits} bits cannot be moved at once.")
+    check_linear(src, dst)
     if src.out_dims != dst.out_dims or src.flat_basis("block") != dst.flat_basis("block"):
         raise LayoutError(f"{src} and {dst} do not lay out one tensor in the same blocks.")
     a, b = _Side(src), _Side(dst)
@@ -92,6 +93,7 @@ def swizzle_conflicts(
     swizzle: LinearLayout, src: LinearLayout, dst: LinearLayout, element_bits: int
 ) -> tuple[int, int]:
     """Count the conflicts of each phase, of the writes as ``src`` and of the reads as ``dst``."""
+    check_linear(swizzle, src, dst)
     check_known(("vector", "segment"), swizzle.in_dims, "input")
     segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")
     access = element_bits * swizzle.in_sizes["vector"]

@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from .. import decisions
 from ..build import lower
+from ..checks import takes_module
 from ..errors import LayoutExtError
 from ..ir import lowered_once
 from ..ir.diagnostics import reason
@@ -59,6 +60,7 @@ class FunctionChoice:
         return self.rule in (LAST, "none")
 
 
+@takes_module
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.DefaultSchedule")
 class DefaultSchedule:
     """Schedule every function of a module, used as dlight's ``ApplyDefaultSchedule`` is.

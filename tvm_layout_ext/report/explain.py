@@ -283,6 +283,10 @@ def explain(
         If the kernel uses something that the simulated GPU does not model.
     """
     mod = to_module(source, args)
+    if arrays is not None and not isinstance(arrays, list | tuple):
+        raise ScheduleError(f"arrays is a list of them, not {arrays!r}.")
+    if values is not None and not isinstance(values, Mapping):
+        raise ScheduleError(f"values has sizes by their names, not {values!r}.")
     drawn = list(arrays) if arrays is not None else draw_arguments(mod, values or {})
     bound = resolve(getattr(source, "target", None) if target is None else target)
     with decisions.collect() as made:

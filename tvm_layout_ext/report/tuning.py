@@ -7,8 +7,7 @@ from statistics import median
 
 from rich.table import Table
 
-from ..tune.apply.check import Checked
-from ..tune.apply.replay import Replay
+from ..tune.apply.replay import Checked, Replay
 from ..tune.measure.backend import Measurement
 from ..tune.records.log import Record
 from ..tune.search.tune import Result

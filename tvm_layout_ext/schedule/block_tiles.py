@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.contraction import Contraction
-from ..checks import whole
+from ..checks import positive_numbers
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture
 from ..gpu.warpgroups import MAP_PITCH_BYTES, WARPGROUP_ROWS
@@ -60,9 +60,8 @@ class Gemm:
 
 def check_tile(tile: Any) -> tuple[int, int, int]:
     """Check the rows, columns and depth of a block's tile."""
-    found = [whole(one) for one in tile] if isinstance(tile, Sequence) else []
-    rows, columns, depth = found if len(found) == 3 else (None, None, None)
-    if not rows or not columns or not depth or rows % WARPGROUP_ROWS or columns % _COLUMNS:
+    rows, columns, depth = positive_numbers("tile of a block", tile, 3, ScheduleError)
+    if rows % WARPGROUP_ROWS or columns % _COLUMNS:
         raise ScheduleError(
             f"The tile of a block is {tile!r}; rows in multiples of {WARPGROUP_ROWS}, columns in "
             f"multiples of {_COLUMNS} and a depth are legal."

@@ -53,8 +53,9 @@ def asks_for(func: tirx.PrimFunc, key: str) -> bool:
 
 
 def mapped(func: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
-    """Copy a function with its body rewritten by rules (kind of node, what becomes of it)."""
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+    """A function with its body rewritten by rules (kind of node, what becomes of it)."""
+    body = tvm_ffi.structural_map(func.body, rules, order="post")
+    return func if body.same_as(func.body) else func.with_body(body)
 
 
 def simplified(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -97,10 +97,10 @@ def test_loops_are_there_to_go_on_with() -> None:
     [
         ({"tile": (100, 128, 32)}, "cannot share 100 of tile 100x128x32 out to 2 warps .* of 32 "),
         ({"tile": (128, 128, 8)}, "cannot share 8 of tile 128x128x8"),
-        ({"tile": 128}, "gemm needs 3 positive numbers as its tile, not 128"),
-        ({"warps": (2, 0)}, "gemm needs 2 positive numbers as its warps"),
-        ({"stages": 0}, "gemm needs an int stages >= 1, not 0"),
-        ({"group": "8"}, "gemm needs an int group >= 1, not '8'"),
+        ({"tile": 128}, "tile of gemm must be 3 positive whole numbers, not 128"),
+        ({"warps": (2, 0)}, "warps of gemm must be 2 positive whole numbers"),
+        ({"stages": 0}, "stages of gemm must be at least 1, not 0"),
+        ({"group": "8"}, "group of gemm must be a whole number, not '8'"),
         ({"instruction": "dp4a"}, "There is no tensor-core instruction 'dp4a'"),
         ({"tile": (128, 256, 32), "instruction": "wgmma"}, "needs multiples of 64"),
         ({"instruction": "fma"}, "gemm multiplies float32 by fma, not float16"),
@@ -146,5 +146,5 @@ def test_a_copy_that_has_no_place_is_refused() -> None:
         sch.cooperative_copy(copy, copy)
     with pytest.raises(tlx.ScheduleError, match="finds no single block named 'nobody'"):
         sch.cooperative_copy("nobody", loop)
-    with pytest.raises(tlx.ScheduleError, match="warps are two numbers"):
+    with pytest.raises(tlx.ScheduleError, match="must be 2 positive whole numbers"):
         sch.cooperative_copy(copy, loop, warps=(2,))

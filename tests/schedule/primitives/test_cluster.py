@@ -113,7 +113,7 @@ def test_more_than_eight_blocks_are_refused() -> None:
     [
         (0, "size of cluster must be at least 1, not 0"),
         (2.0, "size of cluster must be a whole number, not 2.0"),
-        (16, "cluster needs a size of 1 to 8, not 16"),
+        (16, "size of cluster must be at most 8, not 16"),
         (3, "has 8 blocks along blockIdx.x, which is no multiple of a cluster of 3"),
     ],
 )

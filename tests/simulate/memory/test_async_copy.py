@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.programs import kernels, matrices
+from tests.programs.running import gives
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import NotModelled, SimulationError
 from tvm_layout_ext.simulate import simulate
@@ -23,9 +24,7 @@ FIRST_TEN = np.arange(32)[:, None] < 10
     ids=["src_size", "ignore_src"],
 )
 def test_threads_without_a_source_store_zeros(tail: str) -> None:
-    report = simulate(matrices.copy_with(tail), A, None)
-    assert report.hazards == []
-    np.testing.assert_array_equal(report.outputs["D"], np.where(FIRST_TEN, A, 0))
+    report = gives(matrices.copy_with(tail), A, None, D=np.where(FIRST_TEN, A, 0))
     load = next(a for a in report.accesses if a.buffer == "A")
     # Only ten threads read, 16 bytes each: 5 sectors.
     assert (load.bytes, load.sectors) == (160, 5)
@@ -86,8 +85,13 @@ def test_part_of_an_element_is_refused() -> None:
 
 def test_an_address_is_computed_where_nothing_is_read_too() -> None:
     """The index of a source of 0 bytes is loaded: once for the warp, and it must be there."""
-    report = simulate(matrices.copy_by_index(32), A, np.arange(32, dtype="int32"), None)
-    np.testing.assert_array_equal(report.outputs["D"], np.where(FIRST_TEN, A, 0))
+    report = gives(
+        matrices.copy_by_index(32),
+        A,
+        np.arange(32, dtype="int32"),
+        None,
+        D=np.where(FIRST_TEN, A, 0),
+    )
     load = next(a for a in report.accesses if a.buffer == "I")
     assert (load.bytes, load.sectors) == (128, 4)
     with pytest.raises(SimulationError, match="load at index 20 of I, which has shape"):

@@ -99,5 +99,5 @@ def test_results_and_no_race(levels: int, stages: int) -> None:
     ("level", "levels"), [(2, 2), (-1, 1), (0, 0), ("a", 1), (True, 2), (0, True)]
 )
 def test_refuses_what_is_no_level(level: Any, levels: Any) -> None:
-    with pytest.raises(ScheduleError, match="levels is an int >= 1 and level one of 0"):
+    with pytest.raises(ScheduleError, match=r"levels? must be"):
         tlx.versions_for_triton_stages(3, level=level, levels=levels)

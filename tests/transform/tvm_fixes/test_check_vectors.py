@@ -16,11 +16,11 @@ from tests.programs.emitted import cuda_text
 from tests.programs.mapped import computed, share
 from tests.sampling import pairs
 from tvm_layout_ext import cuda_target
+from tvm_layout_ext.cubin import CompileError, machine_code
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.ir.vector_types import lacking, lanes_of_type
 from tvm_layout_ext.schedules import stencil
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.tune.measure.builder.cubin import CompileError, machine_code
 
 TARGET = cuda_target("sm_90a")
 FP8 = ("float8_e4m3fn", "float8_e5m2")

@@ -26,6 +26,7 @@ from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
+from tests.transform.tvm_fixes import test_write_out_starts as starts
 from tvm_layout_ext import pipeline, transform
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.transform import tvm_fixes
@@ -144,6 +145,13 @@ def _loaded(mod: tvm.IRModule) -> set[str]:
     found: list[Any] = []
     tvm_ffi.structural_walk(mod["main"].body, [(tvm.ir.Call, found.append)])
     return {str(call.ty) for call in found if call.op.name == ops.PTX_LEGACY_LDMATRIX}
+
+
+def test_write_out_starts(without: Without) -> None:
+    """A vector that starts where the host has computed is moved by 8 indices of 64 bits."""
+    without("WriteOutStarts")
+    with pytest.raises(tvm.error.InternalError, match="type_name"):
+        cuda_text(starts.mapped())
 
 
 def test_every_repair_is_here() -> None:

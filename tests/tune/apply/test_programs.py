@@ -20,9 +20,8 @@ from tvm_layout_ext import te
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.report.page import workloads
 from tvm_layout_ext.tune import Log, Record
-from tvm_layout_ext.tune.apply.check import check
 from tvm_layout_ext.tune.apply.programs import Programs
-from tvm_layout_ext.tune.apply.replay import best_records, replay
+from tvm_layout_ext.tune.apply.replay import best_records, check, replay
 from tvm_layout_ext.tune.records.database import RECORDS, WORKLOADS
 from tvm_layout_ext.tune.search.tune import tune
 from tvm_layout_ext.tune.space.knobs import Config, knob

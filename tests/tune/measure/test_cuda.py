@@ -8,9 +8,8 @@ import pytest
 
 from tests.tune.apply.test_programs import KNOBS, by_tiles, turned
 from tvm_layout_ext.tune import tune
-from tvm_layout_ext.tune.apply.check import check
 from tvm_layout_ext.tune.apply.programs import Programs
-from tvm_layout_ext.tune.apply.replay import replay
+from tvm_layout_ext.tune.apply.replay import check, replay
 
 pytestmark = pytest.mark.gpu
 

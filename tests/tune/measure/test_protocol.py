@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 from tests.tune.artifacts import Shelf, doubling_task
-from tvm_layout_ext.tune.measure.backend import quartile_distance
+from tvm_layout_ext.tune.measure.backend import ReportedError, quartile_distance
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
 from tvm_layout_ext.tune.measure.protocol import (
     MOST_COPIES,
@@ -74,14 +74,13 @@ def test_spread_is_that_of_the_quartiles(times: list[float], distance: float | N
 
 
 _ILLEGAL = "CUDA: an illegal memory access"
-_REMOTE = "RPCError: Error caught from RPC call:\n"
 
 
 @pytest.mark.parametrize(
     ("error", "name", "text"),
     [
         (RuntimeError(f"{_ILLEGAL}\nat x"), "DeviceError", _ILLEGAL),
-        (RuntimeError(f"{_REMOTE}{_ILLEGAL}"), "DeviceError", _ILLEGAL),
+        (ReportedError(f"RuntimeError: {_ILLEGAL}"), "DeviceError", _ILLEGAL),
         (RuntimeError("CUDA: out of memory"), "OutOfMemoryError", "CUDA: out of memory"),
         (WrongResultError("3 of 4 differ."), "WrongResultError", "3 of 4 differ."),
         (KeyError(), "KeyError", "no text"),

@@ -267,12 +267,12 @@ def thread_per_output(
     outs = [sch.cache_write(block, index, "local") for index in range(plan.results)]
     # Vectors are cut off first: of several loops in one TVM bounds none.
     outer[-1], part = sch.split(outer[-1], [None, plan.vector])
-    # Fused, loops of one iteration are 0 to TVM: no thread is in it, and stores lose their guard.
-    is_one = all(is_number(sch.get(loop).extent, 1) for loop in outer)
-    ones = outer[:-1] if is_one else []
-    grid, thread = sch.split(fuse(sch, outer[len(ones) :]), [None, threads])
+    # Loops of one iteration are 0 to TVM: no thread is in it, and stores would lose their guard.
+    if all(is_number(sch.get(loop).extent, 1) for loop in outer):
+        threads = 1
+    grid, thread = sch.split(fuse(sch, outer), [None, threads])
     step = fuse(sch, inner)
-    sch.reorder(grid, thread, *ones, step, part)
+    sch.reorder(grid, thread, step, part)
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     for out in outs:

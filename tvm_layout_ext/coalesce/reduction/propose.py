@@ -92,7 +92,8 @@ def schedule_reduction(
         # Neighbouring lanes take neighbours of the loops as they stand: a product's main load,
         # which does not know its columns, would have them go down its rows.
         data = [loop for loop in nest.loops if not loop.is_reduction]
-        plan = replace(plan, data=data, vector=1 if plan.along else plan.vector)
+        is_last = not plan.along and data[-1] is plan.data[-1]
+        plan = replace(plan, data=data, vector=plan.vector if is_last else 1)
         return thread_per_output(sch, block, nest, plan, request.num_threads)
     if way.split:
         return _in_slabs(sch, block, nest, plan, request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from ...errors import LayoutError
-from ..linear import LinearLayout
+from ..linear import LinearLayout, check_linear
 from ..swizzle import optimal_swizzle
 
 
@@ -44,6 +44,7 @@ def movement(src: LinearLayout, dst: LinearLayout) -> Movement:
     >>> movement(rows, same_warps), movement(rows, columns)
     (<Movement.SHUFFLES: 'shuffles'>, <Movement.SHARED: 'shared'>)
     """
+    check_linear(src, dst)
     source = dst.invert_and_compose(src).without_identity(("block", "warp", "lane", "register"))
     left = set(source.in_dims) | set(source.out_names)
     if not left:

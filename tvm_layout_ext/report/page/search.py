@@ -82,14 +82,14 @@ def importance(tried: Sequence[tuple[int, float | None]]) -> float | None:
     """The share of the variance of the scores' logarithms that a knob's value explains, alone.
 
     Less what as many groups of random trials would explain: omega squared. ``tried`` are values and
-    scores. None where that is not known: one value, no two trials of a value, or equal scores.
+    scores. None where that is not known: one value, under three trials a value, or equal scores.
     """
     groups: dict[int, list[float]] = {}
     for value, score in tried:
         if score:
             groups.setdefault(value, []).append(log(score))
     count, between = sum(map(len, groups.values())), len(groups) - 1
-    if between < 1 or count <= len(groups):
+    if between < 1 or count < 3 * len(groups):
         return None
     mean = sum(map(sum, groups.values())) / count
     means = {value: sum(one) / len(one) for value, one in groups.items()}

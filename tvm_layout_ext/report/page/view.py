@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ...cubin import CompileError, PtxasError
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
 from ...text import number
 from ...tune.apply.programs import Programs
-from ...tune.measure.builder.cubin import CompileError, PtxasError
 from ...tune.model.cost import FORMULA
 from ...tune.records.log import Record
 from ...tune.records.record import best_first

@@ -9,7 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ...checks import whole
+from ...checks import positive_numbers
 from ...errors import ScheduleError
 from ...ir.queries import thread_tag
 from ..handles import find_block, find_loop, legal
@@ -79,17 +79,10 @@ def cooperative_copy(
     return CopyLoops(*fetch(sch, block, k_major, shared_out, swizzle))
 
 
-def _warps(sch: Any, warps: Sequence[int] | None) -> list[int]:
-    if warps is None:
-        return _bound(sch)
-    given = [whole(one) for one in warps]
-    if len(given) != 2 or any(one is None or one < 1 for one in given):
-        raise ScheduleError(f"warps are two numbers, along threadIdx.y and .z, not {warps!r}.")
-    return [int(one) for one in given if one is not None]
-
-
-def _bound(sch: Any) -> list[int]:
-    """Extents of ``threadIdx.y`` and ``threadIdx.z`` in the function, 1 where nothing is bound."""
+def _warps(sch: Any, warps: Sequence[int] | None) -> Sequence[int]:
+    """Those given, or extents of ``threadIdx.y`` and ``.z`` in the function, 1 where none is."""
+    if warps is not None:
+        return positive_numbers("warps of cooperative_copy", warps, 2, ScheduleError)
     found = dict.fromkeys(_WARPS, 1)
 
     def visit(node: tirx.For) -> None:

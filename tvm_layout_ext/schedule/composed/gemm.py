@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...analysis.contraction import read_contraction
-from ...checks import whole
+from ...checks import positive_numbers, whole_number
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...intrin import INSTRUCTIONS, choose
@@ -77,15 +77,16 @@ def gemm(
     >>> loops = sch.gemm("C", tile=(128, 128, 32), warps=(2, 2), stages=4)   # doctest: +SKIP
     >>> sch.get_loops(loops.tensor_core.result)                             # doctest: +SKIP
     """
-    sizes, split = _numbers("tile", tile, 3), _numbers("warps", warps, 2)
+    sizes = positive_numbers("tile of gemm", tile, 3, ScheduleError)
+    split = positive_numbers("warps of gemm", warps, 2, ScheduleError)
     for name, value in (("stages", stages), ("group", group), ("cluster", cluster)):
-        if (whole(value) or 0) < 1:
-            raise ScheduleError(f"gemm needs an int {name} >= 1, not {value!r}.")
+        whole_number(f"{name} of gemm", value, 1, ScheduleError)
     block = find_block(sch, block, "gemm")
     what = read_contraction(sch.get(block))
+    is_wide = is_warpgroup(instruction)
     if instruction == FMA or (instruction, what.operand) == ("auto", "float32"):
         return by_threads(sch, block, sizes, split, stages)
-    if is_warpgroup(instruction):
+    if is_wide:
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)
         return by_warpgroups(sch, tc, (sizes[0], sizes[1]), stages, group, cluster)
     one = choose(instruction, what.operand, what.sums, architecture(own_arch(sch)))
@@ -159,14 +160,7 @@ def by_warpgroups(
     return Gemm(m, tc.n, warpgroup, None, tc.k, tc, m_inner=piece)
 
 
-def _numbers(name: str, given: Sequence[int], count: int) -> list[int]:
-    found = [whole(one) for one in given] if isinstance(given, Sequence) else []
-    if len(found) != count or any(one is None or one < 1 for one in found):
-        raise ScheduleError(f"gemm needs {count} positive numbers as its {name}, not {given!r}.")
-    return [int(one) for one in found if one is not None]
-
-
-def _check_tile(tile: list[int], warps: list[int], shape: Sequence[int]) -> None:
+def _check_tile(tile: Sequence[int], warps: Sequence[int], shape: Sequence[int]) -> None:
     """Raise ScheduleError unless each warp gets whole instructions of a tile."""
     for extent, count, size in zip(tile, [*warps, 1], shape, strict=True):
         if extent % (count * size):

@@ -40,9 +40,7 @@ def cluster(sch: Any, loop: Any, size: int, multicast: bool = False) -> None:
         Share the operand that does not move along the loop; only products of
         ``use_tensor_core(block, "wgmma")`` can, whose tiles beyond the edge are computed too.
     """
-    count = whole_number("size of cluster", size, 1, ScheduleError)
-    if count > CLUSTER_BLOCKS:
-        raise ScheduleError(f"cluster needs a size of 1 to {CLUSTER_BLOCKS}, not {count}.")
+    count = whole_number("size of cluster", size, 1, ScheduleError, CLUSTER_BLOCKS)
     nest = find_loop(sch, loop, "cluster")
     if nest.thread_binding is None and any(WARPGROUP in one.annotations for one in blocks_in(nest)):
         _of_steps(sch, loop, nest, count)

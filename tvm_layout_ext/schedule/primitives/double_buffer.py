@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...checks import whole
+from ...checks import whole_number
 from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_COPY, BY_TMA, NUM_STAGES
 from ..handles import annotate, find_block
@@ -38,15 +38,11 @@ def versions_for_triton_stages(
     >>> [versions_for_triton_stages(s) for s in (1, 2, 3, 4)]
     [1, 1, 2, 3]
     """
-    number, of, at = whole(stages), whole(levels), whole(level)
-    if number is None or number < 1:
-        raise ScheduleError(f"Triton's num_stages is an int >= 1, not {stages!r}.")
-    if kind not in _TRITON_LESS:
+    number = whole_number("Triton's num_stages", stages, 1, ScheduleError)
+    of = whole_number("levels", levels, 1, ScheduleError)
+    at = whole_number("level", level, 0, ScheduleError, of - 1)
+    if kind not in tuple(_TRITON_LESS):
         raise ScheduleError(f'kind must be "mma.sync" or "wgmma", not {kind!r}.')
-    if of is None or of < 1 or at is None or not 0 <= at < of:
-        raise ScheduleError(
-            f"levels is an int >= 1 and level one of 0 to levels - 1, not {level!r} of {levels!r}."
-        )
     kept = min(of, number - 1)
     if at >= kept:
         return 1
@@ -56,12 +52,7 @@ def versions_for_triton_stages(
 
 def check_num_stages(value: Any) -> int:
     """Return a number of versions as an int; refuse what a loop cannot count."""
-    number = whole(value)
-    if number is None or number < 1:
-        raise ScheduleError(f"double_buffer needs an int num_stages >= 1, not {value!r}.")
-    if number > _MOST:
-        raise ScheduleError(f"double_buffer needs num_stages <= {_MOST}, not {number}.")
-    return number
+    return whole_number("num_stages of double_buffer", value, 1, ScheduleError, _MOST)
 
 
 def check_async_copy(value: Any) -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import tirx
 
-from ...checks import whole
+from ...checks import whole_number
 from ...errors import ScheduleError
 from ...ir.annotations import RASTERIZE
 from ...ir.queries import nodes_in, thread_tag
@@ -35,13 +35,7 @@ def rasterize(sch: Any, rows: Any, columns: Any, group: int = 8) -> None:
     group : int
         Rows of a group, the last of which may have fewer; 1 leaves the order as it is.
     """
-    height = whole(group)
-    if height is None or height < 1:
-        raise ScheduleError(f"rasterize needs an int group >= 1, not {group!r}.")
-    if height > _MOST_ROWS:
-        raise ScheduleError(
-            f"rasterize needs group <= {_MOST_ROWS}, the rows that a grid may have, not {height}."
-        )
+    height = whole_number("group of rasterize", group, 1, ScheduleError, _MOST_ROWS)
     nests = [find_loop(sch, loop, "rasterize") for loop in (rows, columns)]
     for nest in nests:
         if nest.thread_binding is not None:

@@ -153,9 +153,14 @@ def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> 
 
 
 def _least_two(multiples: Sequence[int], what: Contraction, one: Unit) -> list[int]:
-    """Double what would be filled up to one tile, where ``compute_at`` finds no iterators."""
+    """Double what would be filled up to one tile, where ``compute_at`` finds no iterators.
+
+    Sums of a single step of ``wgmma`` for each of a batch are scaled and added up; no step more.
+    """
     dims = zip(multiples, one.shape, what.sizes, strict=True)
-    return [2 * multiple if multiple == tile >= size else multiple for multiple, tile, size in dims]
+    found = [2 * many if many == tile >= size else many for many, tile, size in dims]
+    single = isinstance(one, WarpgroupInstruction) and what.batch and what.sizes[2] == one.shape[2]
+    return [*found[:2], multiples[2]] if single else found
 
 
 class _Builder:

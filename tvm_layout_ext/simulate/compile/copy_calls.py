@@ -35,10 +35,11 @@ def _legacy(c: DeviceCompiler, call: Any) -> Run:
     name = c.places.pointed(source).name
     store = _legacy_side(c, target, target_at, width, "cp.async", name)
     load = _legacy_side(c, source, source_at, width, "load")
-    chosen = c.expr(predicate[0]) if predicate and not is_number(predicate[0], -1) else None
     # The helper that TVM emits goes past L1 where cp.async.cg is legal.
     way = CopyMode(width, width < hardware.MAX_ACCESS_BYTES)
-    return async_copy.copy(load, store, chosen, way)
+    if not predicate or is_number(predicate[0], -1):
+        return async_copy.copy_or_clear(load, store, None, way)
+    return async_copy.copy(load, store, c.expr(predicate[0]), way)
 
 
 def _legacy_side(

@@ -36,16 +36,11 @@ def _groups(batch: Any) -> Any:
     return batch.groups
 
 
-def copy(
-    load: AccessInstruction, store: AccessInstruction, predicate: Code | None, way: CopyMode
-) -> Run:
+def copy(load: AccessInstruction, store: AccessInstruction, predicate: Code, way: CopyMode) -> Run:
     """Compile a copy; where the predicate is false, zeros are stored at once."""
 
     def run(s: Any, m: Any) -> None:
         if m is not None and not m.any():
-            return
-        if predicate is None:
-            _issue(s, m, store, way, *_read(s, m, load, store, None))
             return
         wanted = np.broadcast_to(predicate.value(s, m), (s.batch.size,)) != 0
         chosen = mask_and(m, wanted)

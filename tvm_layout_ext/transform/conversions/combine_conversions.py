@@ -10,7 +10,6 @@ from ... import decisions
 from ..base import function_pass
 from ..fragments.fragment import collect_fragments
 from .graph import Graph, Value
-from .hoist import hoist_above_extension
 from .read import read_graph
 from .rules import (
     Conversion,
@@ -18,8 +17,7 @@ from .rules import (
     drop_same,
     fold_chain,
     fold_into_store,
-    rematerialise,
-    why_kept,
+    move_up,
 )
 from .write import write_graph
 
@@ -27,8 +25,7 @@ _NAME = "CombineLayoutConversions"
 #: Rules for conversions, in the order of Triton's pass: what follows is tried on what is left.
 _PHASES: tuple[tuple[Callable[[Graph, Conversion], str], ...], ...] = (
     (drop_same, fold_chain, drop_repeated, fold_into_store),
-    (rematerialise,),
-    (hoist_above_extension,),
+    (move_up,),
 )
 
 
@@ -52,12 +49,6 @@ def _on_conversions(graph: Graph, rules: tuple[Callable[[Graph, Conversion], str
     return False
 
 
-def _tell_kept(graph: Graph) -> None:
-    for one in map(Conversion, graph.copies()):
-        if one.moves:
-            decisions.note(_NAME, one.target.name, why_kept(graph, one))
-
-
 def _without_block(graph: Graph) -> Value | None:
     """A fragment whose layout could not be noted again: no block of its own writes it first."""
     for value in graph.values:
@@ -76,9 +67,10 @@ def CombineLayoutConversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     * A conversion of a conversion converts what the first one does; one to the layout of its
       source, and the same one a second time, go away.
-    * What is converted is computed in the wanted layout instead, if that costs no more
-      (:mod:`.cost`). Loads of a whole tile from global memory are never repeated.
-    * Of a cast to a wider type and of a broadcast the operand is converted.
+    * What is converted is computed in the wanted layout instead, if fewer bytes of what it is made
+      of need a conversion: none of constants and of loads from shared memory, half of a cast to a
+      type twice as wide, a row of a broadcast. Loads of a whole tile from global memory are never
+      repeated.
     * A tile that is converted to be stored in shared memory is stored unconverted.
 
     Does not handle, and leaves alone: fragments that are written more than once or in a branch;
@@ -93,6 +85,4 @@ def CombineLayoutConversions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if odd is not None:
         decisions.note(_NAME, odd.name, "no block writes it first, so no conversion is changed")
         return func
-    changed = _combine(graph)
-    _tell_kept(graph)
-    return write_graph(func, graph) if changed else func
+    return write_graph(func, graph) if _combine(graph) else func

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 from math import prod
 from typing import Any, NamedTuple
 
@@ -29,19 +30,9 @@ class Value(Fragment):
         return tuple(self.layout.out_sizes.values())
 
     @property
-    def elements(self) -> int:
-        """Elements of the tile."""
-        return prod(self.shape)
-
-    @property
-    def bits(self) -> int:
-        """Bits of an element."""
-        return int(DataType(str(self.buffer.dtype)).bits)
-
-    @property
     def bytes(self) -> int:
         """Bytes of the tile."""
-        return self.elements * self.bits // 8
+        return prod(self.shape) * int(DataType(str(self.buffer.dtype)).bits) // 8
 
 
 @dataclass(eq=False)
@@ -63,11 +54,6 @@ class Op:
     #: Fragments that it loads, and for each of their dims the dim of the tile that runs along
     #: it, None for one that stands still; None instead of all where that is not understood.
     reads: list[tuple[Value, tuple[int | None, ...] | None]] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """Name of its block."""
-        return self.nest.name
 
     @property
     def result(self) -> Value:
@@ -100,10 +86,6 @@ class Graph:
         self.origins = [op.origin for op in ops]
         self._names = {value.name for value in values}
 
-    def of(self, buffer: Any) -> Value | None:
-        """Find the value of a buffer."""
-        return next((v for v in self.values if v.buffer.same_as(buffer)), None)
-
     def writers(self, value: Value) -> list[Op]:
         """List the nests that store it."""
         return [op for op in self.ops if op.target is value]
@@ -135,23 +117,18 @@ class Graph:
 
     # Changes
 
-    def new_value(self, like: Value, layout: LinearLayout, dtype: str) -> Value:
-        """Add a fragment of another layout or type, allocated beside the one it is like."""
+    def new_value(self, like: Value, layout: LinearLayout) -> Value:
+        """Add a fragment of another layout, allocated beside the one it is like."""
         texts = (value.text for value in self.values if value.layout == layout)
         text = next(texts, None) or repr(DistributedLinearLayout.from_linear(layout))
-        name = self.new_name(like.name)
-        buffer = tirx.decl_buffer(list(layout.out_sizes.values()), dtype, name, scope="local")
+        names = (f"{like.name}_{number}" for number in count(1))
+        name = next(name for name in names if name not in self._names)
+        self._names.add(name)
+        shape = list(layout.out_sizes.values())
+        buffer = tirx.decl_buffer(shape, like.buffer.dtype, name, scope="local")
         value = Value(buffer, text, layout, None, like.home)
         self.values.append(value)
         return value
-
-    def new_name(self, base: str) -> str:
-        """Find a name that no fragment has."""
-        number = 1
-        while f"{base}_{number}" in self._names:
-            number += 1
-        self._names.add(f"{base}_{number}")
-        return f"{base}_{number}"
 
     def insert(self, op: Op, after: Op) -> None:
         """Put a nest right behind another."""
@@ -173,15 +150,12 @@ class Graph:
         for op in self.users(old):
             self.swap(op, old, new)
 
-    def sweep(self) -> list[Value]:
-        """Take out values that nobody reads, with the nests that made them; list them."""
-        gone: list[Value] = []
+    def sweep(self) -> None:
+        """Take out values that nobody reads, with the nests that made them."""
         while dead := [v for v in self.values if not self.escapes(v) and self._is_dead(v)]:
             for value in dead:
                 self.ops = [op for op in self.ops if op.target is not value]
                 self.values.remove(value)
-            gone += dead
-        return gone
 
     def _is_dead(self, value: Value) -> bool:
         return all(user.target is value for user in self.users(value)) and all(

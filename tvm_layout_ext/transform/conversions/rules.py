@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
-from ...layout import LinearLayout
-from .cost import convert_cost, moves_data
-from .graph import Graph, Op, Value, copied
-from .slice import Slice, backward_slice, clone, source_layout
+from functools import reduce
+from math import prod
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ...ir.queries import distinct, is_among, is_global, loads_in, substitute, variables
+from ...ir.rebuild import whole_region
+from ...layout import LinearLayout, Movement, movement
+from ...layout.conversion.per_thread import per_thread
+from ...layout.f2 import Columns
+from ..fragments.elementwise import picked, registers_held
+from ..fragments.nest import FragmentTile, read_nest
+from .graph import Graph, Op, Value, buffer_swapped, copied, memory_loads
+
+Dims = tuple[int | None, ...]
+
+
+def moves_data(src: LinearLayout, dst: LinearLayout) -> bool:
+    """Whether a conversion does more than rename registers."""
+    return movement(src, dst) not in (Movement.NONE, Movement.REGISTERS)
+
+
+def source_layout(layout: LinearLayout, dims: Dims, source: Value) -> LinearLayout | None:
+    """Lay a fragment out so that each thread holds what its elements of a result are made of.
+
+    ``dims`` names the dim of the result that each index is. None if the result lacks elements.
+    """
+    sizes = list(layout.out_sizes.values())
+    named = [d for d in dims if d is not None]
+    wanted = tuple(1 if d is None else sizes[d] for d in dims)
+    if wanted != source.shape or len(set(named)) != len(named):
+        return None
+    bases = picked(layout, dims)
+    projected = LinearLayout.from_bases(bases, source.layout.out_sizes)
+    copies = Columns(projected.flat_basis("register")).free
+    bases["register"] = [v for i, v in enumerate(bases["register"]) if not copies >> i & 1]
+    return LinearLayout.from_bases(bases, source.layout.out_sizes)
 
 
 class Conversion:
@@ -20,11 +55,6 @@ class Conversion:
         wanted = source_layout(self.target.layout, self.dims, self.source)
         assert wanted is not None  # the dims are a permutation
         self.wanted: LinearLayout = wanted
-
-    @property
-    def cost(self) -> int:
-        """What it costs by Triton's test."""
-        return convert_cost(self.source.layout, self.wanted, self.source.bits)
 
     @property
     def moves(self) -> bool:
@@ -87,39 +117,116 @@ def _is_shared_store(op: Op) -> bool:
     return is_read and str(op.nest.store.buffer.scope()).startswith("shared")
 
 
-# Rematerialisation
+# Computing in another layout
 
 
-def rematerialise(graph: Graph, one: Conversion) -> str:
-    """Compute the source in the wanted layout, if that costs no more."""
-    found, cost = _recomputation(graph, one)
-    if found.problem or one.cost < cost:
+def move_up(graph: Graph, one: Conversion) -> str:
+    """Convert what the source is made of, where that is less, and compute it as it is wanted."""
+    made = graph.definition(one.source)
+    if made is None or one.wanted == one.source.layout:
         return ""
-    made = clone(graph, found, {})
-    names = ", ".join(sorted(value.name for value in found.layouts))
-    text = f"recomputes {names} in its layout: cost {cost:,}, the conversion's is {one.cost:,}"
-    take(graph, one, made[one.source])
-    return text
-
-
-def _recomputation(graph: Graph, one: Conversion) -> tuple[Slice, int]:
-    """What computing the source in the wanted layout takes."""
-    if one.wanted == one.source.layout:
-        return Slice(problem="nothing moves"), 0
-    found = backward_slice(graph, one.source, one.wanted, one.op)
-    return found, 0 if found.problem else found.cost(graph, one.op)
-
-
-def why_kept(graph: Graph, one: Conversion) -> str:
-    """Say why a conversion is not recomputed, with the costs."""
-    found, cost = _recomputation(graph, one)
-    reason = found.problem or f"recomputing costs {cost:,}"
-    return f"converts {one.source.name} at cost {one.cost:,}: {reason}"
-
-
-def take(graph: Graph, one: Conversion, made: Value) -> None:
-    """Let readers of a conversion's result read what has been computed in its place."""
+    wanted = _operands(graph, made, one.wanted)
+    if wanted is None:
+        return ""
+    before = one.source.bytes * one.moves
+    after = sum(_bytes(graph, value, layout) for value, layout in wanted.items())
+    if after >= before and (wanted or len(graph.users(one.source)) > 1):
+        return ""
+    new = graph.new_value(one.source, one.wanted)
+    operands = {value: graph.new_value(value, layout) for value, layout in wanted.items()}
+    graph.insert(_rebuilt(made, new, operands), made)
+    for old, converted in operands.items():
+        graph.insert(_copy_op(old, converted, made), made)
     if one.is_plain and graph.definition(one.target) is not None:
-        graph.replace_uses(one.target, made)
+        graph.replace_uses(one.target, new)
     else:
-        graph.swap(one.op, one.source, made)
+        graph.swap(one.op, one.source, new)
+    return (
+        f"recomputes {one.source.name} in its layout: {after:,} bytes are converted in the place "
+        f"of {before:,}"
+    )
+
+
+def _bytes(graph: Graph, value: Value, layout: LinearLayout) -> int:
+    """Bytes that must be converted to have a value in a layout: its own, or what it is made of."""
+    whole = value.bytes * moves_data(value.layout, layout)
+    made = graph.definition(value)
+    wanted = None if made is None else _operands(graph, made, layout)
+    if not whole or wanted is None:
+        return whole
+    return min(whole, sum(_bytes(graph, operand, own) for operand, own in wanted.items()))
+
+
+def _operands(graph: Graph, op: Op, layout: LinearLayout) -> dict[Value, LinearLayout] | None:
+    """Operands that a nest needs in other layouts for a result in this one.
+
+    None if it cannot be computed so: it loads from global memory with all threads, needs an operand
+    in two layouts, or others read its result, which would have to stay.
+    """
+    if is_expensive_load(op):
+        return None
+    found: dict[Value, LinearLayout] = {}
+    for operand, dims in op.reads:
+        assert dims is not None  # it is a definition
+        if registers_held(per_thread(layout), dims, operand.own) is not None:
+            continue
+        own = source_layout(layout, dims, operand)
+        # LowerFragment converts no dims of one element.
+        if own is None or 1 in operand.shape or found.setdefault(operand, own) != own:
+            return None
+    return None if found and len(graph.users(op.result)) > 1 else found
+
+
+def is_expensive_load(op: Op) -> bool:
+    """Whether a nest loads at least one element a thread from global memory."""
+    sizes = op.result.layout.in_sizes
+    return any(
+        is_global(load.source) and sizes["lane"] * sizes["warp"] <= _spread(op, load)
+        for load in memory_loads(op)
+    )
+
+
+def _spread(op: Op, node: Any) -> int:
+    """How many different elements an expression has over the tile: 1 if it is one number."""
+    used = variables(node)
+    pairs = zip(op.walk.coordinates, op.result.shape, strict=True)
+    return prod(size for own, size in pairs if is_among(own, used))
+
+
+def _rebuilt(op: Op, target: Value, operands: dict[Value, Value]) -> Op:
+    """Write a nest anew, for another fragment and with other operands."""
+    value = op.value
+    for old, new in operands.items():
+        value = buffer_swapped(value, old.buffer, new.buffer)
+    reads = [(operands.get(read, read), dims) for read, dims in op.reads]
+    return _written(op, target, op.walk.coordinates, value, op.walk.predicates, reads)
+
+
+def _copy_op(source: Value, target: Value, near: Op) -> Op:
+    """Write a nest that copies a fragment to another one of its shape, to stand near a third."""
+    kind = near.walk.coordinates[0].ty
+    coordinates = [tirx.Var(f"c{d}", kind) for d in range(len(source.shape))]
+    value = tirx.BufferLoad(source.buffer, coordinates)
+    dims: Dims = tuple(range(len(source.shape)))
+    return _written(near, target, coordinates, value, [], [(source, dims)])
+
+
+def _written(
+    near: Op, target: Value, coordinates: list[Any], value: Any, predicates: list[Any], reads: Any
+) -> Op:
+    """Loops over all of a fragment, in the place of another nest."""
+    buffer = target.buffer
+    loops = [tirx.Var(f"i{d}", var.ty) for d, var in enumerate(coordinates)]
+    at = dict(zip(coordinates, loops, strict=True))
+    stored = tirx.BufferStore(buffer, substitute(value, at), loops)
+    loaded = [whole_region(one) for one in distinct(load.source for load in loads_in(value))]
+    block = SBlock([], loaded, [whole_region(buffer)], str(buffer.name), stored, None, [], [], {})
+    conditions = [substitute(predicate, at) for predicate in predicates]
+    stmt: Any = SBlockRealize([], reduce(tirx.And, conditions) if conditions else True, block)
+    for var, size in reversed(list(zip(loops, buffer.shape, strict=True))):
+        stmt = tirx.For(var, 0, size, tirx.ForKind.SERIAL, stmt)
+    nest = read_nest(stmt)
+    assert nest is not None  # as it has just been written
+    store = tirx.BufferStore(buffer, value, coordinates)
+    tile = FragmentTile(near.walk.fragment, coordinates, [], store, list(predicates))
+    return Op(near.origin, near.scope, stmt, nest, tile, target, reads)

@@ -15,7 +15,7 @@ from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
-from .pieces import loop, when
+from .pieces import column_of, loop, row_of, when
 from .plan import Plan, result_bytes
 from .roles import Parts, Tile, with_batch
 
@@ -35,20 +35,6 @@ def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) ->
 def _shared(every: Sequence[Any], share: int, slices: int) -> Sequence[Any]:
     each = len(every) // slices
     return every[share * each : (share + 1) * each]
-
-
-def row_of(thread: Any, half: Any) -> Any:
-    """Row of a warpgroup's 64 in which a thread has sums: two, eight apart.
-
-    As ``NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16])`` says: 16 rows a warp, four lanes a
-    row.
-    """
-    return thread % WARPGROUP_THREADS // 32 * 16 + half * 8 + thread % 32 // 4
-
-
-def column_of(thread: Any, which: Any) -> Any:
-    """Column, of eight, in which a thread has a sum: two neighbours."""
-    return thread % 4 * 2 + which
 
 
 def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:

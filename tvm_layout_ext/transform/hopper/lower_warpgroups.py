@@ -27,6 +27,7 @@ from .epilogue import finish, result_view
 from .plan import Plan, make_plan, recorded
 from .read_kernel import multiplies, read_kernel
 from .roles import Parts, Tile, boxes, consume, end, make_parts, produce, start
+from .scaled import consume_scaled
 
 _NAME = "LowerWarpgroups"
 
@@ -39,7 +40,8 @@ def _written(nest: Any, func: tirx.PrimFunc) -> Any:
     parts = make_parts(plan, maps)
     body = [*map(tirx.AllocBuffer, (parts.arena, parts.full, parts.empty)), start(parts)]
     results = result_view(parts) if plan.stores_by_box else None
-    consumer = consume(parts, partial(_finish, parts, results))
+    write = consume if plan.kernel.scaled is None else consume_scaled
+    consumer = write(parts, partial(_finish, parts, results))
     if results is not None:
         leads = (parts.thread % WARPGROUP_THREADS).equal(0)
         done = tirx.IfThenElse(leads, asynchronous.wait_stores(0, read=True), None)

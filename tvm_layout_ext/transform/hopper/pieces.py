@@ -62,3 +62,17 @@ def release(thread: Any, barriers: Any, stage: Any, *known: Any) -> Any:
 def described(arena: Any, at: Any, leading: int) -> Any:
     """Describe a part of a tile at a byte of the arena."""
     return asynchronous.descriptor(arena.access_ptr("r", offset=at), leading, SWIZZLE_BYTES)
+
+
+def row_of(thread: Any, half: Any) -> Any:
+    """Row of a warpgroup's 64 in which a thread has sums: two, eight apart.
+
+    As ``NVMMADistributedLayout([3, 0], [4, 1], [16, n, 16])`` says: 16 rows a warp, four lanes a
+    row.
+    """
+    return thread % WARPGROUP_THREADS // 32 * 16 + half * 8 + thread % 32 // 4
+
+
+def column_of(thread: Any, which: Any) -> Any:
+    """Column, of eight, in which a thread has a sum: two neighbours."""
+    return thread % 4 * 2 + which

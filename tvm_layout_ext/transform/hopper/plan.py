@@ -22,6 +22,9 @@ from .read_kernel import Kernel
 
 #: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
 _CHUNK_ROWS, _CHUNKS = WARPGROUP_ROWS, 2
+#: Sums that a thread has room for beyond these where each step has its own: ptxas gives 64 beside
+#: 128 totals their registers without a spill.
+_BESIDE = 16
 #: Bytes of an mbarrier, and what rounding the dynamic part up behind them may cost.
 _BARRIER_BYTES, _ALIGNED = 8, 1024
 
@@ -148,6 +151,8 @@ class Plan:
             blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
         if self.kernel.slices > 1:
             blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
+        if self.kernel.scaled:
+            rows += "sums of each step scaled, "
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
             f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, "
@@ -156,7 +161,10 @@ class Plan:
 
 
 def recorded(plan: Plan) -> PipelineRecord:
-    """The steps of a tile as reports draw them: a stage is given back one product late."""
+    """The steps of a tile as reports draw them.
+
+    A stage is given back one product late, but where the sums of each are waited for.
+    """
     kernel, ahead = plan.kernel, plan.stages - 1
     sizes = (plan.a_bytes, plan.stage_bytes - plan.a_bytes)
     buffers = tuple(
@@ -172,10 +180,10 @@ def recorded(plan: Plan) -> PipelineRecord:
         for place, name in enumerate(names)
     )
     steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names, role), *copies)
+    given_back = "after its products" if kernel.scaled else "one iteration after its products"
     channels = (
         f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
-        f"empty[version]: {last * plan.blocks} arrivals, one iteration after its products, waited "
-        f"for by {copy_role}.",
+        f"empty[version]: {last * plan.blocks} arrivals, {given_back}, waited for by {copy_role}.",
     )
     return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False, channels)
 
@@ -252,6 +260,8 @@ def _check_slices(plan: Plan) -> None:
         return
     if plan.shared:
         problem = f"its blocks share {plan.shared.upper()} already; leave one of the two out"
+    elif kernel.scaled is not None:
+        problem = "it scales the sums of each step"
     elif kernel.windows is not None:
         problem = "its steps are places of a window, behind the last of which are no zeros"
     elif kernel.persistent:
@@ -280,8 +290,10 @@ def _check_registers(kernel: Kernel) -> None:
             f"{kernel.consumers} warpgroups multiply; {min(REGISTERS)} to {max(REGISTERS)} share "
             "the registers of a multiprocessor with one that copies."
         )
-    sums = kernel.pieces * kernel.instruction.shape[1] // 2
-    if sums > (most := most_sums(kernel.consumers)):
+    # Sums of a step that are scaled lie beside their totals.
+    sums = (kernel.pieces + bool(kernel.scaled)) * kernel.instruction.shape[1] // 2
+    most = most_sums(kernel.consumers) + (_BESIDE if kernel.scaled else 0)
+    if sums > most:
         raise ScheduleError(
             f"A thread would hold {sums} sums; of {kernel.consumers} warpgroups that multiply each "
             f"thread has registers for {most}."

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import sym, tirx
 from tvm.s_tir import SBlockRealize
 
+from ...analysis.contraction import term_of
 from ...errors import ScheduleError
 from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_STEP, MOST_TMA_DIMS, WARPGROUP_ROWS
 from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction
@@ -157,13 +158,32 @@ class SumsReader:
 
 
 @dataclass(frozen=True)
+class ScaledSums:
+    """Sums of a step of a batch that are added up, as blocks of fp8 that have scales of their own.
+
+    Attributes
+    ----------
+    term : Expr
+        What is added, in the two variables of ``place`` and in ``step``, a number of the batch.
+    sums : Buffer
+        Sums of a step, of which ``term`` reads one.
+    """
+
+    term: Any
+    sums: Any
+    place: tuple[Any, Any]
+    step: Any
+
+
+@dataclass(frozen=True)
 class Kernel:
     """A product that warpgroups compute, as its schedule has it.
 
     ``pieces`` counts the 64 rows that one of the ``consumers`` has of a tile; ``sizes`` are M, N
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
     ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
-    ``slices`` the blocks that share the steps of a tile. Rows of ``windows`` are pixels.
+    ``slices`` the blocks that share the steps of a tile. Rows of ``windows`` are pixels. With
+    ``scaled`` each step has sums of its own.
     """
 
     instruction: WarpgroupInstruction
@@ -180,6 +200,7 @@ class Kernel:
     cluster: tuple[int, int] = (1, 1)
     slices: int = 1
     windows: Windows | None = None
+    scaled: ScaledSums | None = None
 
     @property
     def rows(self) -> int:
@@ -197,6 +218,7 @@ class _KernelLoops:
     steps: Any
     pieces: Any
     batch: Any
+    scaled: Any
 
 
 def multiplies(stmt: Any) -> bool:
@@ -271,7 +293,7 @@ class _Reader:
 
     def read(self) -> Kernel:
         loops = self._roles()
-        row, _, depth = (one.var for one in self.block.iter_vars[-3:])
+        row, column, _ = (one.var for one in self.block.iter_vars[-3:])
         each = (one.var for one in self.block.iter_vars)
         once = (one for one in self.loops if int(one.extent) == 1 and not thread_tag(one))
         first = {one.loop_var: one.min for one in once}
@@ -280,7 +302,7 @@ class _Reader:
         sums = self.block.writes[0].source
         factors = [one for one in self.block.reads if not one.source.same_as(sums)]
         factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
-        copies = [self._copy(one, depth) for one in factors]
+        copies = [self._copy(one, own) for one, own in zip(factors, (row, column), strict=True)]
         windows = None
         if copies[0].is_window:
             windows, a, b = self._windows(*copies)
@@ -292,11 +314,24 @@ class _Reader:
                     f"{one.problem}; multiply by mma.sync, which copies by cp.async."
                 )
         (m, k), (n, _) = a.sizes, b.sizes
+        result, scaled = self._result(sums, (m, n), windows, loops.scaled)
+        if loops.scaled is not None and scaled is None:
+            raise ScheduleError(
+                f"{self.name} has a batch inside of its tiles, and nothing adds its sums up; bind "
+                f"loop {loops.scaled.loop_var.name} to blockIdx.z."
+            )
+        if scaled is not None:
+            if windows is not None:
+                raise ScheduleError(
+                    f"{self.name} scales sums of a convolution's steps; only those of a product of "
+                    "matrices can be scaled."
+                )
+            k = self._scaled_depth(k) * (1 if loops.scaled is None else int(loops.scaled.extent))
         return Kernel(
             warpgroup_instruction(str(self.block.annotations[WARPGROUP])),
             a,
             b,
-            self._result(sums, (m, n), windows),
+            result,
             consumers=int(loops.warpgroups.extent),
             pieces=1 if loops.pieces is None else int(loops.pieces.extent),
             group=self._annotation(RASTERIZE, 1),
@@ -307,7 +342,17 @@ class _Reader:
             cluster=self._cluster(loops),
             slices=1 if loops.steps is None else int(loops.steps.annotations.get(ADD_UP, 1)),
             windows=windows,
+            scaled=scaled,
         )
+
+    def _scaled_depth(self, depth: int) -> int:
+        """Terms of a step whose sums are scaled."""
+        most = int(self.block.reads[0].region[-1].extent)
+        if depth != most:
+            raise ScheduleError(
+                f"{self.name} scales the sums of {depth} terms each; a step of wgmma has {most}."
+            )
+        return depth
 
     def _cluster(self, loops: _KernelLoops) -> tuple[int, int]:
         """Tiles of a cluster along rows and columns."""
@@ -349,7 +394,11 @@ class _Reader:
             next((loop for loop in serial if uses(value, loop.loop_var)), None) for value in (k, m)
         )
         rows, columns = grid
-        found = _KernelLoops(rows, columns, group, steps, pieces, by_tag.get("blockIdx.z"))
+        others = self.realize.iter_values[:-3]
+        inside = (one for one in serial if int(one.extent) > 1)
+        scaled = next((one for one in inside if any(uses(v, one.loop_var) for v in others)), None)
+        batch = by_tag.get("blockIdx.z")
+        found = _KernelLoops(rows, columns, group, steps, pieces, batch, scaled)
         used = [loop for loop in vars(found).values() if loop is not None]
         for loop in self.loops:
             if int(loop.extent) > 1 and not any(loop.same_as(one) for one in used):
@@ -377,7 +426,7 @@ class _Reader:
                     f"{expected}."
                 )
 
-    def _copy(self, region: Any, depth: Any) -> _Copy:
+    def _copy(self, region: Any, own: Any) -> _Copy:
         """Find what fills a tile of an operand.
 
         Raises
@@ -412,7 +461,7 @@ class _Reader:
             for at, where in zip(copy.body.indices[:-2], region.region[:-2], strict=True)
         }
         load, bounds = substitute(load, batch), [substitute(one, batch) for one in bounds]
-        return _Copy(copy, load, bounds, uses(region.region[-1].min, depth))
+        return _Copy(copy, load, bounds, not uses(region.region[-1].min, own))
 
     def _windows(self, a: _Copy, b: _Copy) -> tuple[Windows, TiledOperand, TiledOperand]:
         """Read the operands of a convolution.
@@ -487,7 +536,41 @@ class _Reader:
         source = BoxedBuffer(load.source, indices, tuple(copy.moving), tuple(extents), shape)
         return TiledOperand(source, (own, depth), copy.k_major, copy.stages)
 
-    def _result(self, sums: Any, sizes: tuple[int, int], windows: Windows | None) -> SumsReader:
+    def _result(
+        self, sums: Any, sizes: tuple[int, int], windows: Windows | None, steps: Any
+    ) -> tuple[SumsReader, ScaledSums | None]:
+        """What becomes of the sums, and what is added up of each step before."""
+        block, place, fixed = self._reader(sums, sizes)
+        scaled = None
+        if block.init is not None:
+            step = tirx.Var("only", "int32") if steps is None else steps.loop_var
+            scaled = self._scaled(block, sums, place, fixed, step)
+            sums = block.body.buffer
+            block, place, fixed = self._reader(sums, sizes)
+        store, (row, column) = block.body, place
+        if windows is not None:
+            fixed[row] = windows.pixels.number
+            known = ranges([windows.pixels, Digits((column,), sizes[1:])])
+            indices = tuple(known.simplify(substitute(index, fixed)) for index in store.indices)
+            rows, value = windows.pixels.variables, known.simplify(substitute(store.value, fixed))
+            target = BoxedBuffer(
+                store.buffer, indices, (*rows, column), tuple(map(int, store.buffer.shape))
+            )
+            return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target), scaled
+        indices = tuple(substitute(index, fixed) for index in store.indices)
+        shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
+        extents = list(shape)
+        for i, index in enumerate(places):
+            for var, size in zip((row, column), sizes, strict=True):
+                extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
+        target = BoxedBuffer(store.buffer, places, (row, column), tuple(extents), shape)
+        value = substitute(store.value, fixed)
+        return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target), scaled
+
+    def _reader(
+        self, sums: Any, sizes: tuple[int, int]
+    ) -> tuple[Any, tuple[Any, Any], dict[Any, Any]]:
+        """The block that reads sums, its row and column, and values of its other iterators."""
         inside = blocks_in(self.block)
         readers = [
             one
@@ -500,44 +583,42 @@ class _Reader:
                 f"The sums of {self.name} are read by {len(readers)} blocks inside its kernel; one "
                 "statement must read them there: use sch.reverse_compute_at."
             )
-        store, name = readers[0].body, readers[0].name_hint
-        load = next(one for one in loads_in(store.value) if one.source.same_as(sums))
-        every = {one.var.__chandle__(): one for one in readers[0].iter_vars}
+        (block,) = readers
+        load = next(one for one in loads_in(block.body.value) if one.source.same_as(sums))
+        every = {one.var.__chandle__(): one for one in block.iter_vars}
         at = [tirx.Var("only", "int32") if is_zero(one) else one for one in load.indices]
         if not all(isinstance(one, tirx.Var) for one in at):
             raise ScheduleError(
-                f"Block {name} reads {load}; rows and columns of the sums must be iterators."
+                f"Block {block.name_hint} reads {load}; rows and columns of the sums must be "
+                "iterators."
             )
         read = [every.pop(one.__chandle__(), None) for one in at]
         found = tuple(1 if one is None else int(one.dom.extent) for one in read[-2:])
         if found != sizes or any(int(one.dom.extent) > 1 for one in every.values()):
             raise ScheduleError(
-                f"Block {name} reads {found} of the sums, which are {sizes}; it must read each of "
-                "them once."
+                f"Block {block.name_hint} reads {found} of the sums, which are {sizes}; it must "
+                "read each of them once."
             )
         written = self.block.writes[0].region[:-2]
         fixed = {one.var: one.dom.min for one in every.values()}
-        for var, where in zip(at[:-2], written, strict=True):
+        for var, where in zip(at[:-2], written, strict=False):
             fixed[var] = substitute(where.min, self.values)
-        row, column = at[-2:]
-        if windows is not None:
-            fixed[row] = windows.pixels.number
-            known = ranges([windows.pixels, Digits((column,), sizes[1:])])
-            indices = tuple(known.simplify(substitute(index, fixed)) for index in store.indices)
-            rows, value = windows.pixels.variables, known.simplify(substitute(store.value, fixed))
-            target = BoxedBuffer(
-                store.buffer, indices, (*rows, column), tuple(map(int, store.buffer.shape))
+        return block, (at[-2], at[-1]), fixed
+
+    def _scaled(
+        self, block: Any, sums: Any, place: tuple[Any, Any], fixed: dict[Any, Any], step: Any
+    ) -> ScaledSums:
+        """Read what a block adds up of the sums of each step."""
+        term, store = term_of(block, tirx.Add), block.body
+        indices = list(store.indices)
+        same = len(indices) == 2 and all(map(tirx.Var.same_as, indices, place))
+        types = {str(sums.dtype), str(store.buffer.dtype)}
+        if term is None or not same or types != {"float32"} or not is_zero(block.init.value):
+            raise ScheduleError(
+                f"Block {block.name_hint} reads the sums of every step; it must add them up in "
+                "float32, from 0, by their rows and columns."
             )
-            return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
-        indices = tuple(substitute(index, fixed) for index in store.indices)
-        shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
-        extents = list(shape)
-        for i, index in enumerate(places):
-            for var, size in zip((row, column), sizes, strict=True):
-                extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
-        target = BoxedBuffer(store.buffer, places, (row, column), tuple(extents), shape)
-        value = substitute(store.value, fixed)
-        return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target)
+        return ScaledSums(substitute(term, fixed), sums, place, step)
 
 
 def _bounded_load(value: Any) -> tuple[Any, list[Any]]:

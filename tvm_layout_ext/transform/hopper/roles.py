@@ -7,7 +7,7 @@ over all tiles of a block, uses stage ``it % stages`` in phase ``it // stages``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,6 +173,8 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     rank = parts.block % blocks if blocks > 1 else 0
 
     term = {depth: k * panel} if windows is None else windows.step(k, panel)
+    if kernel.scaled is not None:
+        term = {depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}
 
     def box(offset: Any, start: Any, ahead: Any = 0) -> Any:
         row = {own: start}
@@ -229,12 +231,18 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
             [
                 loop("k", plan.steps, lambda k: _step(parts, sums, tile.turn, k)),
                 asynchronous.wait_products(0),
-                _release(parts, last),
+                give_back(parts, last),
                 finish(tile, sums),
             ]
         )
 
-    kept = [sums, parts.address] if plan.blocks * kernel.slices > 1 else [sums]
+    return consumer(parts, [sums], body)
+
+
+def consumer(parts: Parts, held: Sequence[Any], body: Callable[[Tile], Any]) -> Any:
+    """What warpgroups do that multiply, with their registers."""
+    plan = parts.plan
+    kept = [*held, parts.address] if plan.blocks * plan.kernel.slices > 1 else held
     made = [
         *registers(plan.kernel.consumers, 1),
         *map(tirx.AllocBuffer, kept),
@@ -243,7 +251,7 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
     return sequence(made)
 
 
-def _release(parts: Parts, stage: Any) -> Any:
+def give_back(parts: Parts, stage: Any) -> Any:
     """Give a stage back: to all blocks of the cluster, which copy into it."""
     thread, blocks = parts.thread, parts.plan.blocks
     if blocks == 1:
@@ -262,27 +270,28 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
             tirx.Bind(it, t * plan.steps + k),
             asynchronous.wait_barrier(parts.full, stage, phase(it, plan.stages)),
             asynchronous.fence_sums(),
-            *_products(parts, sums, stage, k),
+            *products(parts, sums, stage, k, range(plan.kernel.pieces)),
             asynchronous.commit_products(),
             asynchronous.wait_products(1),
-            when(k > 0, _release(parts, (it - 1) % plan.stages)),
+            when(k > 0, give_back(parts, (it - 1) % plan.stages)),
         ]
     )
 
 
-def _products(parts: Parts, sums: Any, stage: Any, k: Any) -> list[Any]:
+def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int]) -> list[Any]:
+    """Multiply 64 rows each into registers of their own; step 0 does not add to what they hold."""
     plan = parts.plan
     kernel = plan.kernel
     one = kernel.instruction
     each = one.registers
     made = []
     for s in range(PANEL_BYTES // STEP_BYTES):
-        for piece in range(kernel.pieces):
-            own = [sums[piece * each + i] for i in range(each)]
+        for place, piece in enumerate(pieces):
+            own = [sums[place * each + i] for i in range(each)]
             number = parts.thread // WARPGROUP_THREADS * kernel.pieces + piece
             a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
-            adds = True if s else k > 0
+            adds = bool(s) or k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
             made.append(asynchronous.multiply(one, own, a, b, adds, turned))
     return made

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...ir.conditions import ranges_known
-from ...ir.queries import nodes_in, substitute
+from ...ir.queries import depends_on, nodes_in, substitute
 from ...ir.rebuild import realize_with, with_accesses
 from ..base import function_pass, mapped
 
@@ -34,28 +34,39 @@ def _numerators(index: Any) -> list[Any]:
     return []
 
 
-def _offset(
-    walked: Any, extents: Sequence[Any], indices: Sequence[Any], bounds: Any, most: int
-) -> Any | None:
-    """Offset of some neighbouring indices, if it keeps at most so many quotients; or None."""
-    var = tirx.Var("walked", walked.ty)
-    known, analyzer = bounds.const_int_bound(walked), tvm.sym.Analyzer()
-    if 0 <= known.min_value <= known.max_value < _UNBOUNDED:
-        first, last = (tirx.IntImm(walked.ty.dtype, n) for n in (known.min_value, known.max_value))
-        analyzer.bind(var, tvm.ir.Range(first, last + 1))
+class _Walk:
+    """Neighbouring indices as quotients and remainders of one expression, if they are such."""
 
-    def swap(node: Any) -> Any:
-        same = tvm_ffi.structural_equal(node.a, walked)
-        return type(node)(var, node.b) if same else node
+    def __init__(self, walked: Any, indices: Sequence[Any], bounds: Any) -> None:
+        self.walked, self.var = walked, tirx.Var("walked", walked.ty)
+        known, self.analyzer = bounds.const_int_bound(walked), tvm.sym.Analyzer()
+        if 0 <= known.min_value <= known.max_value < _UNBOUNDED:
+            ends = (known.min_value, known.max_value + 1)
+            limits = tvm.ir.Range(*(tirx.IntImm(walked.ty.dtype, n) for n in ends))
+            self.analyzer.bind(self.var, limits)
+        rules = [(kind, self._swapped) for kind in _QUOTIENTS]
+        self.indices = tvm_ffi.structural_map(tvm_ffi.convert(list(indices)), rules, order="post")
+        #: Indices up to the first with a quotient of something else, which no sum takes away.
+        self.pure = 0
+        while self.pure < len(indices) and self._is_pure(self.indices[self.pure]):
+            self.pure += 1
 
-    rules = [(kind, swap) for kind in _QUOTIENTS]
-    offset, *rest = tvm_ffi.structural_map(tvm_ffi.convert(list(indices)), rules, order="post")
-    for index, extent in zip(rest, extents[1:], strict=True):
-        offset = offset * extent + index
-    offset = analyzer.simplify(offset)
-    if _quotients(offset) > most:
-        return None
-    return substitute(offset, {var: walked})
+    def _swapped(self, node: Any) -> Any:
+        same = tvm_ffi.structural_equal(node.a, self.walked)
+        return type(node)(self.var, node.b) if same else node
+
+    def _is_pure(self, index: Any) -> bool:
+        return all(depends_on(node, self.var) for node in nodes_in(index, *_QUOTIENTS))
+
+    def offset(self, extents: Sequence[Any], most: int) -> Any | None:
+        """Offset of as many indices as there are extents, if it keeps at most so many quotients."""
+        if not most and self.pure < len(extents):
+            return None
+        offset = self.indices[0]
+        for extent, index in zip(extents[1:], self.indices[1:], strict=False):
+            offset = offset * extent + index
+        offset = self.analyzer.simplify(offset)
+        return substitute(offset, {self.var: self.walked}) if _quotients(offset) <= most else None
 
 
 def _quotients(*values: Any) -> int:
@@ -79,17 +90,26 @@ def _straighten_run(
     shape: Any, indices: list[Any], first: int, bounds: Any, is_whole: bool
 ) -> int | None:
     """Straighten the longest run of indices from one on; return where it ends, if there is one."""
-    walked = _numerators(indices[first])
-    if not walked:
-        return None
+    walks: list[_Walk] = []
+    walked = _different(_numerators(indices[first]))
     for end in range(len(indices), first + 1, -1):
         most = 0 if is_whole else _quotients(*indices[first:end]) - 1
-        for one in walked:
-            offset = _offset(one, shape[first:end], indices[first:end], bounds, most)
+        for number, one in enumerate(walked):
+            if number == len(walks):
+                walks.append(_Walk(one, indices[first:], bounds))
+            offset = walks[number].offset(shape[first:end], most)
             if offset is not None:
                 indices[first:end] = [*(i * 0 for i in indices[first : end - 1]), offset]
                 return end
     return None
+
+
+def _different(expressions: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for one in expressions:
+        if not any(tvm_ffi.structural_equal(one, other) for other in found):
+            found.append(one)
+    return found
 
 
 def _in_block(realize: Any, bounds: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Run a record's configuration again, to see whether it still gives what was recorded."""
+"""Run records again, to see whether they give what was recorded, and whether winners still win."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..._compat import has_gpu
-from ...errors import RecordError
+from ...errors import RecordError, ScheduleError
 from ...target import cuda_target
-from ..measure.backend import Measurement, ReportedError, try_one
+from ..measure.backend import Backend, Measurement, ReportedError, failure_text, try_one
 from ..measure.backend_pool import make_backend
 from ..measure.reference.problem import WrongResultError
 from ..measure.simulated import count
 from ..records.log import Record
-from ..records.record import MODELLED, best_first
+from ..records.record import MODELLED, NOISE, best_first
+from ..space.knobs import Config
 from ..space.operator import Operator, find_operator
 from ..space.task import Task, make_task
 
@@ -69,25 +70,57 @@ def find_record(records: Sequence[Record], prefix: str) -> Record:
     return found[0]
 
 
+@dataclass(frozen=True)
+class Checked:
+    """A stored winner and the default schedule, run one after the other now.
+
+    ``winner`` and ``default`` are None where one failed, or was not run; ``failure`` and
+    ``default_failure`` then say why, as ``<ErrorClass>: <sentence>``.
+    """
+
+    record: Record
+    runner: str
+    winner: Measurement | None
+    default: Measurement | None
+    failure: str | None = None
+    default_failure: str | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The winner's score over the default's; None if either failed."""
+        if self.winner is None or self.default is None or not self.default.score:
+            return None
+        return self.winner.score / self.default.score
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence if the winner failed, or the default is faster beyond the noise."""
+        name = f"{self.record.workload}, record {self.record.id}"
+        if self.failure is not None:
+            return f"{name} fails now: {self.failure}"
+        ratio = self.ratio
+        if ratio is None or ratio <= 1 + (NOISE if self.runner != "simulate" else 0.0):
+            return None
+        kind = "modelled cost" if self.runner == "simulate" else "time"
+        return f"{name} no longer wins: its {kind} is {ratio:.3f} of the default's; tune it again."
+
+
 def replay(record: Record, runner: str = "auto", operator: Operator | None = None) -> Replay:
     """Build a record's configuration again, run it and verify its output.
 
-    ``runner="auto"`` is the record's own, or the simulator if that needs a GPU and there is none.
-    RecordError or WrongResultError if the operator has other knobs now, or the output is wrong.
+    ``runner`` is as of :func:`tune`; ``"auto"`` is the simulator for a modelled record. RecordError
+    or WrongResultError if the operator has other knobs now, or the output is wrong. ``operator`` is
+    by default the ready one of that name; :meth:`.Programs.operator` has others.
     """
-    found = operator or find_operator(record.workload.operator)
-    chosen = _runner_for(record) if runner == "auto" else runner
-    task = task_again(record, found, chosen)
+    found, task, backend = _again(record, runner, operator)
     try:
         found.check_config(record.config)
-    except ValueError as error:
-        raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
-    backend = make_backend(chosen, task)
-    try:
         measurement = try_one(backend, task, record.config)
         if measurement.conflict_model is None and record.conflict_model is not None:
             measurement = replace(measurement, conflict_model=count(task, record.config)[1])
         return Replay(record, backend.name, measurement, backend.verify(record.config))
+    except ScheduleError as error:
+        raise RecordError(f"Record {record.id} cannot be replayed: {error}") from None
     except ReportedError as error:
         kind, _, sentence = str(error).partition(": ")
         # A wrong result is one, wherever it was found.
@@ -96,13 +129,43 @@ def replay(record: Record, runner: str = "auto", operator: Operator | None = Non
         backend.close()
 
 
-def task_again(record: Record, operator: Operator, runner: str) -> Task:
+def check(record: Record, runner: str = "auto", operator: Operator | None = None) -> Checked:
+    """Run a stored winner and its workload's default schedule, in turns, and verify the winner.
+
+    Parameters are as of :func:`replay`.
+    """
+    found, task, backend = _again(record, runner, operator)
+    try:
+        found.check_config(record.config)
+        winner = try_one(backend, task, record.config)
+        backend.verify(record.config)
+    except Exception as error:
+        return Checked(record, backend.name, None, None, failure_text(error))
+    else:
+        return _against_default(record, backend, task, winner)
+    finally:
+        backend.close()
+
+
+def _against_default(record: Record, backend: Backend, task: Task, winner: Measurement) -> Checked:
+    config: Config = task.space.default()
+    if all(knob.of(config) == knob.of(record.config) for knob in task.operator.knobs):
+        return Checked(record, backend.name, winner, winner)
+    try:
+        default = try_one(backend, task, config)
+    except (ReportedError, RecordError) as error:
+        return Checked(record, backend.name, winner, None, default_failure=failure_text(error))
+    again = backend.remeasure([record.config, config])
+    return Checked(record, backend.name, again[0] or winner, again[1] or default)
+
+
+def _again(
+    record: Record, runner: str, operator: Operator | None
+) -> tuple[Operator, Task, Backend]:
     """A record's task: on the simulator for its own architecture, else for the GPU there is."""
-    simulated = runner == MODELLED or (runner == "auto" and not has_gpu())
-    target = cuda_target(record.arch) if simulated else None
-    workload = record.workload
-    return make_task(operator, workload.shape, workload.dtype, record.seed, target)
-
-
-def _runner_for(record: Record) -> str:
-    return record.runner if record.runner == "simulate" or has_gpu() else "simulate"
+    found = operator or find_operator(record.workload.operator)
+    chosen = MODELLED if runner == "auto" and not record.measured else runner
+    simulated = chosen == MODELLED or (chosen == "auto" and not has_gpu())
+    target, workload = cuda_target(record.arch) if simulated else None, record.workload
+    task = make_task(found, workload.shape, workload.dtype, record.seed, target)
+    return found, task, make_backend(chosen, task)

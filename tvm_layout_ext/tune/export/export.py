@@ -17,9 +17,10 @@ from tvm.target import Target
 
 from ..._version import __version__
 from ...build import cuda_source, to_module
+from ...checks import path_of
+from ...cubin import NVCC_OPTIONS
 from ...errors import RecordError, ScheduleError, TargetError
 from ...target import resolve
-from ..measure.builder.cubin import NVCC_OPTIONS
 from ..records.record import Record
 from ..space.operator import Operator
 from .launches import HostPlan, host_plan
@@ -66,7 +67,7 @@ def export(
     operator : Operator, optional
         Of a record of no ready schedule, see :meth:`.Programs.operator`.
     """
-    prefix = Path(path)
+    prefix = path_of("What export writes to", path, ScheduleError)
     if not _IDENTIFIER.fullmatch(prefix.name):
         raise ScheduleError(f"{prefix.name!r} is no C identifier; it names the exported function.")
     nvcc = shutil.which("nvcc")

@@ -77,14 +77,12 @@ def _driver() -> str | None:
     )
 
 
-def clock_and_temperature(device: int) -> tuple[int | None, int | None]:
-    """Clock in MHz of a GPU's multiprocessors now, and its temperature in degrees Celsius."""
-    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    name = visible[device] if device < len(visible) and visible[device] else str(device)
-    query = "--query-gpu=clocks.sm,temperature.gpu"
-    line = _first_line(["nvidia-smi", query, "--format=csv,noheader,nounits", f"--id={name}"])
-    numbers = [int(part) if part.strip().isdigit() else None for part in (line or "").split(",")]
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else (None, None)
+def clock_mhz() -> int | None:
+    """Clock of the first visible GPU's multiprocessors now."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    query = ["--query-gpu=clocks.sm", "--format=csv,noheader,nounits", f"--id={visible}"]
+    line = _first_line(["nvidia-smi", *query]) or ""
+    return int(line) if line.strip().isdigit() else None
 
 
 @lru_cache(maxsize=1)

@@ -21,14 +21,12 @@ import numpy as np
 import tvm
 
 from ..space.task import Task
-from .backend import quartile_distance
+from .backend import failure_text, quartile_distance
 from .builder.host_objects import ROTATED
 from .reference.problem import Problem
 
 #: More copies of the arguments are not made; tiny workloads stay in the cache, and say so.
 MOST_COPIES = 128
-#: With these words TVM's RPC hands on what was raised at the server.
-_FROM_SERVER = "RPCError: Error caught from RPC call:"
 
 
 @dataclass(frozen=True)
@@ -60,28 +58,21 @@ class Measured:
     l2: str | None = None
     verified: bool | None = None
     early_stop: bool = False
-    error_class: str | None = None
-    error_text: str | None = None
+    error: str | None = None  #: As of :func:`.failure_text`
     server: str | None = None
     clock_mhz: int | None = None
     phases: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def error(self) -> str | None:
-        """``<ErrorClass>: <sentence>``, or None if it worked."""
-        return f"{self.error_class}: {self.error_text}" if self.error_class else None
-
 
 def failed(error: BaseException) -> Measured:
     """The measurement of a candidate that raised: the first line of its text."""
-    text = (str(error).strip() or "no text").removeprefix(_FROM_SERVER).strip().splitlines()[0]
-    name = type(error).__name__
+    name, _, text = failure_text(error).splitlines()[0].partition(": ")
     if "out of memory" in text.lower():
         name = "OutOfMemoryError"
     elif "CUDA" in text:
         name = "DeviceError"
     wrong = name == "WrongResultError"
-    return Measured(error_class=name, error_text=text, verified=False if wrong else None)
+    return Measured(error=f"{name}: {text}", verified=False if wrong else None)
 
 
 class Arguments:

@@ -79,8 +79,7 @@ class TrialQueue:
         if error is None:
             self._enter(trial)
         else:
-            kind, _, text = error.partition(": ")
-            self._end(trial, Measured(error_class=kind, error_text=text))
+            self._end(trial, Measured(error=error))
 
     def _enter(self, trial: Trial) -> None:
         with self._changed:

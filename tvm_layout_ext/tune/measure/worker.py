@@ -21,9 +21,12 @@ from typing import Any
 
 from .backend import ReportedError, failure_text
 
+#: The begin of a process's program: where PyTorch is installed, TVM imports it, which takes longer
+#: than all else that a process imports, and initialises CUDA. What needs it there fails.
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
 #: What measures is imported before the first call.
 _PROGRAM = (
-    "import tvm_layout_ext.tune.measure.run_local\n"
+    f"{WITHOUT_TORCH}import tvm_layout_ext.tune.measure.run_local\n"
     "from tvm_layout_ext.tune.measure.worker import main; main()"
 )
 

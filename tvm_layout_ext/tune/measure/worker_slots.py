@@ -129,7 +129,7 @@ class PooledRunner:
             used = slot.trials > 0
             measured = slot.once(trial.job, self.timeout)
         spoilt = used and measured.verified is False
-        lost = measured.error_class == ServerLostError.__name__
+        lost = (measured.error or "").startswith(f"{ServerLostError.__name__}: ")
         if (spoilt or lost) and trial.lost + 1 < ATTEMPTS:
             raise TryAgainError
         return measured

@@ -22,7 +22,7 @@ from ...target import cuda_target
 from ..space.knobs import Config
 from ..space.operator import Shape
 from ..space.task import Task
-from .cost import CostTerms, Counters, modelled_terms
+from .cost import Counters, modelled_terms
 from .features import features, kernels_of, traffic
 from .latency import chain, latency
 
@@ -115,14 +115,10 @@ class Costs:
         return replace(scale_up(report, grids), **self.known)
 
     @property
-    def terms(self) -> CostTerms:
-        """What the counters cost, in modelled cycles."""
-        return modelled_terms(self.counters, self.task.operator.flops(self.task.shape))
-
-    @property
     def model(self) -> dict[str, Any]:
         """Counters and cost as a record has them."""
-        return self.counters.to_json() | {"cost": round(self.terms.cycles, 1)}
+        terms = modelled_terms(self.counters, self.task.operator.flops(self.task.shape))
+        return self.counters.to_json() | {"cost": round(terms.cycles, 1)}
 
 
 def costs(task: Task, config: Config, module: tvm.IRModule | None = None) -> Costs:

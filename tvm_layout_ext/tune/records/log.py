@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from ...checks import path_of
 from ...errors import RecordError
 from .files import append_line, refusing
 from .record import SCHEMA_VERSION, Record
@@ -52,7 +53,7 @@ class Log:
     """A folder of records, made when needed; a ``*.jsonl`` file may also be read."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of("A log", folder, RecordError)
 
     def prepare(self) -> None:
         """Make the folder, and raise RecordError if records cannot be written there."""

@@ -148,6 +148,10 @@ class History:
                 with suppress(KeyboardInterrupt):
                     one.result()
 
+    def begun(self, config: Config) -> bool:
+        """Whether a candidate is under way, or has been."""
+        return config_key(config) in self._tried or self.tried(config)
+
     def tried(self, config: Config) -> bool:
         """Whether a candidate is a trial of this run already."""
         return self._blank(config).id in self._position

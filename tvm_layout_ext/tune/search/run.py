@@ -18,6 +18,7 @@ from ..measure.backend import Backend, failure_text
 from ..records.log import Reading, Record
 from ..records.record import best_first
 from ..records.records import Records
+from ..space.candidate import config_of
 from ..space.knobs import Config
 from ..space.task import Task
 from .batches import Batches
@@ -130,6 +131,12 @@ class Run:
             min(RANKED, 4 * self.history.total),
             population,
         )
+        if self.history.total <= BATCH:
+            # No result comes in time to tell what to try next.
+            configs = [config_of(sch.mod, self.task.operator.knobs) for sch in start]
+            fresh = [config for config in configs if not self.history.begun(config)]
+            self._begin(fresh[: self._left()])
+            return
         self._settle()
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=population,

@@ -187,10 +187,10 @@ class Operator:
 
     def check_dtype(self, dtype: str) -> str:
         """Return an element type, or raise ScheduleError listing those the operator has."""
-        if dtype not in self.dtypes:
+        if not isinstance(dtype, str) or dtype not in self.dtypes:
             raise ScheduleError(
                 f"{self.name} has no dtype {dtype}; it has {', '.join(self.dtypes)}."
-                f"{suggestion(dtype, self.dtypes)}"
+                f"{suggestion(str(dtype), self.dtypes)}"
             )
         return dtype
 

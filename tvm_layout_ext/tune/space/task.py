@@ -87,7 +87,7 @@ def make_task(
     """Check an operator, shape and element type, and put them together."""
     found = operator if isinstance(operator, Operator) else find_operator(operator)
     architecture = hardware.architecture(_arch_of(target))
-    element = found.check_dtype(dtype or _usual_dtype(found))
+    element = found.check_dtype(_usual_dtype(found) if dtype is None else dtype)
     task = Task(found, found.check_shape(shape), element, architecture, seed)
     largest = max(math.prod(extents) for extents in task.argument_shapes())
     if largest > MOST_ELEMENTS:

@@ -17,18 +17,17 @@ import tvm
 from tvm.script import tirx as T
 
 from tests.programs.mapped import computed
-from tvm_layout_ext import te
+from tvm_layout_ext import cubin, te
 from tvm_layout_ext._compat import compile_cuda
-from tvm_layout_ext.errors import TargetError
-from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.tune.measure.builder import cubin
-from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY, Building, CubinBuilder
-from tvm_layout_ext.tune.measure.builder.cubin import (
+from tvm_layout_ext.cubin import (
     CompileError,
     MachineCode,
     PtxasError,
     machine_code,
 )
+from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY, Building, CubinBuilder
 from tvm_layout_ext.tune.measure.worker import Worker
 from tvm_layout_ext.tune.space.task import make_task
 
@@ -208,6 +207,26 @@ def test_products_of_warpgroups_that_ptxas_makes_slow_are_refused(
     assert machine_code("others may spill", ARCH).spill_bytes == 64
     with pytest.raises(PtxasError, match="spills 64 bytes of a kernel of wgmma"):
         machine_code("wgmma.mma_async.sync.aligned", ARCH)
+
+
+def test_a_build_refuses_them_too_and_leaves_other_code_to_tvm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compiler() -> Any:
+        return tvm.get_global_func(cubin.COMPILER)
+
+    stock = compiler()
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+    monkeypatch.setattr(cubin, "_by_nvcc", lambda *_: MachineCode(b"", 168, 64, "nvcc"))
+    with pytest.raises(PtxasError, match="spills 64"), cubin.refusing_slow_products(ARCH):
+        compiler()("wgmma.mma_async.sync.aligned")
+    assert compiler().same_as(stock)
+    tvm.register_global_func(cubin.COMPILER, lambda source: b"others", override=True)
+    try:
+        with cubin.refusing_slow_products(ARCH):
+            assert compiler()("wgmma.mma_async.sync.aligned") == b"others"
+    finally:
+        tvm.register_global_func(cubin.COMPILER, stock, override=True)
 
 
 @pytest.mark.nvcc

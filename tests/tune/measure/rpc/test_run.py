@@ -27,8 +27,8 @@ from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
 from tvm_layout_ext.tune.measure.protocol import Measured, Timing
 from tvm_layout_ext.tune.measure.rpc import run, server
 from tvm_layout_ext.tune.measure.rpc.run import Client, Gpu, RpcRunner, misfit
+from tvm_layout_ext.tune.measure.rpc.server import VARIABLE, allowed, shared
 from tvm_layout_ext.tune.measure.rpc.server import main as serve
-from tvm_layout_ext.tune.measure.rpc.token import VARIABLE, allowed, shared
 from tvm_layout_ext.tune.measure.rpc.tracker import NoServerError, Tracker
 from tvm_layout_ext.tune.measure.worker_slots import ServerLostError
 from tvm_layout_ext.tune.search.tune import tune

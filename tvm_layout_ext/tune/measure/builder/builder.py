@@ -9,7 +9,9 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,17 +21,17 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import tvm
-from tvm.support.popen_pool import PopenPoolExecutor
+from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
 from ....build import check_fits, compile_lowered, lower
+from ....cubin import COMPILER, MachineCode, machine_code
 from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
 from ..backend import failure_text
 from ..environment import cores
-from ..worker import ignore_ctrl_c
-from .cubin import MachineCode, machine_code
+from ..worker import WITHOUT_TORCH, ignore_ctrl_c
 from .host_objects import HostObjects, compile_objects
 
 #: Files of an artifact's folder.
@@ -43,6 +45,51 @@ class Building(NamedTuple):
 
     folder: str
     error: Future[str | None]
+
+
+_PROGRAM = f"{WITHOUT_TORCH}from tvm.exec.popen_worker import main; main()"
+
+
+class _Worker(PopenWorker):
+    """TVM's worker without PyTorch and without a GPU."""
+
+    _proc: Any
+
+    def _start(self) -> None:
+        if self._proc is not None:
+            return
+        main_read, worker_write = os.pipe()
+        worker_read, main_write = os.pipe()
+        self._proc = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(worker_read), str(worker_write)],
+            pass_fds=(worker_read, worker_write),
+            stdout=self._stdout,
+            stderr=self._stderr,
+            # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        os.close(worker_read)
+        os.close(worker_write)
+        self._reader, self._writer = os.fdopen(main_read, "rb"), os.fdopen(main_write, "wb")
+
+
+class _Pool(PopenPoolExecutor):
+    """TVM's pool with processes of ours."""
+
+    def _worker_run(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        with self._lock:
+            own = threading.get_ident()
+            if own not in self._worker_map:
+                self._worker_map[own] = _Worker(
+                    self._initializer,
+                    self._initargs,
+                    self._maximum_process_uses,
+                    self._stdout,
+                    self._stderr,
+                )
+            worker = self._worker_map[own]
+        worker.send(fn, args, kwargs, self._timeout)
+        return worker.recv()
 
 
 class CubinBuilder:
@@ -64,7 +111,7 @@ class CubinBuilder:
         self.folder = self._scratch / "artifacts"
         self.folder.mkdir()
         self._objects = compile_objects(self._scratch)
-        self._pool: PopenPoolExecutor | None = None
+        self._pool: _Pool | None = None
         self._waiting: list[Future[Any]] = []
 
     def begin(
@@ -101,9 +148,9 @@ class CubinBuilder:
             self._pool = None
         self._remove()
 
-    def _workers(self) -> PopenPoolExecutor:
+    def _workers(self) -> _Pool:
         if self._pool is None:
-            self._pool = PopenPoolExecutor(
+            self._pool = _Pool(
                 max_workers=self.workers,
                 timeout=self.timeout,
                 initializer=start_worker,
@@ -158,14 +205,12 @@ class _Compiler:
 
 
 def start_worker(driver: str) -> None:
-    """Prepare a worker process: no GPU, and CUDA source is compiled by :func:`machine_code`."""
+    """Prepare a worker process: CUDA source is compiled by :func:`machine_code`."""
     ignore_ctrl_c()
     # Others build while a candidate is measured, and whoever measures must never wait for a core.
     os.nice(10)
-    # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     load_cuda_runtime(driver)
-    tvm.register_global_func("tvm_callback_cuda_compile", _Compiler.compile, override=True)
+    tvm.register_global_func(COMPILER, _Compiler.compile, override=True)
 
 
 def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:

@@ -30,8 +30,7 @@ from ..protocol import Job, Measured, Timing
 from ..worker import TrialTimeoutError, ask
 from ..worker_slots import PooledRunner, ServerLostError, WorkerSlot
 from . import session
-from .server import GREETING
-from .token import VARIABLE, behind
+from .server import GREETING, VARIABLE, behind
 from .tracker import Free, Tracker
 
 _log = logging.getLogger("tvm_layout_ext")

@@ -9,6 +9,7 @@ has imported everything ready, so that a session after a crash begins in millise
 from __future__ import annotations
 
 import argparse
+import hmac
 import logging
 import os
 import select
@@ -25,7 +26,6 @@ from typing import Any
 from ...._compat import serve_rpc
 from ...._version import __version__
 from ....errors import TargetError
-from .token import VARIABLE, allowed, shared
 
 _log = logging.getLogger("tvm_layout_ext")
 LOOPBACK = "127.0.0.1"
@@ -34,6 +34,29 @@ GREETING = f"tvm_layout_ext {__version__}".encode()
 _PROGRAM = "from tvm_layout_ext.tune.measure.rpc.session import main; main()"
 #: A session's process that is not ready after so long is given up.
 START_SECONDS = 120.0
+#: The word that a tuner and its servers share, so that a server runs nobody else's code.
+VARIABLE = "TVM_LAYOUT_EXT_RPC_TOKEN"
+_MARK = "-token="
+
+
+def shared() -> str:
+    """The token of the environment, empty if there is none; TargetError if it has spaces."""
+    token = os.environ.get(VARIABLE, "")
+    if token.split() != [token] * bool(token):
+        raise TargetError(f"{VARIABLE} has spaces; a token is one word: openssl rand -hex 16")
+    return token
+
+
+def behind(key: str) -> str:
+    """The key of a session, and behind it the token."""
+    token = shared()
+    return f"{key} {_MARK}{token}" if token else key
+
+
+def allowed(words: Sequence[str], token: str) -> bool:
+    """Whether the words behind a key have a token, in a time that tells nothing of it."""
+    given = next((word.removeprefix(_MARK) for word in words if word.startswith(_MARK)), "")
+    return hmac.compare_digest(given.encode(), token.encode())
 
 
 class _Standby:

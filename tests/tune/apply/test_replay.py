@@ -1,3 +1,5 @@
+"""Winners that are run again beside their defaults."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,14 +10,14 @@ import pytest
 
 from tests.tune.helpers import make_record
 from tvm_layout_ext.errors import TargetError
-from tvm_layout_ext.tune.apply.check import Checked, check
+from tvm_layout_ext.tune.apply.replay import Checked, check, replay
 from tvm_layout_ext.tune.measure.backend import Measurement, ReportedError
 from tvm_layout_ext.tune.records.log import Record
 from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import make_task
 
 #: By name, as the package may have the function under it.
-MODULE = import_module("tvm_layout_ext.tune.apply.check")
+MODULE = import_module("tvm_layout_ext.tune.apply.replay")
 DEFAULT = find_operator("transpose").default_config()
 WINNER = DEFAULT | {"align_offset": 3}
 
@@ -120,8 +122,9 @@ def test_a_winner_that_fails_or_is_wrong_warns(
     assert backend.closed
 
 
-def test_a_modelled_record_is_modelled_again_whatever_there_is(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("again", [check, replay])
+def test_a_modelled_record_is_modelled_again_and_a_servers_is_measured_here(
+    again: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
@@ -130,9 +133,10 @@ def test_a_modelled_record_is_modelled_again_whatever_there_is(
         raise TargetError("Seen.")
 
     monkeypatch.setattr(MODULE, "make_backend", stop)
-    for record, runner in ((make_record(), "auto"), (winner(), "auto"), (make_record(), "cuda")):
+    away = winner(runner="rpc", server="a:9090")
+    for record, runner in ((make_record(), "auto"), (away, "auto"), (make_record(), "cuda")):
         with pytest.raises(TargetError, match="Seen"):
-            check(record, runner)
+            again(record, runner)
     assert asked == ["simulate", "auto", "cuda"]
 
 

@@ -11,13 +11,19 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...._compat import compile_cuda, ptxas_options
-from ....errors import LayoutExtError, TargetError
+import tvm
 
+from ._compat import compile_cuda, ptxas_options
+from .errors import LayoutExtError, TargetError
+
+#: What TVM compiles CUDA source by.
+COMPILER = "tvm_callback_cuda_compile"
 #: TVM's variable, and its two values; TVM's default is the first.
 MODE_VARIABLE = "TVM_CUDA_COMPILE_MODE"
 MODES = ("nvrtc", "nvcc")
@@ -39,6 +45,9 @@ NVCC_OPTIONS = (
     "--expt-relaxed-constexpr",
     "--expt-extended-lambda",
 )
+
+
+_STOCK = tvm.get_global_func(COMPILER, allow_missing=True)
 
 
 class CompileError(LayoutExtError):
@@ -103,6 +112,38 @@ def machine_code(source: str, arch: str) -> MachineCode:
             "registers; take a smaller tile."
         )
     return code
+
+
+@contextmanager
+def refusing_slow_products(arch: str) -> Iterator[None]:
+    """While entered, TVM's own compiler refuses kernels of ``wgmma`` as :func:`machine_code` does.
+
+    Another compiler than TVM's own is left in its place.
+    """
+    stock, failed = tvm.get_global_func(COMPILER, allow_missing=True), list[LayoutExtError]()
+    if stock is None or not stock.same_as(_STOCK):
+        yield
+        return
+
+    def compiled(source: str) -> Any:
+        if "wgmma.mma_async" not in source:
+            return stock(source)
+        try:
+            return machine_code(source, arch).image
+        except LayoutExtError as error:
+            # Its class is lost on its way through TVM.
+            failed.append(error)
+            raise
+
+    tvm.register_global_func(COMPILER, compiled, override=True)
+    try:
+        yield
+    except Exception:
+        if failed:
+            raise failed[0] from None
+        raise
+    finally:
+        tvm.register_global_func(COMPILER, stock, override=True)
 
 
 def _by_nvcc(source: str, arch: str) -> MachineCode:
