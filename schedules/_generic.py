@@ -213,7 +213,7 @@ def _on_threads(products: dict[str, Contraction]) -> _Plan:
         return next((refusal for refusal in found if refusal is not None), None)
 
     def fit(_: Shape, __: str, ___: Config, ____: Architecture) -> Config:
-        return {} if more else matmul.fitting(one.sizes, batch)
+        return {} if more else matmul.fitting(one.sizes, batch, one.b.k_major)
 
     return _Plan(matmul.KNOBS, apply, check, fit=fit)
 

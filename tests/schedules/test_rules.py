@@ -29,8 +29,6 @@ WARPS = {"warps_m": 4, "warps_n": 4}
         ("cast_transpose", (64, 64), "float32", {"tile_i": 32, "tile_j": 32, "warps": 8},
          "threads idle"),
         ("matmul", (64, 64, 64), "float32", {"tile_m": 16}, "threads"),
-        ("matmul", (64, 64, 64), "float32", {"rows": 16, "columns": 16, "tile_n": 128},
-         "registers"),
         ("matmul", (64, 64, 64), "float32", {"split_k": 8}, "more slices than steps"),
         ("gemm", (256, 256, 256), "float16", {"tile_m": 256}, "registers"),
         ("gemm", (16, 256, 256), "float16", {}, "tile too large"),

@@ -27,7 +27,9 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         if (what.operand, what.sums) != ("float32", "float32"):
             raise ScheduleError(f"{name} multiplies {what.operand}, which tensor cores do.")
         batch = batch_of(what)
-        config = _OF_ANY_SIZE if product.has_any_size else fitting(what.sizes, batch)
+        config = (
+            _OF_ANY_SIZE if product.has_any_size else fitting(what.sizes, batch, what.b.k_major)
+        )
         multiply(sch, name, config)
         tile = f"{config['tile_m']}x{config['tile_n']}"
         return f"in float32, tiles of {tile}, {config['split_k']} slices of K"

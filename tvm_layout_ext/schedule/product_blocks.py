@@ -61,15 +61,11 @@ def _padded(sch: Any, block: Any, copies: Sequence[Any], paddings: Sequence[int]
 
 def turn(sch: Any, copy: Any) -> None:
     """Swap the last two dims of what a copy fills."""
-    remap(sch, copy, lambda *i: (*i[:-2], i[-1], i[-2]))
-
-
-def remap(sch: Any, copy: Any, where: Any) -> None:
-    """Lay out anew what a copy fills, by a function of its indices."""
-    buffer = sch.get(copy).writes[0].source
-    dtype = str(sch.get(copy).iter_vars[0].var.ty.dtype)
-    mapped = IndexMap.from_func(where, ndim=len(buffer.shape), index_dtype=dtype)
-    sch.transform_layout(copy, ("write", 0), mapped)
+    own = sch.get(copy).iter_vars
+    swapped = IndexMap.from_func(
+        lambda *i: (*i[:-2], i[-1], i[-2]), ndim=len(own), index_dtype=str(own[0].var.ty.dtype)
+    )
+    sch.transform_layout(copy, ("write", 0), swapped)
 
 
 def read_by(sch: Any, block: Any, copy: Any) -> int:

@@ -2,9 +2,8 @@
 
 A thread has some rows and columns of a tile. The lanes of a warp are 4 along rows by 8 along
 columns, in an order by which neighbours share rows, and neighbours but one columns: phases of a
-load of 16 bytes join then. Tiles lie by terms in shared memory, so that a vector has four rows, or
-columns, of a term; where a thread has several vectors, lanes lie between them, and no load meets a
-bank twice.
+load of 16 bytes join then, and read four vectors, or two of each of four lanes, of different
+banks. Tiles lie by terms in shared memory, so that a vector has four rows, or columns, of a term.
 """
 
 from __future__ import annotations
@@ -15,16 +14,18 @@ from typing import Any
 
 from ..analysis.contraction import Operand, read_contraction
 from ..errors import ScheduleError
+from ..gpu.hardware import WARP_SIZE
 from .block_tiles import Gemm
 from .merge_iterators import merge_iterators
-from .product_blocks import keep_sums, read_by, remap, stage_operands, turn
+from .product_blocks import keep_sums, read_by, stage_operands, turn
 from .shared_tiles import row_of, spread
 
 #: Elements of a vector, and lanes of a warp along rows and along columns.
 _VECTOR, LANES = 4, (4, 8)
-#: Terms and rows that a warp copies at once where neighbours lie along K: whole sectors in memory,
-#: and all banks of shared memory, whose rows are padded by a vector.
-_TERMS, _ROWS = 8, 4
+#: Terms that a warp copies at once of 2 or 4 rows where neighbours lie along K: whole sectors. Of a
+#: request of 4 bytes a lane each bank of the cache, and of shared memory, whose rows are padded by
+#: a vector, has two words.
+_TERMS, _LEAST = 16, 8
 #: What tiles, warps and lanes are bound to, rows before columns.
 _TAGS = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.z", "threadIdx.x")
 _TYPE = "float32"
@@ -60,10 +61,8 @@ def by_threads(
         sch.bind(loop, tag)
     for loop in (ki, mi, ni):
         sch.unroll(loop)
-    for copy, one, lanes in zip(copies, each, LANES, strict=True):
+    for copy in copies:
         _load(sch, block, copy, ki)
-        if one > _VECTOR:
-            _lay_lanes_between(sch, copy, one, lanes)
     for copy, side in zip(copies, sides, strict=True):
         _fetch(sch, copy, ko, side, warps)
     sch.pipeline(ko, stages)
@@ -75,24 +74,13 @@ def by_threads(
 def _each(tile: Sequence[int], warps: Sequence[int]) -> tuple[int, int]:
     """Rows and columns of a thread."""
     least = [count * lanes * _VECTOR for count, lanes in zip(warps, LANES, strict=True)]
-    if any(size % one for size, one in zip(tile, (*least, _TERMS), strict=True)):
+    if any(size % one for size, one in zip(tile, (*least, _LEAST), strict=True)):
         raise ScheduleError(
             f"gemm cannot share tile {'x'.join(map(str, tile))} out to {warps[0]}x{warps[1]} warps "
             f"by fma; rows in multiples of {least[0]}, columns of {least[1]} and a depth of "
-            f"{_TERMS} are legal."
+            f"{_LEAST} are legal."
         )
     return tile[0] // least[0] * _VECTOR, tile[1] // least[1] * _VECTOR
-
-
-def _lay_lanes_between(sch: Any, copy: Any, each: int, lanes: int) -> None:
-    """Let neighbouring lanes have neighbouring vectors, though a thread has several in a row."""
-    near = each * lanes
-
-    def where(*i: Any) -> list[Any]:
-        last = i[-1]
-        return [*i[:-1], last // near, last % each // _VECTOR, last % near // each, last % _VECTOR]
-
-    remap(sch, copy, where)
 
 
 def _load(sch: Any, block: Any, copy: Any, loop: Any) -> None:
@@ -112,10 +100,10 @@ def _fetch(sch: Any, copy: Any, loop: Any, side: Operand, warps: Sequence[int]) 
     i, j = sch.get_loops(copy)[-2:]
     vector = 1 if side.k_major else gcd(_VECTOR, row, int(sch.get(j).extent))
     if side.k_major:
-        dims = len(node.writes[0].source.shape)
-        sch.storage_align(copy, 0, -2 if dims == len(node.iter_vars) else -5, 32, _VECTOR)
-        io, ii = sch.split(i, [None, _ROWS])
-        jo, ji = sch.split(j, [None, _TERMS])
+        sch.storage_align(copy, 0, -2, 32, _VECTOR)
+        terms = gcd(_TERMS, int(sch.get(j).extent))
+        io, ii = sch.split(i, [None, WARP_SIZE // terms])
+        jo, ji = sch.split(j, [None, terms])
         sch.reorder(jo, io, ii, ji)
         vectors = sch.fuse(jo, io, ii, ji)
     else:
