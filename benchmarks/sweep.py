@@ -161,7 +161,7 @@ class Plan:
             again = [*self.header.continued, environment.now()]
             Sweep(replace(self.header, continued=again), self.entries).write_compact(self.path)
             return
-        clock, temperature = environment.clock_and_temperature(0)
+        clock = environment.clock_mhz()
         space = self.task.space
         header = Header(
             workload=self.task.workload,
@@ -174,7 +174,6 @@ class Plan:
             refused=dict(space.refused.most_common()),
             time=environment.now(),
             clock_mhz=clock,
-            temperature=temperature,
             git_id=environment.git_id(),
         )
         self.path.parent.mkdir(parents=True, exist_ok=True)

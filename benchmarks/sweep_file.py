@@ -56,7 +56,7 @@ class Header:
         How many combinations each rule left out.
     time : str
         When it began, ISO 8601 in UTC.
-    clock_mhz, temperature : int, optional
+    clock_mhz : int, optional
         Of the GPU as it began.
     git_id : str, optional
         The source tree.
@@ -74,7 +74,6 @@ class Header:
     refused: dict[str, int]
     time: str
     clock_mhz: int | None = None
-    temperature: int | None = None
     git_id: str | None = None
     continued: list[str] = field(default_factory=list)
 

@@ -17,13 +17,15 @@ _OF_ANY_SIZE = dict(zip(NAMES, (64, 64, 8, 8, 16, 3, 1), strict=True))
 
 
 def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """Schedule products of ``float32``; None if there are none of several rows and columns."""
+    """Schedule products of ``float32``; None if none has several rows, columns, terms."""
     del target
     if not any(is_product(block) for _, block in blocks_of(func)):
         return None
 
-    def multiplied(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str:
+    def multiplied(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         what = product.what
+        if what.sizes[2] == 1:
+            return None  # Its time is that of the stores; a tile would compute 16 terms.
         if (what.operand, what.sums) != ("float32", "float32"):
             raise ScheduleError(f"{name} multiplies {what.operand}, which tensor cores do.")
         batch = batch_of(what)
