@@ -33,6 +33,7 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
     return builder.get()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("rule", "image", "weight", "attrs"),
     [

@@ -48,6 +48,7 @@ def test_functions_of_a_model_are_right(name: str) -> None:
         check(one)
 
 
+@pytest.mark.matrix
 @EACH
 def test_a_model_compiles_by_the_pipeline(name: str) -> None:
     schedule = tlx.DefaultSchedule()

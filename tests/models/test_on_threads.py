@@ -50,6 +50,7 @@ def test_a_product_is_right(a: Shape, b: Shape, turns: dict[str, Any]) -> None:
         check(one)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("at", "slices"), [(at, 1 + at % 2) for at in range(len(TILES))])
 def test_every_tile_is_right(at: int, slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul, "TILES", TILES[at : at + 1])

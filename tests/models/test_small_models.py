@@ -101,6 +101,7 @@ def of_model(name: str) -> list[Scheduled]:
     return scheduled(MODELS[name]())
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", MODELS)
 def test_every_function_is_right_and_has_a_rule(name: str) -> None:
     for one in of_model(name):

@@ -27,6 +27,7 @@ def default(
     return Space(operator, shape, dtype, gpu).default()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("shape", "tile", "slices"),
     [
@@ -108,6 +109,7 @@ def test_columns_of_few_rows_go_to_the_rows_of_the_instruction(rows: int) -> Non
     assert (off <= 2.0**-11 * np.abs(want) + 1e-3).all()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("tile", hopper.TILES)
 def test_every_tile_fits_the_gpu(tile: str) -> None:
     for operator in (gemm.OPERATOR, gemm_nt.OPERATOR):

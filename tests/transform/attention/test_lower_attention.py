@@ -55,6 +55,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_that_of_float64(name: str) -> None:
     case, wished = CASES[name]
