@@ -216,6 +216,8 @@ def test_a_build_refuses_them_too_and_leaves_other_code_to_tvm(
         return tvm.get_global_func(cubin.COMPILER)
 
     stock = compiler()
+    # Other tests of this process may have put theirs in the place of TVM's.
+    monkeypatch.setattr(cubin, "_STOCK", stock)
     monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
     monkeypatch.setattr(cubin, "_by_nvcc", lambda *_: MachineCode(b"", 168, 64, "nvcc"))
     with pytest.raises(PtxasError, match="spills 64"), cubin.refusing_slow_products(ARCH):
