@@ -98,7 +98,7 @@ def _cost(path: Path, config: Config) -> float:
 
 
 def _simulated(task: Task, config: Config) -> float:
-    return costs(task, config).terms.cycles
+    return float(costs(task, config).model["cost"])
 
 
 @cache

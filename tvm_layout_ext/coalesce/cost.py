@@ -2,7 +2,7 @@
 
 Counted is what was scheduled, before it is lowered, so that a trial of a mapping costs some ten
 milliseconds: every warp of two blocks, for the last iterations of the loops around an access. The
-rules are those of the simulated GPU, :mod:`..gpu.sectors` and :mod:`..gpu.banks`; the time that
+rules are those of the simulated GPU, :mod:`..gpu.requests` and :mod:`..gpu.banks`; the time that
 counts take is modelled by :mod:`..gpu.kernel_time`.
 """
 
