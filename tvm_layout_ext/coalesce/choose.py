@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from .propose.in_kernel import map_in_kernel
 from .request import NAME
 from .strategy import Strategy
 from .subject import Subject
+
+_log = logging.getLogger("tvm_layout_ext")
 
 #: Ratio of times, and of sectors, that counting cannot tell from equality.
 _SAME = 1.02
@@ -106,6 +109,10 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
         try:
             trials.append(_try(subject, way))
         except (RuntimeError, IndexError, ValueError) as error:
+            # Refusals are sentences; what else is raised is a defect, and would go unseen.
+            level = logging.INFO if _is_refusal(error) else logging.WARNING
+            name = subject.nest.block.name_hint
+            _log.log(level, "%s drops a map of %s, %s: %s", NAME, name, way.path, _why(error))
             refusals.append(f"{way.path} is not possible: {_why(error)}")
     if not trials:
         why = why_none(subject.sch, subject.block, subject.nest) or refusals[-1]
@@ -215,6 +222,10 @@ def _mean(accesses: Sequence[AccessWork]) -> tuple[float, float]:
 
 def _micro(seconds: float) -> str:
     return f"{seconds * 1e6:,.3g} us" if seconds < 1 else f"{seconds:,.3g} s"
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, ScheduleError) or "Error message:" in str(error)
 
 
 def _why(error: Exception) -> str:

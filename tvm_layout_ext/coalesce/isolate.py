@@ -178,6 +178,19 @@ def writers(func: Any, buffer: Any) -> list[Any]:
     return _writers_in(func.body, buffer)
 
 
+def unverified(sch: Any, block: Any) -> tuple[Any, Any]:
+    """Find a block in a schedule of the same program that does not verify itself.
+
+    TVM 0.27's rfactor notes that loops split with a rest are bound affinely, which its verification
+    (``debug_mask``) denies: in a schedule that verifies itself no such map would be tried. A block
+    whose name others of its function have stays in its own schedule.
+    """
+    held = _function_of(sch, sch.get(block)) if sch.state.debug_mask else None
+    return (
+        (sch, block) if held is None else _schedule_of(sch.mod, held[0], sch.get(block).name_hint)
+    )
+
+
 def _schedule_of(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:
     sch = s_tir.Schedule(mod, debug_mask="none")
     sch.work_on(func)
