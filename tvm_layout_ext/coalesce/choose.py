@@ -20,6 +20,7 @@ from .propose import propose
 from .propose.flat import flat_map, in_loop_order
 from .propose.in_kernel import map_in_kernel
 from .request import NAME
+from .rows.write import write_chains
 from .strategy import Strategy
 from .subject import Subject
 
@@ -155,7 +156,8 @@ def _try(subject: Subject, way: Strategy) -> _Trial:
     own = trial.get(trial.get_loops(program.block)[0])
     known = [] if subject.kernel is not None else [n for n in _kernels(func) if not n.same_as(own)]
     text = way.apply(trial, program.block)
-    work = count_kernels(trial.mod[name], known)
+    written, _ = write_chains(trial.mod[name])
+    work = count_kernels(written, known)
     return _Trial(way, text, work, modelled_seconds(work))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from ...errors import ScheduleError
 from ..strategy import Strategy
 from ..subject import Subject
+from .askew import askew
 from .flat import flat
 from .in_kernel import in_kernel
 from .reduced import reduced
@@ -22,6 +23,7 @@ from .staged import staged
 STRATEGIES: tuple[Callable[[Subject], list[Strategy]], ...] = (
     in_kernel,
     reduced,
+    askew,
     flat,
     rows,
     shifted,

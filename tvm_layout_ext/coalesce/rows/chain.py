@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
-from ...ir.annotations import ANNOTATION_PREFIX, FUSE_ROWS, KNOB_PREFIX
+from ...ir.annotations import ANNOTATION_PREFIX, DONE, FUSE_ROWS, KNOB_PREFIX
 from ...ir.queries import (
     are_equal,
     blocks_in,
@@ -89,6 +89,8 @@ class RowChain:
     outputs: list[Any] = field(default_factory=list)
     #: Statements of the function's outermost block that the chain is.
     places: list[int] = field(default_factory=list)
+    #: Buffers that the function allocates, of which passes keep what they see accessed.
+    made: list[Any] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -124,6 +126,7 @@ def read_chain(func: tirx.PrimFunc, names: Sequence[str]) -> RowChain:
     nests = [nest for _, nest in chosen.values()]
     chain = _shape(nests)
     chain.places = [place for place, _ in chosen.values()]
+    chain.made = list(func.body.block.alloc_buffers)
     _check_between(func, chain, list(chosen))
     blocks = [_read_block(chain, nest) for nest in nests]
     chain.outputs = _outputs(func, chain, blocks)
@@ -234,7 +237,7 @@ def _read_block(chain: RowChain, nest: Any) -> RowBlock:
 
 
 def _is_other(key: str) -> bool:
-    return key.startswith(ANNOTATION_PREFIX) and not key.startswith((FUSE_ROWS, KNOB_PREFIX))
+    return key.startswith(ANNOTATION_PREFIX) and not key.startswith((FUSE_ROWS, DONE, KNOB_PREFIX))
 
 
 def _equal(one: Any, other: Any) -> bool:

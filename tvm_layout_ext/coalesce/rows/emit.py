@@ -72,6 +72,11 @@ class RowKernel:
         self.rows = analyzer.simplify(reduce(lambda a, b: a * b, chain.rows, one))
         self.cuts_rows = not analyzer.can_prove_equal(tirx.floormod(self.rows, plan.rows), 0)
         self.cuts_steps = plan.steps(chain) * plan.lanes * plan.vector != chain.length
+        #: Elements between a row's start and the multiple of a vector at or before it.
+        self.shift: Any = None
+        if plan.vector > self.traffic.whole:
+            self.start = substitute(self.traffic.start, self._values())
+            self.shift = tirx.floormod(self.start, plan.vector)
         self.parts = list(self._parts())
 
     def _parts(self) -> Iterator[_Part]:
@@ -105,6 +110,18 @@ class RowKernel:
     def _group(self, step: Any) -> Any:
         return (step * self.plan.lanes + self.lane).astype(self.chain.type)
 
+    def _column(self, step: Any, v: Any = 0) -> Any:
+        """Element of its row; before the first or after the last where rows share vectors."""
+        column = self._group(step) * self.plan.vector + v
+        return column if self.shift is None else column - self.shift
+
+    def _is_own(self, step: Any, v: Any, done: Any) -> Any:
+        """Do something with an element only if it is one of the row."""
+        if self.shift is None:
+            return done
+        column = self._column(step, v)
+        return tirx.IfThenElse(tirx.And(column >= 0, column < self.chain.length), done, None)
+
     def _values(self, step: Any = None, v: Any = 0) -> dict[Any, Any]:
         """Values of the names that a row, and an element of it, is described by.
 
@@ -114,7 +131,7 @@ class RowKernel:
         row = tirx.min(self.row, self.rows - 1) if self.cuts_rows else self.row
         values = dict(zip(chain.row_vars, unravel(row, chain.rows), strict=True))
         if step is not None:
-            column = unravel(self._group(step) * self.plan.vector + v, chain.columns)
+            column = unravel(self._column(step, v), chain.columns)
             values |= dict(zip(chain.column_vars, column, strict=True))
         return values | {name: _load(held, 0) for name, held in self.results.items()}
 
@@ -123,11 +140,10 @@ class RowKernel:
 
     def _each_step(self, part: _Part, base: Any, body: Callable[[Any, Any], Any]) -> Any:
         """Do something for a batch of steps: ``body`` takes the place in it, and the step."""
-        groups = self.chain.length // self.plan.vector
 
         def step(b: Any) -> Any:
             done = body(b, base + b)
-            is_inside = self._group(base + b) < groups
+            is_inside = self._column(base + b) < self.chain.length
             return tirx.IfThenElse(is_inside, done, None) if self.cuts_steps else done
 
         return _unrolled(part.batch, step)
@@ -143,6 +159,9 @@ class RowKernel:
 
     def _moved(self, one: RowLoad | RowStore, tile: Any, place: Any, step: Any) -> Any:
         """Load a step's elements into registers, or store them from there."""
+        if self.shift is not None:
+            assert isinstance(one, RowLoad)
+            return self._aligned(one, tile, place, step)
 
         def element(v: Any) -> Any:
             values = self._values(step, v)
@@ -152,6 +171,21 @@ class RowKernel:
             return _store(one.buffer, _load(tile, *place, v), *at)
 
         return self._vectors(self.traffic.width(one, self.plan.vector), element)
+
+    def _aligned(self, load: RowLoad, tile: Any, place: Any, step: Any) -> Any:
+        """Load an aligned vector; where the buffer ends in it, what there is of it."""
+        vector, size = self.plan.vector, reduce(lambda a, b: a * b, load.buffer.shape)
+        base = tirx.floordiv(self.start, vector) * vector + self._group(step) * vector
+        zeros = [tirx.const(0, base.ty)] * (len(load.buffer.shape) - 1)
+
+        def element(v: Any) -> Any:
+            return _store(tile, _load(load.buffer, *zeros, base + v), *place, v)
+
+        whole = self._vectors(vector, element)
+        if tvm.sym.Analyzer().can_prove_equal(tirx.floormod(size, vector), 0):
+            return whole
+        last = _unrolled(vector, lambda v: tirx.IfThenElse(base + v < size, element(v), None))
+        return tirx.IfThenElse(base + vector <= size, whole, last)
 
     # Sweeps.
 
@@ -202,7 +236,8 @@ class RowKernel:
                 values = self._values(at, v)
                 values |= {name: _load(tile, v) for name, (_, tile) in common.items()}
                 values |= {name: _load(tile, b, v) for name, tile in part.tiles.items()}
-                return sequence(self._element(part, blocks, stored, values, b, v))
+                done = sequence(self._element(part, blocks, stored, values, b, v))
+                return self._is_own(at, v, done)
 
             steps = [self._moved(x, tile, (), at) for x, tile in common.values()]
             steps.append(_unrolled(self.plan.vector, element))

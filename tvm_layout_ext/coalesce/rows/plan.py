@@ -80,8 +80,9 @@ class RowPlan:
         return self.lanes * self.rows
 
     def steps(self, chain: RowChain) -> int:
-        """Steps of a thread along its row."""
-        return -(-chain.length // (self.vector * self.lanes))
+        """Steps of a thread along its row, which may begin at the end of a vector."""
+        before = 0 if chain.length % self.vector == 0 else self.vector - 1
+        return -(-(chain.length + before) // (self.vector * self.lanes))
 
     def numbers(self) -> list[int]:
         """Write it for an annotation."""
@@ -159,7 +160,7 @@ def ranked_plans(
 
 def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator[RowPlan]:
     vector, chain = traffic.vector, traffic.chain
-    groups = chain.length // vector
+    groups = -(-chain.length // vector)
     for threads, power in product(_THREADS, range(11)):
         lanes = 1 << power
         # Lanes have something to do each, and neighbours read a line together.
@@ -167,7 +168,7 @@ def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator
         is_other = wishes.num_threads not in (0, threads) or wishes.lanes not in (0, lanes)
         if lanes > threads or is_other or not suits:
             continue
-        steps = -(-groups // lanes)
+        steps = RowPlan(lanes, 1, vector, 0, 0, 0).steps(chain)
         for registers, shared in _places(traffic, steps, threads, wishes.keep, facts):
             for hold in {0, int(registers > 0 and bool(traffic.dear))}:
                 each = registers * vector * traffic.element_registers(hold=bool(hold))

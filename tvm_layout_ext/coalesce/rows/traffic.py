@@ -13,8 +13,11 @@ from tvm import tirx
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...ir.pointers import strides_of
-from ...ir.queries import is_among, nodes_in, substitute, uses
+from ...ir.queries import is_among, is_number, nodes_in, substitute, uses
 from .chain import RowChain, RowLoad, RowStore
+
+#: Vectors of a row from which on its ends may be cut out of vectors that it shares.
+_VECTORS = 4
 
 
 class RowTraffic:
@@ -88,11 +91,49 @@ class RowTraffic:
         return most / 4
 
     @cached_property
-    def vector(self) -> int:
-        """Elements of a step: what every row's accesses may take at once."""
+    def whole(self) -> int:
+        """Elements that every row's accesses may take at once, each row from its own start."""
         rows: list[RowLoad | RowStore] = [*self.kept, *self.stores]
         most = min((self._most_bytes // element_bytes(one.buffer) for one in rows), default=1)
         return min((self.width(one, max(most, 1)) for one in rows), default=1)
+
+    @cached_property
+    def vector(self) -> int:
+        """Elements of a step: those, or an aligned vector, in which rows begin anywhere."""
+        sizes = [element_bytes(load.buffer) for load in self.kept]
+        aligned = self._most_bytes // sizes[0] if len(sizes) == 1 else 1
+        is_askew = self.chain.length % aligned and self.chain.length >= _VECTORS * aligned
+        return aligned if is_askew and self.start is not None else self.whole
+
+    @cached_property
+    def start(self) -> Any | None:
+        """Element at which a row begins, where threads may take vectors that begin before it.
+
+        A row of 257 halves begins in the middle of 16 bytes. Threads take the aligned vectors that
+        it has a part in, and leave out what the rows around it have of the first and the last. So
+        they may where they load one buffer, whose rows are each in one piece, and store no elements.
+        """
+        chain, load = self.chain, self.kept[0]
+        if len(chain.loads) > 1 or self.stores or is_among(load.buffer, chain.made):
+            return None
+        ty, analyzer = load.buffer.ty, tvm.sym.Analyzer()
+        is_whole = int(ty.data_alignment) % MAX_ACCESS_BYTES == 0 and not ty.strides
+        if not is_whole or not is_number(ty.elem_offset, 0):
+            return None
+        column = tirx.Var("column", chain.type)
+        analyzer.bind(column, tvm.ir.Range(0, chain.length))
+        first, other = (
+            self._offset(load, unravel(at, chain.columns)) for at in (column * 0, column)
+        )
+        return first if analyzer.can_prove_equal(other - first, column) else None
+
+    def _offset(self, one: RowLoad | RowStore, columns: Sequence[Any]) -> Any:
+        """Number of an element in its buffer, counted from its first."""
+        values = dict(zip(self.chain.column_vars, columns, strict=True))
+        offset = one.buffer.ty.elem_offset
+        for index, stride in zip(one.indices, strides_of(one.buffer), strict=True):
+            offset = offset + substitute(index, values) * stride
+        return tvm.sym.Analyzer().simplify(offset)
 
     def width(self, one: RowLoad | RowStore, most: int) -> int:
         """Elements along a row that one access may take, a power of two."""
@@ -109,11 +150,7 @@ class RowTraffic:
         group, part = (tirx.Var(name, chain.type) for name in ("group", "part"))
         analyzer.bind(group, tvm.ir.Range(0, chain.length // width))
         analyzer.bind(part, tvm.ir.Range(0, width))
-        places = unravel(group * width + part, chain.columns)
-        values = dict(zip(chain.column_vars, places, strict=True))
-        offset = one.buffer.ty.elem_offset
-        for index, stride in zip(one.indices, strides_of(one.buffer), strict=True):
-            offset = offset + substitute(index, values) * stride
+        offset = self._offset(one, unravel(group * width + part, chain.columns))
         offset = analyzer.simplify(offset)
         first = analyzer.simplify(substitute(offset, {part: tirx.const(0, part.ty)}))
         known, ty = analyzer.modular_set(first), one.buffer.ty

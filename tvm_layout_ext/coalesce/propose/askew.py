@@ -1,0 +1,53 @@
+"""Reductions along rows that begin inside of vectors, by kernels of rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ...gpu.hardware import DEFAULT_ARCH, architecture
+from ...ir.annotations import FUSE_ROWS
+from ...ir.block_bindings import holder_of
+from ..rows.chain import read_chain
+from ..rows.plan import RowPlan, Wishes, ranked_plans
+from ..rows.traffic import RowTraffic
+from ..strategy import Strategy
+from ..subject import Subject
+
+#: Plans that are tried, each with other numbers of lanes.
+_PLANS = 2
+
+
+def askew(subject: Subject) -> list[Strategy]:
+    """Propose aligned vectors, of whose first and last a row takes what is its own.
+
+    ::
+
+        for i, k in T.grid(N, 257):        row = i * 257; first = row - row % 8
+            B[i] += A[i, k]                for k in T.unroll(3), lane:
+                                               own[k] = A[first + (k * 16 + lane) * 8 :][:8]
+                                           B[i] = sum over lanes of what is in the row of own
+
+    Raises
+    ------
+    ScheduleError
+        If the block is no chain of rows.
+    """
+    nest, request = subject.nest, subject.request
+    held = holder_of(subject.sch.mod, nest.block)
+    if subject.kernel is not None or not subject.is_reduction or held is None:
+        return []
+    chain = read_chain(held[1], [str(nest.block.name_hint)])
+    traffic = RowTraffic(chain, request.vector_bytes)
+    if not traffic.kept or traffic.vector == traffic.whole:
+        return []
+    wishes = Wishes(num_threads=request.num_threads or 0, vector_bytes=request.vector_bytes)
+    plans = ranked_plans(chain, architecture(DEFAULT_ARCH), wishes)
+    best = {plan.lanes: plan for plan in reversed(plans)}
+    chosen = [plan for plan in plans if best[plan.lanes] is plan][:_PLANS]
+
+    def apply(plan: RowPlan, sch: Any, block: Any) -> str:
+        sch.annotate(block, FUSE_ROWS, [*plan.numbers(), str(sch.get(block).name_hint)])
+        return f"reduction along the rows, {plan.text(chain)}"
+
+    return [Strategy("reduction", partial(apply, plan), subject.isolated) for plan in chosen]
