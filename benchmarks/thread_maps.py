@@ -33,6 +33,7 @@ from benchmarks.thread_programs import PROGRAMS, Program
 from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.propose import propose
 from tvm_layout_ext.coalesce.request import Request
+from tvm_layout_ext.coalesce.rows.write import write_chains
 from tvm_layout_ext.coalesce.subject import Subject
 from tvm_layout_ext.gpu.kernel_time import modelled_seconds
 from tvm_layout_ext.ir.annotations import DONE
@@ -102,7 +103,7 @@ def proposals(one: Program, most: int) -> Iterator[tuple[Pair, Any]]:
             try:
                 said = way.apply(trial, program.block)
                 trial.annotate(program.block, DONE, way.path)
-                works = count_kernels(trial.mod["main"])
+                works = count_kernels(write_chains(trial.mod["main"])[0])
             except (RuntimeError, ValueError, IndexError):
                 continue
             key = hashlib.sha256(trial.mod.script().encode()).hexdigest()
