@@ -315,7 +315,7 @@ class RowKernel:
         old = [_load(result, 0) for result in own]
         if len(own) == 1:
             return [_store(own[0], block.reducer.combine(old, others)[0], 0)]
-        given, new = ([tirx.Var(n, result.dtype) for result in own] for n in ("given", "new"))
+        given, new = ([tirx.Var(n, result.dtype) for result in own] for n in ("given", "taken"))
         done = [tirx.Bind(name, value) for name, value in zip(given, others, strict=True)]
         combined = block.reducer.combine(old, given)
         done += [tirx.Bind(name, value) for name, value in zip(new, combined, strict=True)]
