@@ -232,10 +232,10 @@ class LinearLayout:
         return LinearLayout(((in_dim, vectors),), ((out_dim, total),))
 
     @staticmethod
-    def zeros(size: int, in_dim: str, out_dim: str, out_size: int = 1) -> LinearLayout:
+    def zeros(size: int, in_dim: str, out_dim: str) -> LinearLayout:
         """Send every index to coordinate 0: a broadcast."""
         _check_size(size, in_dim)
-        return LinearLayout(((in_dim, ((0,),) * log2(size)),), ((out_dim, out_size),))
+        return LinearLayout(((in_dim, ((0,),) * log2(size)),), ((out_dim, 1),))
 
     @staticmethod
     def identity_of(sizes: Mapping[str, int]) -> LinearLayout:
@@ -470,11 +470,6 @@ class LinearLayout:
 
     # Rearrangement
 
-    def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
-        """Put the input dims in another order."""
-        check_known(names, self.in_dims, "input", whole=True)
-        return LinearLayout(tuple((name, self.basis(name)) for name in names), self.out_dims)
-
     def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
         """Put the output dims in another order."""
         check_known(names, self.out_names, "output", whole=True)
@@ -509,10 +504,6 @@ class LinearLayout:
     def flatten_ins(self, name: str) -> LinearLayout:
         """Make all input dims one."""
         return self.reshape_ins({name: self.total_in_size})
-
-    def flatten_outs(self, name: str) -> LinearLayout:
-        """Make all output dims one."""
-        return self.reshape_outs({name: self.total_out_size})
 
     def sublayout(self, ins: Sequence[str], outs: Sequence[str]) -> LinearLayout:
         """Hold all other inputs at 0 and ignore all other outputs."""
