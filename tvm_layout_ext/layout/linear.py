@@ -372,26 +372,6 @@ class LinearLayout:
             shift += len(vectors)
         return masks
 
-    def num_consecutive(self) -> int:
-        """How many first indices of the first input dim go to as many first coordinates.
-
-        This is the width to which the first output dim can be accessed at once: it also asks that
-        no other index bit ever touches the low bits of that coordinate, so that each such run is
-        aligned to its own length.
-        """
-        if not self.bases or not self.out_dims:
-            return 1
-        vectors = self.bases[0][1]
-        run = 0
-        rest = (0,) * (len(self.out_dims) - 1)
-        while run < len(vectors) and vectors[run] == (1 << run, *rest):
-            run += 1
-        low = 0
-        for vector in [*vectors[run:], *(v for _, vs in self.bases[1:] for v in vs)]:
-            low |= vector[0]
-        limit = low & -low if low else self.out_dims[0][1]
-        return min(1 << run, limit)
-
     # Algebra
 
     def __mul__(self, other: LinearLayout) -> LinearLayout:
