@@ -19,7 +19,6 @@ from .history import Interrupt
 AHEAD = 1
 #: Seconds that TVM's database has for a candidate that failed.
 FAILED = 1e10
-_TWICE = ms.runner.RunnerResult(None, "This candidate is being tried already.")
 
 
 class Batches:
@@ -43,7 +42,7 @@ class Batches:
         self._start = begin
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(context.mod)
-        #: Candidates under way, and their futures; those that are tried already have none.
+        #: Candidates under way, and their futures.
         self._flight: deque[tuple[list[Any], list[Any]]] = deque()
 
     def run(self, trials: int, size: int) -> None:
@@ -71,13 +70,12 @@ class Batches:
     def _land(self) -> None:
         """Wait for the oldest batch, and show it to the strategy and to the cost model."""
         candidates, futures = self._flight.popleft()
-        results = [_TWICE if future is None else future.result() for future in futures]
-        ran = [index for index, future in enumerate(futures) if future is not None]
+        results = [future.result() for future in futures]
         with self._interrupt.held():
             self._context.notify_runner_results(candidates, results)
             for candidate, result in zip(candidates, results, strict=True):
                 self._commit(candidate, result)
-            self._learn([candidates[i] for i in ran], [results[i] for i in ran])
+            self._learn(candidates, results)
 
     def _learn(self, candidates: list[Any], results: list[Any]) -> None:
         self._model.update(self._context, candidates, results)

@@ -107,10 +107,12 @@ class Run:
             if self.history.known(config) is None:
                 error = self.candidates.failed[self.candidates.key(config)]
                 self.history.failed(config, failure_text(error))
-        begun = self.history.begin([sch.mod for _, sch in scheduled if sch])
-        self._begun.extend(one for one in begun if one is not None)
-        # What the log answers is a trial by now and must not be counted as begun, too.
-        self._settle(wait=False)
+        for one in self.history.begin([sch.mod for _, sch in scheduled if sch]):
+            if one.done():
+                # What the log answers is a trial by now and must not be counted as begun, too.
+                one.result()
+            else:
+                self._begun.append(one)
 
     def _settle(self, *, wait: bool = True) -> None:
         """Write down the trials that were begun; without waiting, those that have ended."""
