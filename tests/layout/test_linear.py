@@ -124,15 +124,15 @@ def test_composition_is_associative(a: LinearLayout, b: LinearLayout, c: LinearL
 
 @given(linear_layouts())
 def test_reshapes_keep_the_flat_map(layout: LinearLayout) -> None:
-    flat = layout.flatten_ins("i").reshape_outs({"o": layout.total_out_size})
+    flat = layout.flatten_ins("i").flatten_outs("o")
     assert flat.reshape_ins(layout.in_sizes).reshape_outs(layout.out_sizes) == layout
     assert flat.columns == layout.columns
 
 
 @given(linear_layouts())
 def test_transposes_undo(layout: LinearLayout) -> None:
-    turned = layout.transpose_outs(layout.out_names[::-1])
-    assert turned.transpose_outs(layout.out_names) == layout
+    turned = layout.transpose_ins(layout.in_dims[::-1]).transpose_outs(layout.out_names[::-1])
+    assert turned.transpose_ins(layout.in_dims).transpose_outs(layout.out_names) == layout
 
 
 def test_sublayout_holds_the_rest_at_zero() -> None:

@@ -136,23 +136,24 @@ def _is(statement: Any, op: str) -> bool:
     return isinstance(call, ir.Call) and getattr(call.op, "name", "") == op
 
 
+def rewritten(program: DeviceProgram, kind: type, change: Any) -> DeviceProgram:
+    """Replace nodes of a kind in each kernel."""
+    kernels = {
+        name: k.with_body(tvm_ffi.structural_map(k.body, [(kind, change)], order="post"))
+        for name, k in program.kernels.items()
+    }
+    return replace(program, kernels=kernels)
+
+
 def without(program: DeviceProgram, op: str, which: int) -> DeviceProgram:
-    """Take the ``which``-th statement that calls ``op`` out of each kernel."""
+    """Take the ``which``-th statement that calls ``op`` out of a program."""
+    found = iter(range(which + 1))
 
-    def strip(kernel: Any) -> Any:
-        seen = [0]
+    def drop(node: Any) -> Any:
+        is_it = _is(node, op) and next(found, None) == which
+        return tirx.Evaluate(tirx.IntImm("int32", 0)) if is_it else node
 
-        def drop(node: Any) -> Any:
-            if not _is(node, op):
-                return node
-            seen[0] += 1
-            return tirx.Evaluate(tirx.IntImm("int32", 0)) if seen[0] == which + 1 else node
-
-        return kernel.with_body(
-            tvm_ffi.structural_map(kernel.body, [(tirx.Evaluate, drop)], order="post")
-        )
-
-    return replace(program, kernels={n: strip(k) for n, k in program.kernels.items()})
+    return rewritten(program, tirx.Evaluate, drop)
 
 
 def without_waits(program: DeviceProgram) -> DeviceProgram:
@@ -163,11 +164,7 @@ def without_waits(program: DeviceProgram) -> DeviceProgram:
             return node
         return tirx.AttrStmt(node.node, node.attr_key, tirx.IntImm("int32", 99), node.body)
 
-    kernels = {
-        name: k.with_body(tvm_ffi.structural_map(k.body, [(tirx.AttrStmt, loosen)], order="post"))
-        for name, k in program.kernels.items()
-    }
-    return replace(program, kernels=kernels)
+    return rewritten(program, tirx.AttrStmt, loosen)
 
 
 SYNC = "tirx.tvm_storage_sync"

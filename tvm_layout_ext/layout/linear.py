@@ -450,6 +450,11 @@ class LinearLayout:
 
     # Rearrangement
 
+    def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
+        """Put the input dims in another order."""
+        check_known(names, self.in_dims, "input", whole=True)
+        return self.sublayout(names, self.out_names)
+
     def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
         """Put the output dims in another order."""
         check_known(names, self.out_names, "output", whole=True)
@@ -484,6 +489,10 @@ class LinearLayout:
     def flatten_ins(self, name: str) -> LinearLayout:
         """Make all input dims one."""
         return self.reshape_ins({name: self.total_in_size})
+
+    def flatten_outs(self, name: str) -> LinearLayout:
+        """Make all output dims one."""
+        return self.reshape_outs({name: self.total_out_size})
 
     def sublayout(self, ins: Sequence[str], outs: Sequence[str]) -> LinearLayout:
         """Hold all other inputs at 0 and ignore all other outputs."""
