@@ -72,6 +72,8 @@ def shuffled(src: L.LinearLayout, dst: L.LinearLayout) -> np.ndarray | None:
     plan = plan_shuffles(src, dst)
     if plan is None:
         return None
+    # One select on each side does.
+    assert max(rank(one.flat_basis("lane")) for one in (plan.send, plan.place)) <= 1
     registers = elements(src, "register", "lane", "warp")
     exchanges, lane = np.indices((plan.source.in_sizes["register"], 32))
     sent = registers[elements(plan.send, "register", "lane"), lane]

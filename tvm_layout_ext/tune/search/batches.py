@@ -24,9 +24,9 @@ FAILED = 1e10
 class Batches:
     """Drives the search strategy and the cost model of one task.
 
-    TVM's task scheduler waits for a batch before it asks for the next. Here ``ahead`` batches are
-    under way meanwhile. Batch ``k`` is proposed with the results of the batches up to ``k - 1 -
-    ahead``, whatever else has come in, so that a search depends on its seed and on results alone.
+    TVM's task scheduler waits for a batch before it asks for the next. Here :data:`AHEAD` batches
+    are under way meanwhile. Batch ``k`` is proposed with the results of the batches up to ``k - 1 -
+    AHEAD``, whatever else has come in, so that a search depends on its seed and on results alone.
     """
 
     def __init__(
@@ -34,11 +34,9 @@ class Batches:
         context: ms.TuneContext,
         begin: Callable[[Sequence[tvm.IRModule]], list[Any]],
         model: Any,
-        ahead: int = AHEAD,
-        interrupt: Interrupt | None = None,
+        interrupt: Interrupt,
     ) -> None:
-        self._context, self._model, self._ahead = context, model, ahead
-        self._interrupt = interrupt or Interrupt()
+        self._context, self._model, self._interrupt = context, model, interrupt
         self._start = begin
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(context.mod)
@@ -57,7 +55,7 @@ class Batches:
             chosen = list(islice(proposed, left))
             left -= len(chosen)
             self._flight.append((chosen, self._start([one.sch.mod for one in chosen])))
-            while len(self._flight) > self._ahead:
+            while len(self._flight) > AHEAD:
                 self._land()
         while self._flight:
             self._land()

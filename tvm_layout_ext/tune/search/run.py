@@ -166,7 +166,7 @@ class Run:
                 logger=_logger,
             )
         begin = self.history.begin
-        Batches(context, begin, model, interrupt=self.interrupt).run(self._left(), BATCH)
+        Batches(context, begin, model, self.interrupt).run(self._left(), BATCH)
 
     def _fill(self) -> None:
         """Try others in the order of the seed, a batch beside the one that is under way."""
