@@ -25,7 +25,7 @@ from tvm.target import Target
 import tvm_layout_ext as tlx
 from tests.models.random_programs import module, random_program
 from tests.models.running import array_of
-from tests.models.test_small_models import MODELS as SMALL
+from tests.models.small_models import MODELS as SMALL
 from tests.models.tvm_programs import MODELS
 from tvm_layout_ext.text import columns
 
