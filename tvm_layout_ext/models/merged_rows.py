@@ -171,14 +171,16 @@ class _Merge:
         merged = self._block(block, old, row)
         if any(uses(part, var) for part in (merged.body, merged.init) if part for var in old):
             return None
-        pairs = list(zip(block.iter_vars, realize.iter_values, strict=True))
-        values = [value for one, value in pairs if is_among(one.var, old)]
-        if not all(any(loop.loop_var.same_as(value) for loop in loops) for value in values):
+        pairs = zip(block.iter_vars, realize.iter_values, strict=True)
+        given = {one.var.__chandle__(): value for one, value in pairs}
+        values = [given.pop(var.__chandle__()) for var in old]
+        if not all(is_among(value, [loop.loop_var for loop in loops]) for value in values):
+            return None
+        if any(uses(part, v) for part in (*given.values(), realize.predicate) for v in values):
             return None
         loop = tirx.Var("rows_i", str(self.rows.ty.dtype))
-        kept = [
-            loop if v.same_as(values[0]) else v for _, v in pairs if not is_among(v, values[1:])
-        ]
+        others = [one for one in realize.iter_values if not is_among(one, values[1:])]
+        kept = [loop if one.same_as(values[0]) else one for one in others]
         body: Any = SBlockRealize(kept, realize.predicate, merged)
         for around in reversed(loops):
             if around.loop_var.same_as(values[0]):
