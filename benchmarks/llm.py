@@ -166,7 +166,7 @@ class Session:
         executable: Any,
         device: Any,
         parameters: Sequence[tuple[tuple[int, ...], str]],
-        total: int = 1 << 14,
+        total: int = 1 << 15,
     ) -> None:
         rng = np.random.default_rng(0)
         self.device = device
