@@ -15,9 +15,9 @@ import numpy as np
 from tvm import s_tir
 
 from tvm_layout_ext import te
-from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS, Architecture
+from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES
-from tvm_layout_ext.schedules import _gemm_hopper
+from tvm_layout_ext.schedules import _gemm_hopper, _gemm_types
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance, draw
 
@@ -70,3 +70,71 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     sch.compute_inline(tc.result)
     sch.reverse_compute_at("C", tc.n)
     return sch
+
+
+def check(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> Refusal | None:
+    """Why a configuration is not legal, or None."""
+    _, _, n, k = shape
+    if architecture.name != "sm_90a":
+        return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
+    for name, row in (("A and B", k), ("C", n)):
+        if row * _BYTES % MAP_PITCH_BYTES:
+            return Refusal(
+                "row pitch",
+                f"Rows of {name} are {row * _BYTES} bytes apart; TMA needs a multiple of "
+                f"{MAP_PITCH_BYTES}.",
+            )
+    return None
+
+
+def fit(
+    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+) -> dict[str, Any]:
+    """The tile of the fewest modelled cycles, if groups are of one size."""
+    groups, m, n, k = shape
+    rows = ceil(m / groups)
+
+    def cycles(tile: str) -> float:
+        height = int(tile.partition("x")[0])
+        return _gemm_hopper.cycles((groups * ceil(rows / height) * height, n, k), tile, True)
+
+    return {"tile": min(map(str, KNOBS[0].values), key=cycles)}
+
+
+def inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
+    """Rows, weights, and groups of random sizes."""
+    groups, m, n, k = shape
+    inner = np.sort(rng.integers(0, m, groups - 1, endpoint=True))
+    offsets = np.concatenate([[0], inner, [m]]).astype("int32")
+    return [draw((m, k), dtype, rng), draw((groups, n, k), dtype, rng), offsets]
+
+
+def reference(a: np.ndarray, b: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """What NumPy makes of it, in float64."""
+    ends = zip(b, offsets, offsets[1:], strict=False)
+    parts = [a[x:y].astype(np.float64) @ one.T.astype(np.float64) for one, x, y in ends]
+    return np.concatenate(parts).astype(a.dtype)
+
+
+def tolerance(shape: tuple[int, ...], dtype: str) -> Tolerance:
+    """That of a plain product."""
+    return _gemm_types.tolerance(shape[1:], dtype)
+
+
+OPERATOR = Operator(
+    name="grouped_gemm",
+    dims=("G", "M", "N", "K"),
+    parallel=("M", "N"),
+    dtypes=("float16", "bfloat16"),
+    knobs=KNOBS,
+    compute=compute,
+    schedule=schedule,
+    check=check,
+    reference=reference,
+    inputs=inputs,
+    flops=lambda shape: 2 * shape[1] * shape[2] * shape[3],
+    tolerance=tolerance,
+    fit=fit,
+)

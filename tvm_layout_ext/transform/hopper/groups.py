@@ -75,13 +75,18 @@ def _is_at(value: Any, place: Any) -> bool:
 
 @dataclass(frozen=True)
 class Walk:
-    """The tiles of groups: their rows, how many columns of them, and the blocks that take them."""
+    """The tiles of groups, and the blocks that take them.
+
+    A tile has ``height`` rows, and ``columns`` of them lie beside each other; ``group`` rows of
+    tiles are taken together. ``grid`` blocks take ``turns`` tiles each, at most.
+    """
 
     groups: Groups
     height: int
     columns: int
     group: int
     grid: int
+    turns: int
     block: Any
 
     def over(self, body: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
@@ -90,41 +95,48 @@ class Walk:
         ``row`` is the first of the tile and ``end`` that behind the group's last one; ``column``
         counts tiles. Turns of a block count on from group to group.
         """
-        before = tirx.decl_buffer((1,), "int32", "before", scope="local")
-        each = loop("g", self.groups.count, lambda g: self._group(before, g, body))
-        start = tirx.BufferStore(before, tirx.IntImm("int32", 0), [0])
-        return sequence([tirx.AllocBuffer(before), start, each])
+        # Registers: TVM writes what is bound to a name out wherever it is used.
+        names = "before", "first", "count", "row", "column"
+        held = [tirx.decl_buffer((1,), "int32", name, scope="local") for name in names]
+        each = loop("g", self.groups.count, lambda g: self._group(held, g, body))
+        start = _set(held[0], tirx.IntImm("int32", 0))
+        return sequence([*map(tirx.AllocBuffer, held), start, each])
 
-    def _group(self, before: Any, number: Any, body: Callable[..., Any]) -> Any:
-        names = "begin", "end", "high", "first", "turns", "done"
-        begin, end, high, first, turns, done = (tirx.Var(name, "int32") for name in names)
+    def _group(self, held: Sequence[Any], number: Any, body: Callable[..., Any]) -> Any:
+        before, first, count, row, column = held
+        begin, end, high = (tirx.Var(name, "int32") for name in ("begin", "end", "high"))
+        after = before[0] + high * self.columns
 
-        def turn(t: Any) -> Any:
-            at, row, column = (tirx.Var(name, "int32") for name in ("turn", "row", "column"))
-            tile = at * self.grid + self.block - done
-            places = grouped(0, tile, high, self.columns, self.group)
+        def tile(t: Any) -> Any:
+            turn = tirx.min(tirx.max(first[0], 0), self.turns) + t
+            at = turn * self.grid + self.block - before[0]
+            found = grouped(0, at, high, self.columns, self.group)
             return sequence(
                 [
-                    tirx.Bind(at, first + t),
-                    tirx.Bind(row, begin + places[0] * self.height),
-                    tirx.Bind(column, places[1]),
-                    body(at, number, row, end, column),
+                    _set(row, begin + found[0] * self.height),
+                    _set(column, found[1]),
+                    body(turn, number, row[0], end, column[0]),
                 ]
             )
 
+        # Bounds spare the lowering of quotients a look at signs.
+        turns = tirx.min(count[0], self.turns)
         return sequence(
             [
                 tirx.Bind(begin, self.groups.begin(number)),
                 tirx.Bind(end, self.groups.begin(number + 1)),
                 tirx.Bind(high, (end - begin + self.height - 1) // self.height),
-                tirx.Bind(done, before[0]),
-                tirx.Bind(first, self._turns(done)),
-                tirx.Bind(turns, self._turns(done + high * self.columns) - first),
-                loop("t", turns, turn),
-                tirx.BufferStore(before, done + high * self.columns, [0]),
+                _set(first, self._until(before[0])),
+                _set(count, self._until(after) - first[0]),
+                loop("t", turns, tile),
+                _set(before, after),
             ]
         )
 
-    def _turns(self, tiles: Any) -> Any:
+    def _until(self, tiles: Any) -> Any:
         """Turns of this block among so many tiles."""
         return (tiles + (self.grid - 1) - self.block) // self.grid
+
+
+def _set(buffer: Any, value: Any) -> Any:
+    return tirx.BufferStore(buffer, value, [0])

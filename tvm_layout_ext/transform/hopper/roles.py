@@ -127,7 +127,8 @@ def _over_groups(parts: Parts, body: Callable[[Tile], Any]) -> Any:
     plan, kernel = parts.plan, parts.plan.kernel
     assert kernel.groups is not None
     high, wide, _ = plan.tile
-    walk = Walk(kernel.groups, high, plan.tiles[1], kernel.group, plan.grid, parts.block)
+    order = kernel.group, plan.grid, plan.turns, parts.block
+    walk = Walk(kernel.groups, high, plan.tiles[1], *order)
     return walk.over(lambda turn, g, row, end, at: body(Tile(turn, g, row, at * wide, end)))
 
 
