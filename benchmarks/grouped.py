@@ -13,6 +13,7 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _peers(a: Any, b: Any, offsets: Any, out: Any) -> dict[str, Any]:
     import torch
 
     ends = offsets.tolist()
-    parts = [(x, y, b[g].t()) for g, (x, y) in enumerate(zip(ends, ends[1:], strict=False))]
+    parts = [(x, y, b[g].t()) for g, (x, y) in enumerate(pairwise(ends))]
 
     def loop() -> None:
         for x, y, weight in parts:
@@ -97,7 +98,7 @@ def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     b = torch.randn(groups, n, k, device="cuda", dtype=torch.bfloat16)
     offsets = torch.from_numpy(_offsets(groups, m)).cuda()
     ends = offsets.tolist()
-    pairs = list(zip(ends, ends[1:], strict=False))
+    pairs = list(pairwise(ends))
     calls, wrong = _peers(a, b, offsets, torch.empty(m, n, device="cuda", dtype=a.dtype)), {}
     for tile in _TILES:
         path = folder / _name(shape, tile)

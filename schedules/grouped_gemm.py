@@ -76,16 +76,14 @@ def check(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
-    _, _, n, k = shape
+    row = shape[3] * _BYTES
     if architecture.name != "sm_90a":
         return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
-    for name, row in (("A and B", k), ("C", n)):
-        if row * _BYTES % MAP_PITCH_BYTES:
-            return Refusal(
-                "row pitch",
-                f"Rows of {name} are {row * _BYTES} bytes apart; TMA needs a multiple of "
-                f"{MAP_PITCH_BYTES}.",
-            )
+    if row % MAP_PITCH_BYTES:
+        return Refusal(
+            "row pitch",
+            f"Rows of A and B are {row} bytes apart; TMA needs a multiple of {MAP_PITCH_BYTES}.",
+        )
     return None
 
 
@@ -94,11 +92,11 @@ def fit(
 ) -> dict[str, Any]:
     """The tile of the fewest modelled cycles, if groups are of one size."""
     groups, m, n, k = shape
-    rows = ceil(m / groups)
 
     def cycles(tile: str) -> float:
         height = int(tile.partition("x")[0])
-        return _gemm_hopper.cycles((groups * ceil(rows / height) * height, n, k), tile, True)
+        rows = groups * ceil(m / groups / height) * height
+        return _gemm_hopper.cycles((rows, n, k), tile, True)
 
     return {"tile": min(map(str, KNOBS[0].values), key=cycles)}
 

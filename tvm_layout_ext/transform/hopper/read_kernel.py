@@ -319,7 +319,7 @@ class _Reader:
         (m, k), (n, _) = a.sizes, b.sizes
         batch, step = loops.batch, loops.scaled
         if groups is not None:
-            batch, step = batch or step, None
+            batch, step = self._number_of(groups, [batch, step]), None
         result, scaled = self._result(sums, (m, n), windows, step, groups)
         if step is not None and scaled is None:
             raise ScheduleError(
@@ -472,7 +472,8 @@ class _Reader:
         rows = copy.body.indices[-2 if k_major else -1]
         groups = None
         for number in batch.values():
-            groups, bounds = take_groups(bounds, rows, number)
+            if groups is None:
+                groups, bounds = take_groups(bounds, rows, number)
         return _Copy(copy, load, bounds, k_major, groups)
 
     def _windows(self, a: _Copy, b: _Copy) -> tuple[Windows, TiledOperand, TiledOperand]:
@@ -619,13 +620,26 @@ class _Reader:
             fixed[var] = substitute(where.min, self.values)
         return block, (at[-2], at[-1]), fixed
 
+    def _number_of(self, groups: Groups, loops: Sequence[Any]) -> Any:
+        """The loop over groups, None if there is one group."""
+        found = [loop for loop in loops if loop is not None]
+        extents = [int(loop.extent) for loop in found] or [1]
+        if extents != [groups.count]:
+            raise ScheduleError(
+                f"{self.name} has batches of {extents} around rows of {groups.count} groups; "
+                "one loop over all groups is legal."
+            )
+        return found[0] if found else None
+
     def _of_group(self, block: Any) -> Any:
         """The store of a result that adds up the products of all groups, of which one is not 0."""
-        term = term_of(block, tirx.Add)
-        if term is None or not is_zero(block.init.value):
+        term = own = term_of(block, tirx.Add)
+        while isinstance(own, tirx.Cast):
+            own = own.value
+        if not isinstance(own, tvm.ir.TensorLoad) or not is_zero(block.init.value):
             raise ScheduleError(
-                f"Block {block.name_hint} reads the sums of groups of rows; it must add them up "
-                "over all groups, from 0."
+                f"Block {block.name_hint} reads the sums of groups of rows; it must add them up, "
+                "cast or as they are, over all groups, from 0."
             )
         return tirx.BufferStore(block.body.buffer, term, block.body.indices)
 
