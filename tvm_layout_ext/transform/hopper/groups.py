@@ -47,7 +47,7 @@ class Groups:
 
 
 def take_groups(bounds: Sequence[Any], rows: Any, group: Any) -> tuple[Groups | None, list[Any]]:
-    """The groups by which bounds keep rows, ``b[group] <= row < b[group + 1]``; the other bounds."""
+    """The groups of which bounds keep rows, ``at[group] <= row < at[group + 1]``; other bounds."""
     begins, ends, others = [], [], []
     for bound in bounds:
         if isinstance(bound, tirx.LE) and _is_at(bound.a, group) and bound.b.same_as(rows):
