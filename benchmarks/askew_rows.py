@@ -45,6 +45,7 @@ PLANS = 14
 
 
 def modules(one: Program) -> list[tuple[str, float, Any]]:
+    """Ways to map a program: what is said, modelled seconds, and the module."""
     function, found = one.function(), []
     sch = s_tir.Schedule(function)
     subject = Subject.of(sch, sch.get_sblock("B"), REQUESTS[0])
@@ -69,6 +70,7 @@ def modules(one: Program) -> list[tuple[str, float, Any]]:
 
 
 def built(one: Program, parent: str, objects: Any) -> list[Any]:
+    """Build them, in a worker."""
     rows = []
     for text, modelled, module in modules(one):
         folder = tempfile.mkdtemp(dir=parent)
@@ -81,6 +83,7 @@ def built(one: Program, parent: str, objects: Any) -> list[Any]:
 
 
 def main(out: Path = Path(os.devnull), dry_run: bool = False) -> None:
+    """Time all; print a table."""
     if dry_run:
         for one in LISTED:
             for text, modelled, _ in modules(one):
@@ -92,9 +95,7 @@ def main(out: Path = Path(os.devnull), dry_run: bool = False) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     builder = CubinBuilder("sm_90a", workers=12, timeout=60)
     start, report, lines = time.monotonic(), [], []
-    waiting = [
-        builder.apart(built, one, str(builder.folder), builder._objects) for one in LISTED
-    ]
+    waiting = [builder.apart(built, one, str(builder.folder), builder._objects) for one in LISTED]
     for one, future in zip(LISTED, waiting, strict=True):
         inputs = [draw(shape, dtype) for shape, dtype in one.inputs()]
         want = one.torch(*inputs)
@@ -120,7 +121,9 @@ def main(out: Path = Path(os.devnull), dry_run: bool = False) -> None:
             errors[text] = error
         times = bench.medians(calls, 9)
         limit = min(times[name] for name in reads)
-        lines.append(f"{one.name}: read {limit * 1e6:.1f} us, {one.bytes() / limit / 1e12:.2f} TB/s")
+        lines.append(
+            f"{one.name}: read {limit * 1e6:.1f} us, {one.bytes() / limit / 1e12:.2f} TB/s"
+        )
         for text, modelled, _, _, registers in rows:
             if text in times:
                 mine = times[text]

@@ -20,7 +20,8 @@ import typer
 
 from benchmarks import counters
 from benchmarks.foreign_kernels import CASES, arrays, module
-from tvm_layout_ext import _compat, build, device_program, simulate
+from tvm_layout_ext import _compat, build, simulate
+from tvm_layout_ext.simulate import Report
 
 app = typer.Typer(add_completion=False)
 
@@ -38,9 +39,8 @@ def launch(names: list[str], sources: Path | None) -> None:
         device.sync()
 
 
-def simulated(name: str) -> dict[str, dict[str, list[int]]]:
-    """Counters of each kernel of a case on the simulated GPU: the least, and what is counted."""
-    report = simulate(device_program(module(name)), *arrays(name), progress=False)
+def counted(report: Report) -> dict[str, dict[str, list[int]]]:
+    """Counters of each kernel on the simulated GPU: the least, and what is counted."""
     found: dict[str, dict[str, list[int]]] = {}
     for access in report.accesses:
         counts = found.setdefault(access.kernel, {one: [0, 0] for one in counters.METRICS})
@@ -92,7 +92,7 @@ def compare(
     has_gpu = shutil.which("ncu") and _compat.has_gpu()
     found = profiled(chosen, sources) if has_gpu else {}
     for name in chosen:
-        for kernel, counts in simulated(name).items():
+        for kernel, counts in counted(simulate(module(name), *arrays(name))).items():
             for counter, (least, most) in counts.items():
                 real = found.get(kernel, {}).get(counter, "-")
                 print(f"{kernel:24}{counter:24}{least:>10}{most:>10}{real:>10}")

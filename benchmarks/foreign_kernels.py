@@ -15,7 +15,7 @@ from tvm.s_tir import dlight
 
 from tvm_layout_ext.target import default_target
 
-__all__ = ["CASES", "RULES", "arrays", "module"]
+__all__ = ["CASES", "RULES", "arrays", "module", "tensors"]
 
 #: dlight's rules, in the order in which they are asked here.
 RULES = [
@@ -87,14 +87,15 @@ CASES: dict[str, Callable[[], list[Any]]] = {
 }  # fmt: skip
 
 
-def _tensors(name: str) -> list[Any]:
+def tensors(name: str) -> list[Any]:
+    """Inputs and output of a case."""
     with default_target():
         return CASES[name]()
 
 
 def module(name: str) -> tvm.IRModule:
     """The scheduled function; its kernels bear the name of the case."""
-    function = te.create_prim_func(_tensors(name)).with_attr("global_symbol", name)
+    function = te.create_prim_func(tensors(name)).with_attr("global_symbol", name)
     with default_target():
         return dlight.ApplyDefaultSchedule(*RULES)(tvm.IRModule({name: function}))
 
@@ -103,7 +104,7 @@ def arrays(name: str) -> list[Any]:
     """Inputs from a fixed seed, indices below 96, and the output as zeros."""
     rng = np.random.default_rng(0)
     found: list[Any] = []
-    *inputs, output = [(tuple(map(int, t.shape)), str(t.dtype)) for t in _tensors(name)]
+    *inputs, output = [(tuple(map(int, t.shape)), str(t.dtype)) for t in tensors(name)]
     for shape, dtype in inputs:
         whole = dtype.startswith("int")
         values = rng.integers(0, 96, shape) if whole else rng.standard_normal(shape)

@@ -38,17 +38,6 @@ def test_stride_in_words_conflicts_by_its_common_divisor_with_the_banks(stride: 
     assert shared(LANES * stride * 4) == (np.gcd(stride, 32), 1)
 
 
-def test_broadcast_is_free() -> None:
-    assert shared(np.zeros(32, int)) == (1, 1)
-    assert shared(LANES // 2 * 4) == (1, 1)
-
-
-def test_bytes_of_one_word_are_one_word() -> None:
-    assert shared(LANES, width=1) == (1, 1)
-    assert shared(LANES * 2, width=2) == (1, 1)
-    assert shared(LANES * 128, width=2) == (32, 1)
-
-
 def test_wide_accesses_go_in_phases() -> None:
     assert shared(LANES * 8, width=8) == (2, 2)
     assert shared(LANES * 16, width=16) == (4, 4)
@@ -59,29 +48,13 @@ def test_wide_accesses_go_in_phases() -> None:
 
 
 def test_idle_threads_cost_nothing() -> None:
-    few = LANES < 4
-    assert shared(LANES * 128, active=few) == (4, 1)
-    assert shared(LANES * 16, width=16, active=few) == (1, 1)
-    assert sectors(LANES * 128, active=few) == (4, 1)
+    assert shared(LANES * 16, width=16, active=LANES < 4) == (1, 1)
     assert count_shared(LANES[None] * 4, np.zeros((1, 32), bool), 4) == Count()
 
 
-def test_sectors() -> None:
-    assert sectors(LANES * 4) == (4, 4)
-    assert sectors(LANES * 4 + 4) == (5, 4)
-    assert sectors(LANES * 128) == (32, 4)
-    assert sectors(LANES * 16, width=16) == (16, 16)
-    assert sectors(np.zeros(32, int)) == (1, 1)
-    assert sectors(LANES, width=1) == (1, 1)
-
-
-def test_wide_access_is_several_instructions() -> None:
-    assert instructions(4) == [(0, 4)]
-    assert instructions(32) == [(0, 16), (16, 16)]
-
-
 @pytest.mark.parametrize(
-    ("width", "piece"), [(3, 1), (6, 2), (12, 4), (24, 8), (48, 16), (1, 1), (2, 2), (8, 8)]
+    ("width", "piece"),
+    [(3, 1), (6, 2), (12, 4), (24, 8), (48, 16), (32, 16), (1, 1), (2, 2), (8, 8)],
 )
 def test_vectors_go_in_pieces_as_wide_as_they_are_aligned(width: int, piece: int) -> None:
     assert instructions(width) == [(at, piece) for at in range(0, width, piece)]

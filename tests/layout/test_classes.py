@@ -130,14 +130,6 @@ def test_padding_counts_the_gaps_before(layout: L.PaddedSharedLayout, offset: in
     assert layout.padded_offset(offset) == offset + sum(gaps)
 
 
-@given(st.data())
-def test_linear_form_survives_as_a_distributed_linear_layout(data: st.DataObject) -> None:
-    layout = data.draw(strategies.distributed())
-    shape = data.draw(strategies.shapes(layout.rank))
-    linear = layout.to_linear(shape)
-    assert L.DistributedLinearLayout.from_linear(linear).to_linear(shape) == linear
-
-
 MMA = L.NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
 COLUMN = L.DistributedLinearLayout([[1]], [[2 << i] for i in range(5)], [], [], [64])
 ROWS = L.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]).to_linear([32, 32])

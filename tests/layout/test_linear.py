@@ -135,19 +135,6 @@ def test_transposes_undo(layout: LinearLayout) -> None:
     assert turned.transpose_ins(layout.in_dims).transpose_outs(layout.out_names) == layout
 
 
-@given(linear_layouts())
-def test_num_consecutive_is_an_aligned_run_everywhere(layout: LinearLayout) -> None:
-    run = layout.num_consecutive()
-    first = layout.in_dims[0]
-    assert run <= layout.in_sizes[first]
-    for index, image in table(layout).items():
-        start = dict(zip(layout.in_dims, index, strict=True))
-        start[first] -= start[first] % run
-        base = tuple(layout.apply(**start).values())
-        assert base[0] % run == 0
-        assert image == (base[0] + index[0] % run, *base[1:])
-
-
 def test_sublayout_holds_the_rest_at_zero() -> None:
     layout = LinearLayout.from_bases({"a": [(1, 1)], "b": [(0, 2), (1, 0)]}, ["x", "y"])
     assert layout.sublayout(["b"], ["y"]).basis("b") == ((2,), (0,))

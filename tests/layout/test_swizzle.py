@@ -13,11 +13,10 @@ from tvm_layout_ext.errors import LayoutError
 from tvm_layout_ext.gpu import count_shared
 from tvm_layout_ext.layout.banks import bank_conflicts, vector_width, wavefronts
 from tvm_layout_ext.layout.conversion.convert import Movement, movement, scratch_bytes
-from tvm_layout_ext.layout.operands import shared_for_mma_sync, shared_for_wgmma
+from tvm_layout_ext.layout.operands import shared_for_mma_sync
 from tvm_layout_ext.layout.swizzle import optimal_swizzle, swizzle_conflicts
 
 LANES = np.arange(32)
-BITS = st.sampled_from([8, 16, 32, 64])
 
 
 def offsets_of_lanes(
@@ -69,16 +68,6 @@ def test_conflicts_of_words_are_exact(
         assert wavefronts(byte * bits // 8, access, store=True) == phases * (conflicts + 1)
 
 
-@given(plain_pairs(), BITS)
-def test_optimal_swizzle_is_a_bijection(
-    pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
-) -> None:
-    swizzle = optimal_swizzle(*pair, bits)
-    assert swizzle.is_bijective()
-    assert swizzle.out_dims == pair[0].out_dims
-    assert swizzle.in_sizes["vector"] * bits <= 128
-
-
 @given(plain_pairs(), st.sampled_from([32, 64]))
 def test_conflicts_of_optimal_swizzle_are_exact(
     pair: tuple[L.LinearLayout, L.LinearLayout], bits: int
@@ -94,21 +83,6 @@ def test_conflicts_of_optimal_swizzle_are_exact(
             slot = at["bank"] + sizes["bank"] * at["segment"]
             assert len(set(at["reps"].tolist())) == 1
             assert wavefronts(slot * access, access, store=True) == phases * (conflicts + 1)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("bits", [8, 16, 32])
-@pytest.mark.parametrize("warps", [1, 4, 8])
-@pytest.mark.parametrize("shape", [[32, 32], [64, 64], [128, 32], [32, 128], [128, 128]])
-def test_transposes_are_free_of_conflicts(shape: list[int], warps: int, bits: int) -> None:
-    """Vectors as wide as 16 bytes across the rows on one side and down the columns on the other."""
-    vector = 128 // bits
-    columns = min(32, shape[1] // vector)
-    rows = min(32, shape[0] // vector)
-    wide = L.BlockedLayout([1, vector], [32 // columns, columns], [warps, 1], [1, 0])
-    tall = L.BlockedLayout([vector, 1], [rows, 32 // rows], [1, warps], [0, 1])
-    src, dst = wide.to_linear(shape), tall.to_linear(shape)
-    assert swizzle_conflicts(optimal_swizzle(src, dst, bits), src, dst, bits) == (0, 0)
 
 
 def test_movement_in_registers_only() -> None:
@@ -140,14 +114,6 @@ def test_blocks_of_a_cluster_cannot_convert_through_their_own_memory() -> None:
         scratch_bytes(layout([0, 1]), layout([1, 0]), 16)
 
 
-def test_operand_swizzles_of_half_precision() -> None:
-    assert shared_for_mma_sync(0, [128, 64], [1, 0], 16, 2) == L.SwizzledSharedLayout(
-        8, 1, 8, [1, 0]
-    )
-    assert shared_for_wgmma([64, 256], [1, 0], 16).swizzle_byte_width == 128
-    assert shared_for_wgmma([4, 256], [1, 0], 16).swizzle_byte_width == 0
-
-
 @pytest.mark.parametrize("column", [0, 8])
 def test_operand_swizzle_lets_ldmatrix_rows_miss_each_other(column: int) -> None:
     shared = shared_for_mma_sync(0, [64, 32], [1, 0], 16, 2).to_linear([64, 32])
@@ -156,28 +122,12 @@ def test_operand_swizzle_lets_ldmatrix_rows_miss_each_other(column: int) -> None
     assert wavefronts(2 * at["offset"], 16) == 1
 
 
-@pytest.mark.parametrize(
-    ("addresses", "width", "count"),
-    [
-        (LANES * 4, 4, 1),
-        (LANES * 0, 4, 1),
-        (LANES * 8, 4, 2),
-        (LANES * 132, 4, 1),
-        (LANES * 8, 8, 2),
-        (LANES * 128, 16, 32),
-        (LANES, 1, 1),
-        (np.full(32, -1), 4, 0),
-    ],
-)
-def test_wavefronts(addresses: np.ndarray, width: int, count: int) -> None:
-    assert wavefronts(addresses, width) == count
-
-
 def test_phases_of_reads_join_where_neighbours_share_an_address() -> None:
     """As the simulated GPU and the analysis of programs count them."""
     pairs = LANES // 2 * 16
     assert wavefronts(pairs, 16) == count_shared(pairs[None], pairs[None] >= 0, 16).wavefronts == 2
     assert wavefronts(pairs, 16, store=True) == 4
+    assert wavefronts(np.full(32, -1), 4) == 0
 
 
 def test_accesses_have_a_legal_width() -> None:

@@ -64,7 +64,7 @@ def check(one: Scheduled, seed: int = 0) -> None:
     assert one.after.attrs[IS_SCHEDULED]
     rng = np.random.default_rng(seed)
     written = {str(r.source.name) for _, block in blocks_of(one.before) for r in block.writes}
-    arrays = [_array(param, rng) for param in one.before.params]
+    arrays = [array_of(param, rng) for param in one.before.params]
     want = on_cpu(one.before, arrays)
     after = one.after.with_attr("global_symbol", "main")
     report = simulate(after, *arrays, target=TARGET, progress=False)
@@ -86,7 +86,8 @@ def on_cpu(func: tirx.PrimFunc, arrays: list[Any]) -> list[Any]:
     return [t.numpy() if isinstance(a, np.ndarray) else a for t, a in pairs]
 
 
-def _array(param: Any, rng: np.random.Generator) -> Any:
+def array_of(param: Any, rng: np.random.Generator) -> Any:
+    """Random values of a tensor's type; :data:`SIZE` for what is no tensor."""
     if not hasattr(param, "shape"):
         return SIZE
     shape = tuple(extent_of(n) for n in param.shape)

@@ -58,9 +58,10 @@ def test_products_and_softmax_become_one_kernel(form: str, kept: int, dtype: str
     check(one)
 
 
-def test_the_operator_of_relax_is_attention_too() -> None:
+@pytest.mark.parametrize("shape", [(1, 70, 2, 64), (2, 40, 2, 64)])
+def test_the_operator_of_relax_is_attention_too(shape: tuple[int, ...]) -> None:
     builder = relax.BlockBuilder()
-    kind = relax.TensorType((1, 70, 2, 64), "float16")
+    kind = relax.TensorType(shape, "float16")
     q, k, v = (relax.Var(name, kind) for name in "qkv")
     with builder.function("main", [q, k, v]):
         with builder.dataflow():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import ir, tirx
 
-from tests.programs.kernels import SYNC
+from tests.programs.kernels import SYNC, changed
 from tvm_layout_ext.analysis.barriers.read_program import read_outside
 from tvm_layout_ext.build import DeviceProgram, device_program, to_module
+from tvm_layout_ext.ir.queries import is_call_of, loads_in, nodes_in
 from tvm_layout_ext.simulate import Report, simulate
 
 _NAMES = {
@@ -53,7 +52,7 @@ def _outline(stmt: Any) -> Iterator[str]:
         parts = list(_outline(stmt.body))
     elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
         name = getattr(stmt.value.op, "name", "")
-        if _is_barrier(stmt) or name == "tirx.cuda.cta_sync":
+        if _is_barrier(stmt.value) or name == "tirx.cuda.cta_sync":
             yield "|"
             return
         parts = [_NAMES[name]] if name in _NAMES else _loads(stmt)
@@ -78,51 +77,18 @@ def _is_shared(buffer: Any) -> bool:
 
 
 def _loads(expr: Any) -> list[str]:
-    found: list[str] = []
-
-    def load(node: Any) -> None:
-        if _is_shared(node.source):
-            found.append(f"={node.source.name}")
-
-    tvm_ffi.structural_walk(expr, [(ir.TensorLoad, load)])
-    return sorted(set(found))
+    return sorted({f"={load.source.name}" for load in loads_in(expr) if _is_shared(load.source)})
 
 
 def barriers(program: DeviceProgram) -> int:
-    """Barriers of the kernel with the most."""
-    return max(sum(map(_is_barrier, _evaluations(k))) for k in program.kernels.values())
+    """Barriers of all kernels."""
+    bodies = [kernel.body for kernel in program.kernels.values()]
+    return sum(_is_barrier(one.value) for body in bodies for one in nodes_in(body, tirx.Evaluate))
 
 
-def _evaluations(kernel: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(kernel.body, [(tirx.Evaluate, found.append)])
-    return found
-
-
-def _is_barrier(node: Any) -> bool:
-    """Whether a statement is a barrier of the block; TVM's all-reduce has some of the warp."""
-    call = node.value
-    if not isinstance(call, ir.Call) or getattr(call.op, "name", "") != SYNC:
-        return False
-    return str(call.args[0].value) != "warp"
-
-
-def _without(program: DeviceProgram, which: int) -> DeviceProgram:
-    """Take the ``which``-th barrier out of each kernel."""
-
-    def strip(kernel: Any) -> Any:
-        seen = [0]
-
-        def drop(node: Any) -> Any:
-            if not _is_barrier(node):
-                return node
-            seen[0] += 1
-            return tirx.Evaluate(tirx.IntImm("int32", 0)) if seen[0] == which + 1 else node
-
-        rules = [(tirx.Evaluate, drop)]
-        return kernel.with_body(tvm_ffi.structural_map(kernel.body, rules, order="post"))
-
-    return replace(program, kernels={n: strip(k) for n, k in program.kernels.items()})
+def _is_barrier(call: Any) -> bool:
+    """Whether a call is a barrier of the block; TVM's all-reduce has some of the warp."""
+    return is_call_of(call, SYNC) and str(call.args[0].value) != "warp"
 
 
 def needless(program: DeviceProgram, *arrays: Any) -> list[int]:
@@ -136,7 +102,9 @@ def needless(program: DeviceProgram, *arrays: Any) -> list[int]:
     return [
         which
         for which in range(barriers(program))
-        if not simulate(_without(program, which), *arrays, progress=False).hazards
+        if not simulate(
+            changed(program, SYNC, lambda call: None, which, _is_barrier), *arrays, progress=False
+        ).hazards
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import ir, te, tirx
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from tests.programs.mapped import computed
@@ -131,28 +132,47 @@ def elementwise(function: Any, dtypes: list[str], size: int = 256, vector: int =
     return sch
 
 
-def _is(statement: Any, op: str) -> bool:
-    call = statement.value
-    return isinstance(call, ir.Call) and getattr(call.op, "name", "") == op
+def rewritten(program: DeviceProgram, kind: type, change: Any) -> DeviceProgram:
+    """Replace nodes of a kind in each kernel."""
+    kernels = {
+        name: k.with_body(tvm_ffi.structural_map(k.body, [(kind, change)], order="post"))
+        for name, k in program.kernels.items()
+    }
+    return replace(program, kernels=kernels)
+
+
+def changed(
+    program: DeviceProgram,
+    op: str,
+    change: Callable[[Any], Any],
+    which: int | None = None,
+    chosen: Callable[[Any], bool] = lambda call: True,
+) -> DeviceProgram:
+    """Replace the statements that call ``op``, or one of them, of those that are ``chosen``.
+
+    ``change`` gets the call, and gives another one, or None to leave it out.
+    """
+    seen = -1
+
+    def statement(node: Any) -> Any:
+        nonlocal seen
+        call = node.value
+        if getattr(getattr(call, "op", None), "name", "") != op or not chosen(call):
+            return node
+        seen += 1
+        if which is not None and seen != which:
+            return node
+        new = change(call)
+        return tirx.Evaluate(0 if new is None else new)
+
+    found = rewritten(program, tirx.Evaluate, statement)
+    assert seen >= (which or 0)
+    return found
 
 
 def without(program: DeviceProgram, op: str, which: int) -> DeviceProgram:
-    """Take the ``which``-th statement that calls ``op`` out of each kernel."""
-
-    def strip(kernel: Any) -> Any:
-        seen = [0]
-
-        def drop(node: Any) -> Any:
-            if not _is(node, op):
-                return node
-            seen[0] += 1
-            return tirx.Evaluate(tirx.IntImm("int32", 0)) if seen[0] == which + 1 else node
-
-        return kernel.with_body(
-            tvm_ffi.structural_map(kernel.body, [(tirx.Evaluate, drop)], order="post")
-        )
-
-    return replace(program, kernels={n: strip(k) for n, k in program.kernels.items()})
+    """Take the ``which``-th statement that calls ``op`` out of a program."""
+    return changed(program, op, lambda call: None, which)
 
 
 def without_waits(program: DeviceProgram) -> DeviceProgram:
@@ -163,11 +183,7 @@ def without_waits(program: DeviceProgram) -> DeviceProgram:
             return node
         return tirx.AttrStmt(node.node, node.attr_key, tirx.IntImm("int32", 99), node.body)
 
-    kernels = {
-        name: k.with_body(tvm_ffi.structural_map(k.body, [(tirx.AttrStmt, loosen)], order="post"))
-        for name, k in program.kernels.items()
-    }
-    return replace(program, kernels=kernels)
+    return rewritten(program, tirx.AttrStmt, loosen)
 
 
 SYNC = "tirx.tvm_storage_sync"

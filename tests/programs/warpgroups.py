@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import tvm
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tvm_layout_ext import te
@@ -80,36 +77,6 @@ def operands(
 def program(sch: s_tir.Schedule) -> DeviceProgram:
     """The device functions of a schedule."""
     return tlx.device_program(sch, target=SM90A)
-
-
-def changed(
-    given: DeviceProgram, name: str, change: Callable[[Any], Any], which: int | None = None
-) -> DeviceProgram:
-    """Replace what ``change`` gives for the calls of an operator, or for one of them.
-
-    It gets the call, and gives another one, or None to leave it out.
-    """
-    seen = -1
-
-    def statement(node: Any) -> Any:
-        nonlocal seen
-        call = node.value
-        if not isinstance(call, tvm.ir.Call) or getattr(call.op, "name", "") != name:
-            return node
-        seen += 1
-        if which is not None and seen != which:
-            return node
-        new = change(call)
-        return tirx.Evaluate(0 if new is None else new)
-
-    kernels = {
-        key: func.with_body(
-            tvm_ffi.structural_map(func.body, [(tirx.Evaluate, statement)], order="post")
-        )
-        for key, func in given.kernels.items()
-    }
-    assert seen >= (which or 0)
-    return replace(given, kernels=kernels)
 
 
 def with_argument(call: Any, position: int, value: Any) -> Any:

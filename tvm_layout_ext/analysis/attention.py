@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import tvm
@@ -275,7 +276,7 @@ class _AttentionReader:
         return found[-1][1]
 
     def _last_block(self, mean: Any) -> Any:
-        """The last of the blocks that copy or cast what a block gives, each once."""
+        """The last of the blocks that copy, cast or reshape what a block gives, each once."""
         block = mean
         params = [p for p in self.func.params if hasattr(p, "shape")]
         while not is_among(block.body.buffer, params):
@@ -285,10 +286,10 @@ class _AttentionReader:
                 for place, one in self.blocks
                 if one is not block and any(load.source.same_as(own) for load in loads_in(one.body))
             ]
-            extents = [[int(n) for n in b.body.buffer.shape] for _, b in [(0, block), *readers]]
             if len(readers) != 1 or _summed(readers[0][1]):
                 break
-            if sorted(n for n in extents[0] if n > 1) != sorted(n for n in extents[1] if n > 1):
+            counts = [prod(int(n) for n in b.body.buffer.shape) for b in (block, readers[0][1])]
+            if counts[0] != counts[1]:
                 break
             self.used.add(readers[0][0])
             block = readers[0][1]

@@ -15,8 +15,8 @@ from ..ir.ops import CHOICE
 from ..ir.queries import loads_in
 
 
-def guarded_outside(nest: Nest) -> str | None:
-    """Find a buffer that only a condition keeps a block from reading outside of its shape.
+def guarded_outside(nest: Nest) -> list[str]:
+    """Find buffers that only a condition keeps a block from reading outside of their shapes.
 
     A copy of what the block reads, as a shared tile is one, knows of no such condition.
 
@@ -26,8 +26,8 @@ def guarded_outside(nest: Nest) -> str | None:
 
     Returns
     -------
-    str or None
-        Name of the buffer.
+    list of str
+        Names of the buffers.
 
     Examples
     --------
@@ -37,18 +37,19 @@ def guarded_outside(nest: Nest) -> str | None:
     >>> sch = s_tir.Schedule(te.create_prim_func([a, b]))
     >>> from tvm_layout_ext.analysis.nest import read_nest
     >>> guarded_outside(read_nest(sch, sch.get_sblock("B")))
-    'A'
+    ['A']
     """
     analyzer = tvm.sym.Analyzer()
     for axis in nest.block.iter_vars:
         analyzer.bind(axis.var, axis.dom)
+    found: dict[str, None] = {}
     for load in _guarded(without_lets(nest.block.body)):
         if load.source.scope() not in ("", "global"):
             continue
         for index, extent in zip(load.indices, load.source.shape, strict=True):
             if not analyzer.can_prove(tirx.all(index >= 0, index < extent)):
-                return str(load.source.name)
-    return None
+                found[str(load.source.name)] = None
+    return list(found)
 
 
 def chosen_by_index(body: Any) -> set[str]:
@@ -73,7 +74,7 @@ def chosen_by_index(body: Any) -> set[str]:
 
 
 def _guarded(body: Any) -> list[Any]:
-    """Loads in the branches of choices and of ``if`` statements."""
+    """Loads in the branches of choices and ``if`` statements, or behind the first of conditions."""
     found: list[Any] = []
 
     def branches(parts: list[Any]) -> None:
@@ -90,6 +91,15 @@ def _guarded(body: Any) -> list[Any]:
     def chosen(node: Any) -> None:
         branches([node.then_case, *([] if node.else_case is None else [node.else_case])])
 
-    rules = [(tvm.ir.Call, call), (tirx.Select, select), (tirx.IfThenElse, chosen)]
+    def both(node: Any) -> None:
+        branches([node.b])
+
+    rules = [
+        (tvm.ir.Call, call),
+        (tirx.Select, select),
+        (tirx.IfThenElse, chosen),
+        (tirx.And, both),
+        (tirx.Or, both),
+    ]
     tvm_ffi.structural_walk(body, rules)
     return found

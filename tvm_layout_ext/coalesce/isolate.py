@@ -347,7 +347,8 @@ def _point(buffer: Any, indices: Sequence[Any]) -> Any:
 def _find(loans: Sequence[_Loan], buffer: Any, indices: Sequence[Any] | None = None) -> Any:
     """What is lent for a buffer, or for a place in it."""
     for owner, place, fresh in loans:
-        is_there = place is None or (indices is not None and are_equal(place, indices))
-        if owner.same_as(buffer) and is_there:
+        if not owner.same_as(buffer):
+            continue
+        if place is None or (indices is not None and are_equal(place, indices)):
             return fresh
     return buffer

@@ -54,10 +54,11 @@ def estimate(access: Access, order: Sequence[Loop]) -> Estimate | None:
     sizes = [placeholder_extent(loop.extent) for loop in order]
     most = _MANY_SAMPLES if access.conditions else _SAMPLES
     warps = max(1, prod(sizes) // WARP_SIZE)
-    chosen = np.arange(warps)
-    if warps > most:
+    if warps > most:  # Up to 267 million of two symbolic sizes and 8192
         chosen = np.random.default_rng(_SEED).integers(0, warps, most)
         chosen[0] = 0
+    else:
+        chosen = np.arange(warps)
     flat = chosen[:, None] * WARP_SIZE + np.arange(WARP_SIZE)
     active = flat < prod(sizes)
     env: dict[Any, np.ndarray] = {}

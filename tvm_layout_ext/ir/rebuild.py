@@ -86,11 +86,9 @@ def whole_region(buffer: Any) -> Any:
     return tirx.BufferRegion(buffer, [tvm.ir.Range(0, extent) for extent in buffer.shape])
 
 
-def with_accesses(
-    node: Any, change: Callable[[Any, Any], tuple[Any, Sequence[Any]] | None], order: str = "post"
-) -> Any:
+def with_accesses(node: Any, change: Callable[[Any, Any], tuple[Any, Sequence[Any]] | None]) -> Any:
     """Let loads and stores access what ``change`` gives for buffer and indices; None leaves one."""
-    return tvm_ffi.structural_map(node, access_rules(change), order=order)
+    return tvm_ffi.structural_map(node, access_rules(change), order="post")
 
 
 def access_rules(

@@ -15,6 +15,7 @@ import numpy as np
 from ..errors import LayoutError
 from ..gpu.banks import request_wavefronts
 from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
+from .conversion.per_thread import contiguous_bits
 from .f2 import intersection
 from .linear import LinearLayout, check_linear, is_power_of_two, log2
 
@@ -39,19 +40,7 @@ def vector_width(registers: LinearLayout, shared: LinearLayout, element_bits: in
 
 def _vector_width(moves: LinearLayout, element_bits: int) -> int:
     """Compute :func:`vector_width` from the map of registers, lanes, ... to offsets."""
-    offsets = moves.sublayout(moves.in_dims, ["offset"])
-    width = 1
-    while 2 * width * element_bits <= MAX_ACCESS_BITS:
-        unit = tuple(width if name == "offset" else 0 for name in moves.out_names)
-        if unit not in moves.basis("register"):
-            break
-        width *= 2
-    # All other index bits must leave the group aligned.
-    while sorted(v for v in offsets.columns if v & (width - 1)) != [
-        1 << i for i in range(log2(width))
-    ]:
-        width //= 2
-    return width
+    return 1 << len(contiguous_bits(moves, "offset", MAX_ACCESS_BITS // element_bits))
 
 
 def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: int) -> int:

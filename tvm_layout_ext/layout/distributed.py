@@ -177,8 +177,10 @@ class DistributedLinearLayout(Distributed, Layout):
     A column of 64 elements with two neighbours a lane:
 
     >>> lanes = [[2], [4], [8], [16], [32]]
-    >>> DistributedLinearLayout([[1]], lanes, [], [], [64]).to_linear([64]).num_consecutive()
-    2
+    >>> DistributedLinearLayout([[1]], lanes, [], [], [64]).to_linear([64]).apply(
+    ...     register=1, lane=3, warp=0, block=0
+    ... )
+    {'dim0': 7}
     """
 
     #: The elements held by register (lane, warp, block) 1, 2, 4, ...

@@ -232,10 +232,10 @@ class LinearLayout:
         return LinearLayout(((in_dim, vectors),), ((out_dim, total),))
 
     @staticmethod
-    def zeros(size: int, in_dim: str, out_dim: str, out_size: int = 1) -> LinearLayout:
+    def zeros(size: int, in_dim: str, out_dim: str) -> LinearLayout:
         """Send every index to coordinate 0: a broadcast."""
         _check_size(size, in_dim)
-        return LinearLayout(((in_dim, ((0,),) * log2(size)),), ((out_dim, out_size),))
+        return LinearLayout(((in_dim, ((0,),) * log2(size)),), ((out_dim, 1),))
 
     @staticmethod
     def identity_of(sizes: Mapping[str, int]) -> LinearLayout:
@@ -372,26 +372,6 @@ class LinearLayout:
             shift += len(vectors)
         return masks
 
-    def num_consecutive(self) -> int:
-        """How many first indices of the first input dim go to as many first coordinates.
-
-        This is the width to which the first output dim can be accessed at once: it also asks that
-        no other index bit ever touches the low bits of that coordinate, so that each such run is
-        aligned to its own length.
-        """
-        if not self.bases or not self.out_dims:
-            return 1
-        vectors = self.bases[0][1]
-        run = 0
-        rest = (0,) * (len(self.out_dims) - 1)
-        while run < len(vectors) and vectors[run] == (1 << run, *rest):
-            run += 1
-        low = 0
-        for vector in [*vectors[run:], *(v for _, vs in self.bases[1:] for v in vs)]:
-            low |= vector[0]
-        limit = low & -low if low else self.out_dims[0][1]
-        return min(1 << run, limit)
-
     # Algebra
 
     def __mul__(self, other: LinearLayout) -> LinearLayout:
@@ -473,7 +453,7 @@ class LinearLayout:
     def transpose_ins(self, names: Sequence[str]) -> LinearLayout:
         """Put the input dims in another order."""
         check_known(names, self.in_dims, "input", whole=True)
-        return LinearLayout(tuple((name, self.basis(name)) for name in names), self.out_dims)
+        return self.sublayout(names, self.out_names)
 
     def transpose_outs(self, names: Sequence[str]) -> LinearLayout:
         """Put the output dims in another order."""

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from ..errors import LayoutError
+from ..gpu.warpgroups import BOX_ELEMENTS, MOST_TMA_DIMS
 from .base import (
     ClusteredLayout,
     check_power_of_two,
@@ -26,8 +27,6 @@ from .base import (
 from .linear import LinearLayout, is_power_of_two, log2
 
 INPUTS = ("offset", "block")
-#: TMA moves tensors of at most so many dims.
-MOST_TMA_DIMS = 5
 #: No interval or padding can be longer: shared memory has less than 2^18 bytes.
 LONGEST_GAP = 1 << 18
 
@@ -175,8 +174,8 @@ class NVMMASharedLayout(Shared):
         return fit(back.transpose_outs(names), self.cta_layout, shape, range(self.rank), "offset")
 
     def _tma_box(self, shape: list[int]) -> list[int]:
-        """Give what one TMA instruction moves: 256 elements at most a dim, one panel wide."""
-        box = [min(n, 256) for n in shape]
+        """Give what one TMA instruction moves, one panel wide."""
+        box = [min(n, BOX_ELEMENTS) for n in shape]
         if self.swizzle_byte_width:
             box[-1] = min(box[-1], 8 * self.swizzle_byte_width // self.element_bitwidth)
         return box

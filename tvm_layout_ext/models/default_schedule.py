@@ -102,7 +102,7 @@ class DefaultSchedule:
                 if one.how != "none":
                     self.choices.append(FunctionChoice(one.name, "record", one.text))
         changed = {
-            gv: self._scheduled(gv.name_hint, func, around) if _is_ours(func) else func
+            gv: self._scheduled(gv.name_hint, func, around) if is_ours(func) else func
             for gv, func in mod.functions.items()
         }
         return tvm.IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -121,7 +121,7 @@ class DefaultSchedule:
         return func if found is None else found.function.with_attr(IS_SCHEDULED, True)
 
 
-def _is_ours(func: Any) -> bool:
+def is_ours(func: Any) -> bool:
     """Whether a function has no schedule; TVM writes sorts and scatters with their launches."""
     if not isinstance(func, tirx.PrimFunc) or func.attrs.get(IS_SCHEDULED, 0):
         return False

@@ -18,6 +18,7 @@ from ..ir.queries import is_among, loads_in, substitute, uses, variables
 from ..ir.rebuild import block_with, realize_with, sequence
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
+from .merged_rows import MergedRows, merge_rows
 
 #: Rows, columns and terms of a tile.
 TILE = 64
@@ -36,15 +37,19 @@ class WholeTiles:
         The same with ``TILE * tiles`` in the place of each variable of ``counts``.
     counts : tuple of pairs of Var
         Symbolic sizes, each with the variable that counts its tiles.
+    merged : MergedRows, optional
+        How rows of several dims became one.
     """
 
     original: tirx.PrimFunc
     func: tirx.PrimFunc
     counts: tuple[tuple[Any, Any], ...]
+    merged: MergedRows | None = None
 
     def schedule(self, scheduled: s_tir.Schedule) -> s_tir.Schedule:
         """The schedule of a function with its own sizes again."""
-        mod = tvm.IRModule({"main": self._restored(scheduled.mod["main"])})
+        func = self._restored(scheduled.mod["main"])
+        mod = tvm.IRModule({"main": self.merged.restored(func) if self.merged else func})
         return s_tir.Schedule(mod, debug_mask="none")
 
     def _restored(self, scheduled: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -118,7 +123,7 @@ class _Guards:
 def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
     """Let symbolic rows, columns and terms be whole tiles; None where nothing is symbolic.
 
-    A batch may have any size, for it is never cut.
+    A batch may have any size, for it is never cut. Rows of several dims are merged before.
 
     Raises
     ------
@@ -128,6 +133,8 @@ def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
     extents = [extent for param in func.params for extent in getattr(param, "shape", ())]
     if all(isinstance(extent, tirx.IntImm) for extent in extents):
         return None
+    merged = merge_rows(func)
+    func = func if merged is None else merged.func
     sizes: list[Any] = []
     for extent in (extent for _, block in blocks_of(func) for extent in _cut(block)):
         if not isinstance(extent, tirx.Var):
@@ -137,7 +144,8 @@ def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
         if not is_among(extent, sizes):
             sizes.append(extent)
     counts = tuple((n, tirx.Var(f"{n.name}_tiles", str(n.ty.dtype))) for n in sizes)
-    return WholeTiles(func, substitute(func, {n: count * TILE for n, count in counts}), counts)
+    tiled = substitute(func, {n: count * TILE for n, count in counts})
+    return WholeTiles(func, tiled, counts, merged)
 
 
 def _cut(block: Any) -> list[Any]:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
 
 from ..ir import ops
-from .model.places import Places, written_by_call
+from .model.places import Places, storages_used
 from .report import Hazard, Site
 
 if TYPE_CHECKING:
@@ -36,27 +36,12 @@ def find_early(kernel: Any, places: Places) -> Early:
     """What a device function does before its wait, to which every thread must come."""
     before: list[Any] = []
     waits = _up_to_wait(kernel.body, before)
-    reads: set[int] = set()
-    writes: set[int] = set()
-
-    def note(into: set[int], buffer: Any) -> None:
-        storage = places.at(buffer).storage
-        if storage.scope == "global":
-            into.add(storage.number)
-
-    def call(node: Any) -> None:
-        writes.update(s.number for s in written_by_call(places, node) if s.scope == "global")
-
-    rules = [
-        (tirx.BufferStore, lambda node: note(writes, node.buffer)),
-        (ir.TensorLoad, lambda node: note(reads, node.source)),
-        (ir.Call, call),
-    ]
-    tvm_ffi.structural_walk(tvm_ffi.convert(before), rules)
-    tags = [str(tag) for tag in kernel.attrs[ops.KERNEL_LAUNCH_PARAMS]]
-    return Early(
-        ops.USE_PROGRAMTIC_DEPENDENT_LAUNCH in tags, waits, frozenset(reads), frozenset(writes)
+    reads, writes = (
+        frozenset(one.number for one in used if one.scope == "global")
+        for used in storages_used(places, tvm_ffi.convert(before))
     )
+    tags = [str(tag) for tag in kernel.attrs[ops.KERNEL_LAUNCH_PARAMS]]
+    return Early(ops.USE_PROGRAMTIC_DEPENDENT_LAUNCH in tags, waits, reads, writes)
 
 
 def _up_to_wait(statement: Any, before: list[Any]) -> bool:

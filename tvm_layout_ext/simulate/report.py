@@ -27,6 +27,11 @@ class Site:
         return f"{self.buffer}{block}, line {self.line}"
 
 
+#: What is summed over warps, and what of it nvcc decides.
+_COUNTED = ("requests", "sectors", "ideal_sectors", "wavefronts", "bytes")
+_OPEN = ("requests", "sectors", "wavefronts")
+
+
 @dataclass(frozen=True)
 class AccessCounts:
     """Counts of one access in the program, summed over all warps that made it."""
@@ -62,7 +67,6 @@ class AccessCounts:
         kernel: str = "",
     ) -> AccessCounts:
         """Make the record of a site from its counts, and from those that are sure."""
-        kept = ("requests", "sectors", "ideal_sectors", "wavefronts", "bytes")
         return cls(
             buffer=site.buffer,
             scope=scope,
@@ -71,19 +75,15 @@ class AccessCounts:
             vector_bytes=width,
             site=site,
             kernel=kernel,
-            **{name: getattr(count, name) for name in kept},
+            **{name: getattr(count, name) for name in _COUNTED},
             **{
-                f"open_{name}": max(getattr(count, name) - getattr(sure, name), 0)
-                for name in ("requests", "sectors", "wavefronts")
+                f"open_{name}": max(getattr(count, name) - getattr(sure, name), 0) for name in _OPEN
             },
         )
 
     def __add__(self, other: AccessCounts) -> AccessCounts:
         """Both together, of the same buffer and kind; the place is the earlier one."""
-        names = (
-            "requests", "sectors", "ideal_sectors", "wavefronts", "bank_conflicts", "bytes",
-            "open_requests", "open_sectors", "open_wavefronts",
-        )  # fmt: skip
+        names = [*_COUNTED, "bank_conflicts", *(f"open_{name}" for name in _OPEN)]
         totals = {name: getattr(self, name) + getattr(other, name) for name in names}
         return replace(self, **totals, site=min(self.site, other.site, key=lambda site: site.line))
 
@@ -142,11 +142,19 @@ class Report:
     #: Locations that several threads write with the same bits: wasteful, not wrong.
     redundant: list[Hazard] = field(default_factory=list)
     unlisted: int = 0  #: Cases of further hazards, beyond the 200 that are listed
-    barriers: int = 0  #: Block-wide barriers passed, summed over blocks
     shared_bytes: int = 0  #: Shared memory of a block, the largest of all kernels
     script: str = ""  #: The device functions as printed; ``Site.line`` counts its lines
-    blocks: tuple[int, int] = (0, 0)  #: Blocks simulated, and blocks of all launched grids
-    launches: list[Launch] = field(default_factory=list)  #: The same, in the order of the host
+    launches: list[Launch] = field(default_factory=list)  #: In the order of the host
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks simulated, and blocks of all launched grids."""
+        return sum(one.sampled for one in self.launches), sum(one.blocks for one in self.launches)
+
+    @property
+    def barriers(self) -> int:
+        """Block-wide barriers passed, summed over blocks."""
+        return sum(one.barriers for one in self.launches)
 
     @property
     def bank_conflicts(self) -> int:

@@ -128,15 +128,12 @@ class _Simulation:
             raise SimulationError(f"Kernel {name} {problem}.")
         kernel.scalars[:] = scalars
         chosen = self._choose(geometry.blocks, geometry.cluster)
-        done, total = self._report.blocks
-        self._report.blocks = done + len(chosen), total + geometry.blocks
         if not geometry.blocks or not geometry.threads:
             return
         self._overlap.launch(kernel, memories)
         launch = KernelRun(kernel, geometry, memories, self._findings)
         self._display.begin(name, len(chosen))
         launch.run(chosen, self._display.advance)
-        self._report.barriers += launch.barriers
         told = LaunchReport(name, len(chosen), geometry.blocks, launch.barriers)
         self._report.launches.append(told)
         for memory in memories if self._sample is not None else ():

@@ -72,6 +72,8 @@ def shuffled(src: L.LinearLayout, dst: L.LinearLayout) -> np.ndarray | None:
     plan = plan_shuffles(src, dst)
     if plan is None:
         return None
+    # One select on each side does.
+    assert max(rank(one.flat_basis("lane")) for one in (plan.send, plan.place)) <= 1
     registers = elements(src, "register", "lane", "warp")
     exchanges, lane = np.indices((plan.source.in_sizes["register"], 32))
     sent = registers[elements(plan.send, "register", "lane"), lane]
@@ -79,21 +81,7 @@ def shuffled(src: L.LinearLayout, dst: L.LinearLayout) -> np.ndarray | None:
     return taken[elements(plan.place, "register", "lane"), lane]
 
 
-@given(close_pairs())
-def test_shuffles_suffice_where_the_algebra_says_so(
-    pair: tuple[L.LinearLayout, L.LinearLayout],
-) -> None:
-    src, dst = pair
-    needed = L.movement(src, dst)
-    event(needed.value)
-    got = shuffled(src, dst)
-    if needed in (L.Movement.NONE, L.Movement.REGISTERS, L.Movement.SHUFFLES):
-        assert got is not None
-    if got is not None:
-        np.testing.assert_array_equal(got, elements(dst, "register", "lane", "warp"))
-
-
-@given(pairs())
+@given(st.one_of(close_pairs(), pairs()))
 def test_a_plan_of_shuffles_is_right(pair: tuple[L.LinearLayout, L.LinearLayout]) -> None:
     src, dst = pair
     got = shuffled(src, dst)

@@ -11,9 +11,7 @@ import pytest
 from tests.programs import matrices as programs
 from tests.programs.running import gives
 from tvm_layout_ext.errors import NotModelled
-from tvm_layout_ext.layout import DotOperandLayout, NVMMADistributedLayout
 from tvm_layout_ext.simulate import simulate
-from tvm_layout_ext.simulate.matrix.shapes import gather_a, gather_b, gather_c, scatter_d
 
 WARPS = 2
 NUMPY = {
@@ -199,34 +197,3 @@ def test_other_products_are_refused_by_name(name: str, sizes: tuple[int, int, in
     C = np.zeros((64, sizes[2]), total)
     with pytest.raises(NotModelled, match=name.replace(".", r"\.")):
         simulate(program, *arrays, C, None)
-
-
-# The layouts of the package say the same.
-
-
-def by_layout(layout: Any, shape: tuple[int, int], count: int) -> Any:
-    """Row and column of every (element, lane)."""
-    linear = layout.to_linear(list(shape))
-    register, lane = np.meshgrid(np.arange(count), np.arange(32), indexing="ij")
-    zero = np.zeros_like(lane)
-    found = linear.apply_arrays(register=register, lane=lane, warp=zero, block=zero)
-    return found["dim0"], found["dim1"]
-
-
-@pytest.mark.parametrize(("bits", "k"), [(16, 16), (8, 32), (32, 8)])
-def test_operands_lie_as_the_linear_layouts_say(bits: int, k: int) -> None:
-    parent = NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
-    packed = 32 // bits
-    A, B = np.arange(16 * k).reshape(16, k), np.arange(k * 8).reshape(k, 8)
-    rows, columns = by_layout(DotOperandLayout(0, parent, packed), (16, k), 16 * k // 32)
-    np.testing.assert_array_equal(gather_a(A[rows, columns], packed)[0], A)
-    rows, columns = by_layout(DotOperandLayout(1, parent, packed), (k, 8), 8 * k // 32)
-    np.testing.assert_array_equal(gather_b(B[rows, columns], packed)[0], B)
-
-
-def test_accumulator_lies_as_the_linear_layout_says() -> None:
-    layout = NVMMADistributedLayout([2, 0], [1, 1], [16, 8])
-    C = np.arange(128).reshape(16, 8)
-    elements = C[by_layout(layout, (16, 8), 4)]
-    np.testing.assert_array_equal(gather_c(elements)[0], C)
-    np.testing.assert_array_equal(scatter_d(C[None]), elements)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from tests.programs import kernels
@@ -128,12 +126,7 @@ STREAM, TILES = Stream(2), 9
 
 
 def mutated(kind: type, change: Any) -> DeviceProgram:
-    program = device_program(STREAM.schedule(3))
-    found = {
-        name: k.with_body(tvm_ffi.structural_map(k.body, [(kind, change)], order="post"))
-        for name, k in program.kernels.items()
-    }
-    return replace(program, kernels=found)
+    return kernels.rewritten(device_program(STREAM.schedule(3)), kind, change)
 
 
 def hazards(program: Any) -> list[Hazard]:

@@ -11,6 +11,7 @@ from tvm import tirx
 
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
+from tests.programs.kernels import changed
 from tvm_layout_ext import SimulationError
 from tvm_layout_ext.gpu.warpgroups import WARPGROUP_THREADS
 from tvm_layout_ext.ir import ops
@@ -51,7 +52,7 @@ def mutated(
     name: str, change: Callable[[Any], Any], which: int | None = None, stages: int = 3
 ) -> Any:
     given = w.program(w.schedule(w.product(SHAPE), stages=stages))
-    return w.changed(given, name, change, which)
+    return changed(given, name, change, which)
 
 
 def run(given: Any) -> tuple[Any, Any]:
@@ -151,7 +152,7 @@ Changes = Sequence[tuple[str, Callable[[Any], Any], int | None]]
 def in_a_cluster(changes: Changes, given: Any = None) -> Any:
     given = given or w.program(w.schedule(w.product(CLUSTER_SHAPE), cluster=(2, 1)))
     for name, change, which in changes:
-        given = w.changed(given, name, change, which)
+        given = changed(given, name, change, which)
     a, b, _ = w.operands(CLUSTER_SHAPE)
     return tlx.simulate(given, a, b, progress=False)
 
@@ -225,7 +226,7 @@ def test_sums_that_no_barrier_orders_are_told(which: list[int], text: str) -> No
     given = w.program(w.schedule(w.product(CLUSTER_SHAPE), slices=2, stages=4))
     for number in reversed(which):
         for name in _BARRIER_OF_CLUSTER:
-            given = w.changed(given, name, _left_out, number)
+            given = changed(given, name, _left_out, number)
     report = in_a_cluster([], given)
     assert any(text in one.message for one in report.hazards), report.hazards
 

@@ -14,6 +14,7 @@ import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tests.programs.attended import Heads, error
 from tests.programs.emitted import cuda_text, require_no_spills
+from tests.programs.kernels import changed
 from tvm_layout_ext import ScheduleError, SimulationError, decisions
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
@@ -145,7 +146,7 @@ def test_a_broken_protocol_is_found(name: str) -> None:
     call, change, which, text = MUTATIONS[name]
     case = Heads(1, 1, 128, 64 * 6)
     whole = case.schedule(keys=64, stages=2, consumers=2)
-    broken = w.changed(w.program(whole), call, change, which)
+    broken = changed(w.program(whole), call, change, which)
     try:
         _, hazards = error(case, broken)
         told = " ".join(one.message for one in hazards)

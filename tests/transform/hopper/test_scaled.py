@@ -11,6 +11,7 @@ from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
+from tests.programs.kernels import changed
 from tvm_layout_ext import ScheduleError, te
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
@@ -90,7 +91,7 @@ def test_a_batch_inside_of_tiles_must_be_added_up() -> None:
 
 def test_sums_that_are_scaled_before_they_are_there_are_found() -> None:
     given = w.program(scheduled((128, 64, 256), tile="128x64"))
-    broken = w.changed(given, ops.PTX_WGMMA_WAIT_GROUP, lambda call: None)
+    broken = changed(given, ops.PTX_WGMMA_WAIT_GROUP, lambda call: None)
     arrays = OPERATOR.inputs((128, 64, 256), "float8_e4m3fn", np.random.default_rng(1))
     report = tlx.simulate(broken, *arrays, None, progress=False)
     assert any("sums of a wgmma that was not waited for" in str(one) for one in report.hazards)

@@ -17,7 +17,7 @@ from tests.tune.helpers import transpose_schedule
 from tvm_layout_ext import cuda_target
 from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune.records.database import RECORDS, WORKLOADS, Database
-from tvm_layout_ext.tune.records.tvm_record import Provenance, tag_of
+from tvm_layout_ext.tune.records.tvm_record import Provenance
 
 TARGET = cuda_target("sm_90a")
 HERE = Provenance.here("cuda", "NVIDIA H200")
@@ -54,7 +54,8 @@ def test_tvms_own_writer_and_ours_take_turns(tmp_path: Path) -> None:
     theirs.commit_tuning_record(ms.database.TuningRecord(sch.trace, workload, [2e-3], TARGET))
     assert _add(database, 96, 16)
     assert len((tmp_path / WORKLOADS).read_text().splitlines()) == 2
-    assert [one.provenance for one in database.read().records] == [HERE, None, HERE]
+    reading = database.read()
+    assert ([one.provenance for one in reading.records], reading.corrupt) == ([HERE] * 2, 1)
 
 
 def test_same_trial_is_kept_once_and_another_one_beside_it(tmp_path: Path) -> None:
@@ -124,17 +125,6 @@ def test_altered_record_is_broken_though_it_is_json(tmp_path: Path, what: str) -
         entry[3][0][2] = [None]
     (tmp_path / RECORDS).write_text(json.dumps([line, entry]) + "\n")
     assert (database.read().records, database.read().corrupt) == ([], 1)
-    assert len(database.tvm()) == 0
-
-
-def test_trace_that_does_not_replay_is_none_of_tvms(tmp_path: Path) -> None:
-    database = Database(tmp_path)
-    _add(database)
-    line, entry = json.loads((tmp_path / RECORDS).read_text())
-    entry[0][0][0][0] = "NoSuchInstruction"
-    entry[2]["tag"], _ = tag_of(entry[2]["tag"])
-    (tmp_path / RECORDS).write_text(json.dumps([line, entry]) + "\n")
-    assert database.read().corrupt == 0
     assert len(database.tvm()) == 0
 
 

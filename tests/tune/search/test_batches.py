@@ -4,151 +4,61 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
-from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tvm
-from tvm.ir.utils import derived_object
-from tvm.s_tir import meta_schedule as ms
 
 from tests.tune.helpers import FakeRunner
-from tvm_layout_ext._compat import without_tensor_intrinsics
-from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import backend_pool
 from tvm_layout_ext.tune.measure.backend import Begun, InProcess, Measurement
 from tvm_layout_ext.tune.records.log import Log
 from tvm_layout_ext.tune.search import run
 from tvm_layout_ext.tune.search.batches import Batches
-from tvm_layout_ext.tune.search.design import Candidates
 from tvm_layout_ext.tune.space.candidate import config_of
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task, make_task
 
 
-@derived_object
-class Counting(ms.search_strategy.PySearchStrategy):
-    """Proposes what it is given, ``size`` at a time, and tells when it is asked and shown."""
+class Noted(InProcess):
+    """Notes when a batch is begun, and when somebody asks for the first of it."""
 
-    def __init__(self, candidates: Sequence[Any], events: list[Any]) -> None:
-        super().__init__()
-        self.candidates, self.events = list(candidates), events
-        self.size = self.batch = self.seen = 0
+    def __init__(self, task: Task, runner: FakeRunner) -> None:
+        super().__init__(task, runner)
+        self.batches = 0
+        self.events: list[str] = []
 
-    def _initialize_with_tune_context(self, context: ms.TuneContext) -> None:
-        pass
+    def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
+        begun, number = super().begin(candidates), self.batches
+        self.batches += 1
+        self.events.append(f"begin {number}")
 
-    def pre_tuning(self, max_trials: int, num_trials_per_iter: int, *rest: Any) -> None:
-        self.size = num_trials_per_iter
+        def asked(one: Begun) -> Measurement:
+            self.events.append(f"ask {number}")
+            return one.result()
 
-    def post_tuning(self) -> None:
-        self.events.append("end")
-
-    def generate_measure_candidates(self) -> list[Any] | None:
-        if not self.candidates:
-            return None
-        now, self.candidates = self.candidates[: self.size], self.candidates[self.size :]
-        self.events.append(("propose", self.batch))
-        self.batch += 1
-        return now
-
-    def notify_runner_results(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        self.events.append(("see", self.seen, [bool(one.run_secs) for one in results]))
-        self.seen += 1
-
-    def clone(self) -> Any:
-        raise NotImplementedError
+        return [Begun(partial(asked, one)) for one in begun]
 
 
-class Bench:
-    """Begins trials of which each step is an event; every third is one that is tried already."""
+def test_a_batch_is_proposed_while_one_is_under_way_and_knows_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner, made = FakeRunner(), list[Noted]()
 
-    def __init__(self, events: list[Any], twice: bool) -> None:
-        self.events, self.twice = events, twice
-        self.learnt: list[int] = []
+    def make(_name: str, task: Task) -> Noted:
+        made.append(Noted(task, runner))
+        return made[0]
 
-    def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
-        self.events.append(("begin", len(modules)))
-        return [self._begun(index) for index in range(len(modules))]
-
-    def _begun(self, index: int) -> Future[Any] | None:
-        if self.twice and index % 3 == 2:
-            return None
-        future: Future[Any] = Future()
-        future.set_result(ms.runner.RunnerResult([index + 1.0], None))
-        return future
-
-    def update(self, _context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        assert all(one.run_secs for one in results)
-        assert len(candidates) == len(results)
-        self.learnt.append(len(results))
-
-
-@derived_object
-class Learning(ms.cost_model.PyCostModel):
-    """Hands what there is to learn to the bench."""
-
-    def __init__(self, bench: Bench) -> None:
-        super().__init__()
-        self.bench = bench
-
-    def update(self, context: Any, candidates: list[Any], results: list[Any]) -> None:
-        self.bench.update(context, candidates, results)
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return make_task("transpose", (64, 64), "float32")
-
-
-def events_of(task: Task, ahead: int, trials: int, twice: bool = False) -> tuple[list[Any], Bench]:
-    """Run 10 candidates in batches of 4."""
-    events: list[Any] = []
-    sch = Candidates(task).schedule(task.space.default())
-    proposed = [ms.search_strategy.MeasureCandidate(sch, []) for _ in range(10)]
-    strategy = Counting(proposed, events)
-    with without_tensor_intrinsics():
-        context = ms.TuneContext(
-            mod=task.unscheduled,
-            target=cuda_target("sm_90a"),
-            space_generator=ms.space_generator.ScheduleFn(
-                lambda _: None, sch_rules=[], postprocs=[], mutator_probs={}
-            ),
-            search_strategy=strategy,
-            num_threads=1,
-        )
-    bench = Bench(events, twice)
-    Batches(context, bench.begin, Learning(bench), ahead).run(trials, 4)
-    return events, bench
-
-
-def test_batch_is_proposed_while_one_is_under_way_and_knows_those_before(task: Task) -> None:
-    events, bench = events_of(task, ahead=1, trials=99)
-    assert events == [
-        ("propose", 0), ("begin", 4), ("propose", 1), ("begin", 4), ("see", 0, [True] * 4),
-        ("propose", 2), ("begin", 2), ("see", 1, [True] * 4), ("see", 2, [True] * 2), "end",
+    monkeypatch.setattr(backend_pool, "make_backend", make)
+    result = tune("transpose", shape=(64, 64), trials=34, runner=runner)
+    assert len(result.trials) == len(runner.ran) == 34
+    assert list(dict.fromkeys(made[0].events)) == [
+        "begin 0", "ask 0", "begin 1", "begin 2", "ask 1", "begin 3", "ask 2", "begin 4", "ask 3",
+        "begin 5", "ask 4", "ask 5",
     ]  # fmt: skip
-    assert bench.learnt == [4, 4, 2]
-
-
-def test_without_a_batch_ahead_each_is_seen_before_the_next(task: Task) -> None:
-    kinds = [event[:2] for event in events_of(task, ahead=0, trials=99)[0] if event[0] != "begin"]
-    assert kinds[:-1] == [(kind, index) for index in range(3) for kind in ("propose", "see")]
-
-
-@pytest.mark.parametrize(("trials", "sizes"), [(1, [1]), (4, [4]), (6, [4, 2]), (8, [4, 4])])
-def test_no_more_trials_are_begun_than_asked_for(task: Task, trials: int, sizes: list[int]) -> None:
-    events, bench = events_of(task, ahead=1, trials=trials)
-    assert [event[1] for event in events if event[0] == "begin"] == sizes
-    assert bench.learnt == sizes
-
-
-def test_what_is_tried_already_is_told_to_the_search_and_not_to_the_model(task: Task) -> None:
-    events, bench = events_of(task, ahead=1, trials=4, twice=True)
-    assert ("see", 0, [True, True, False, True]) in events
-    assert bench.learnt == [3]
 
 
 class Failing(FakeRunner):

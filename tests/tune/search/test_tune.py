@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -103,24 +101,6 @@ def test_interrupted_run_keeps_everything_and_resumes(runner: FakeRunner, tmp_pa
     assert again.trials == second.trials
     assert run(runner, log=tmp_path, seed=1).resumed == 0
     assert tune("transpose", shape=(64, 128), trials=3, runner=runner, log=tmp_path).resumed == 0
-
-
-def test_interrupt_that_comes_out_as_another_error_still_ends_the_run(
-    runner: FakeRunner, tmp_path: Path
-) -> None:
-    """Ctrl-C inside a C++ callback once came out as a RuntimeError, and the run went on."""
-
-    def lose(config: Config) -> float:
-        if len(runner.ran) == 4:
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-            raise RuntimeError("KeyboardInterrupt")
-        return offset_cost(config)
-
-    runner.cost = lose
-    result = run(runner, log=tmp_path)
-    assert result.interrupted
-    assert [record.status for record in result.trials] == ["ok"] * 3
 
 
 def test_records_of_other_versions_are_skipped_with_a_count(

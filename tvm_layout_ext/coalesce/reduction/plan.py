@@ -120,7 +120,7 @@ class ReductionPlan:
             is_plain,
             has_factors,
             _places(nest, load),
-            guarded_outside(nest) is None,
+            not guarded_outside(nest),
             fused is not None,
             data[-2].size or 0 if merged_run([load], nest.loops, data) > 1 else 0,
         )
@@ -236,11 +236,14 @@ def operand_loads(
     With ``moving``, what all results share waits for the sum unless it goes in vectors: before it,
     threads without a result would load it, too.
     """
-    chosen = chosen_by_index(sch.get(partial).body) if plan.vector == 1 else set()
+    nest = read_nest(sch, partial)
+    # A copy would keep what another iteration read where this one may not.
+    chosen = set(guarded_outside(nest))
+    if plan.vector == 1:
+        chosen |= chosen_by_index(nest.block.body)
     if plan.is_plain and not (plan.has_factors or plan.places > 1 or chosen):
         vector_load(sch, partial, step, plan.vector)
         return
-    nest = read_nest(sch, partial)
     operands = _operands(nest)
     names = [access.name for access in operands]
     # What is read at two places, or by what was loaded, has no one vector.

@@ -111,7 +111,7 @@ class RowTraffic:
 
         A row of 257 halves begins in the middle of 16 bytes. Threads take the aligned vectors that
         it has a part in, and leave out what the rows around it have of the first and the last. So
-        they may where they load one buffer, whose rows are each in one piece, and store no elements.
+        they may where they load one buffer, whose rows are in one piece, and store no elements.
         """
         chain, load = self.chain, self.kept[0]
         if len(chain.loads) > 1 or self.stores or is_among(load.buffer, chain.made):

@@ -30,11 +30,10 @@ def check_staged(nest: Nest, loads: Sequence[Access]) -> None:
             f"Block {name} {_stores(nest)}, and what goes through registers is one element of each "
             "iteration"
         )
-    outside = guarded_outside(nest)
-    if outside is not None:
+    if outside := guarded_outside(nest):
         raise ScheduleError(
-            f"Block {name} reads {outside} only where a condition holds, and a tile would be read "
-            "outside of its shape without it"
+            f"Block {name} reads {outside[0]} only where a condition holds, and a tile would be "
+            "read outside of its shape without it"
         )
     written = [access.buffer for access in nest.accesses if access.kind != "load"]
     for access in loads:

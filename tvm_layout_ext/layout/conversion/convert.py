@@ -7,6 +7,7 @@ from enum import Enum
 from ...errors import LayoutError
 from ..linear import LinearLayout, check_linear
 from ..swizzle import optimal_swizzle
+from .shuffles import plan_shuffles
 
 
 class Movement(Enum):
@@ -31,9 +32,8 @@ def movement(src: LinearLayout, dst: LinearLayout) -> Movement:
     -------
     Movement
         ``NONE`` if every thread already holds its elements in place, ``REGISTERS`` if it only has
-        to rename them, ``SHUFFLES`` if they stay inside a warp and at most one lane bit changes
-        places with a register bit, ``SHARED`` if they go through shared memory, ``CLUSTER`` if
-        they leave the block.
+        to rename them, ``SHUFFLES`` if they stay inside a warp and :func:`.plan_shuffles` has a
+        plan, ``SHARED`` if they go through shared memory, ``CLUSTER`` if they leave the block.
 
     Examples
     --------
@@ -51,10 +51,9 @@ def movement(src: LinearLayout, dst: LinearLayout) -> Movement:
         return Movement.NONE
     if left == {"register"}:
         return Movement.REGISTERS
-    if left == {"register", "lane"} and _is_permutation(src) and _is_permutation(dst):
-        few = _exchanged_bits(src, dst) < 2
-        return Movement.SHUFFLES if few else Movement.SHARED
-    return Movement.CLUSTER if "block" in left else Movement.SHARED
+    if "block" in left:
+        return Movement.CLUSTER
+    return Movement.SHARED if plan_shuffles(src, dst) is None else Movement.SHUFFLES
 
 
 def scratch_bytes(src: LinearLayout, dst: LinearLayout, element_bits: int) -> int:
@@ -67,32 +66,3 @@ def scratch_bytes(src: LinearLayout, dst: LinearLayout, element_bits: int) -> in
     swizzle = optimal_swizzle(src, dst, element_bits)
     sizes = swizzle.in_sizes
     return sizes["vector"] * sizes["bank"] * sizes["segment"] * element_bits // 8
-
-
-def _is_permutation(layout: LinearLayout) -> bool:
-    """Whether every vector is zero or one unit vector, none of them twice."""
-    vectors = [v for v in layout.columns if v]
-    return all(v & (v - 1) == 0 for v in vectors) and len(set(vectors)) == len(vectors)
-
-
-def _exchanged_bits(src: LinearLayout, dst: LinearLayout) -> int:
-    """Count the register bits of ``src`` that become lane bits of ``dst``; copies match copies."""
-    before, after = _bits(src), _bits(dst)
-    registers = max(len(before["register"]), len(after["register"]))
-    for bits in (before, after):
-        bits["register"] += [0] * (registers - len(bits["register"]))
-    lanes = {v for v in after["lane"] if v}
-    crossing = sum(v in lanes for v in before["register"] if v)
-    copies = [
-        (name, old, new)
-        for name in ("register", "lane")
-        for old, new in zip(before[name], after[name], strict=True)
-    ]
-    left = [name for name, old, new in copies if old == 0 != new]
-    entered = [name for name, old, new in copies if new == 0 != old]
-    return crossing + sum(pair == ("register", "lane") for pair in zip(left, entered, strict=False))
-
-
-def _bits(layout: LinearLayout) -> dict[str, list[int]]:
-    kept = layout.without_zero_bases("register")
-    return {name: kept.flat_basis(name) for name in ("register", "lane")}

@@ -23,7 +23,7 @@ from ...ir.queries import is_number, loads_in
 from ..memory import async_copy
 from ..memory.access import AccessInstruction
 from ..memory.async_copy import CopyMode
-from ..model.code import VARYING, Code, Run, constant
+from ..model.code import VARYING, Code, Run, constant, lift
 from ..model.places import handle
 from ..model.values import split_type
 from .device import DeviceCompiler
@@ -38,7 +38,7 @@ def _legacy(c: DeviceCompiler, call: Any) -> Run:
     # The helper that TVM emits goes past L1 where cp.async.cg is legal.
     way = CopyMode(width, width < hardware.MAX_ACCESS_BYTES)
     if not predicate or is_number(predicate[0], -1):
-        return async_copy.copy_or_clear(load, store, None, way)
+        return async_copy.copy_by_size({width: load}, store, None, way)
     return async_copy.copy(load, store, c.expr(predicate[0]), way)
 
 
@@ -109,10 +109,10 @@ def _table_at(
     way = CopyMode(width, call.op.name.startswith(ops.PTX_CP_ASYNC_CA))
     if tail and call.op.name.endswith("src_size"):
         return _of_size(c, load, store, tail[0], way)
-    wanted = None
+    size = None
     if tail:
-        wanted = _compared(c.expr(tail[0]), lambda ignored, active: np.equal(ignored, 0))
-    return async_copy.copy_or_clear(load(width), store, wanted, way)
+        size = lift(lambda ignored: np.where(ignored, 0, width), c.expr(tail[0]))
+    return async_copy.copy_by_size({width: load(width)}, store, size, way)
 
 
 def _of_size(
@@ -131,22 +131,25 @@ def _of_size(
             raise NotModelled(
                 f"cp.async of {width} bytes with {read} bytes of source is undefined."
             )
-        return async_copy.copy_or_clear(
-            load(read or width), store, None if read else constant(np.False_), way
-        )
+        loads = {read or width: load(read or width)}
+        return async_copy.copy_by_size(loads, store, None if read else constant(0), way)
     step = store.place.dtype.itemsize
     loads = {read: load(read) for read in range(width, 0, -step)}
 
-    def legal(found: Any, active: Any) -> Any:
-        odd = active & (found != 0) & ~np.isin(found, list(loads))
+    pair = c.expr(size).pair
+
+    def legal(s: Any, m: Any) -> Any:
+        value, poison = pair(s, m)
+        found = np.broadcast_to(value, (s.batch.size,))
+        odd = s.batch.active(m) & (found != 0) & ~np.isin(found, list(loads))
         if odd.any():
             raise NotModelled(
                 f"A cp.async of {width} bytes with {int(found[odd][0])} bytes of source; the "
                 f"simulated GPU models multiples of {step} from 0 to {width}."
             )
-        return found
+        return found, poison
 
-    return async_copy.copy_by_size(loads, store, _compared(c.expr(size), legal), way)
+    return async_copy.copy_by_size(loads, store, Code(legal, VARYING, True), way)
 
 
 def _all_or_nothing(size: Any, width: int) -> bool:
@@ -160,18 +163,6 @@ def _all_or_nothing(size: Any, width: int) -> bool:
     if isinstance(size, ir.Call) and size.op.name.endswith("if_then_else"):
         return all(_all_or_nothing(x, width) for x in size.args[1:3])
     return False
-
-
-def _compared(code: Code, test: Callable[[Any, Any], Any]) -> Code:
-    """A condition on a value, given the active threads, too; it keeps the value's poison."""
-    pair = code.pair
-
-    def run(s: Any, m: Any) -> Any:
-        value, poison = pair(s, m)
-        active = s.batch.active(m)
-        return test(np.broadcast_to(value, (s.batch.size,)), active), poison
-
-    return Code(run, VARYING, True)
 
 
 def _commit(c: DeviceCompiler, call: Any) -> Run:

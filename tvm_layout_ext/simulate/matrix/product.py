@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .shapes import Product, gather_a, gather_b, gather_c, scatter_d
+from .shapes import COLUMNS, ROWS, SUMS, Product, gather, operand, scatter
 
 #: Sign, exponent and the 10 upper bits of the fraction.
 _TF32_MASK = np.uint32(0xFFFFE000)
@@ -32,13 +32,20 @@ def exact(elements: Any, dtype: str) -> Any:
 
 def multiply(product: Product, a: Any, b: Any, c: Any) -> Any:
     """Elements of D, ``[4, threads]``, of those of A, B and C, ``[elements a lane, threads]``."""
-    left = gather_a(exact(a, product.a), 4 // a.dtype.itemsize)
-    right = gather_b(exact(b, product.b), 4 // b.dtype.itemsize)
-    total = left @ right + gather_c(c.astype(np.float64))
+    left = exact(_operand(product, 0, a), product.a)
+    right = exact(_operand(product, 1, b), product.b)
+    total = left @ right + gather(c, SUMS, ROWS, COLUMNS)
     if product.saturate:
         info = np.iinfo(np.int32)
         total = np.clip(total, info.min, info.max)
-    return scatter_d(rounded(total, product.dtype("c")))
+    return scatter(rounded(total, product.dtype("c")), SUMS)
+
+
+def _operand(product: Product, index: int, elements: Any) -> Any:
+    """Matrix A (0) or B (1) of each warp, of elements or their poison."""
+    layout = operand(index, 4 // product.dtype("ab"[index]).itemsize)
+    shape = (product.k, COLUMNS) if index else (ROWS, product.k)
+    return gather(elements, layout, *shape)
 
 
 def rounded(total: Any, dtype: Any) -> Any:
@@ -52,13 +59,13 @@ def multiply_poison(product: Product, a: Any, b: Any, c: Any) -> Any:
         return None
     parts = []
     if a is not None:
-        parts.append(gather_a(a, 4 // product.dtype("a").itemsize).max(axis=2)[:, :, None])
+        parts.append(_operand(product, 0, a).max(axis=2)[:, :, None])
     if b is not None:
-        parts.append(gather_b(b, 4 // product.dtype("b").itemsize).max(axis=1)[:, None, :])
+        parts.append(_operand(product, 1, b).max(axis=1)[:, None, :])
     if c is not None:
-        parts.append(gather_c(c))
+        parts.append(gather(c, SUMS, ROWS, COLUMNS))
     shape = np.broadcast_shapes(*[part.shape for part in parts], (1, 16, 8))
     codes = np.zeros(shape, np.int64)
     for part in parts:
         codes = np.maximum(codes, part)
-    return scatter_d(codes) if codes.any() else None
+    return scatter(codes, SUMS) if codes.any() else None

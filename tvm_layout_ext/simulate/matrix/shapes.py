@@ -1,25 +1,14 @@
-"""Which matrix products ``mma.sync`` has, and which lane holds which element of them.
+"""Which matrix products ``mma.sync`` has, and how matrices lie in the registers of warps.
 
 The PTX ISA ("Matrix Fragments for mma.m16n8k4" and the sections after it) draws a figure for each
-type. All follow one rule. With ``w`` elements to a 32-bit register, ``g = lane // 4`` and
-``t = lane % 4``, element ``s`` of register ``r`` is
-
-====  ==========================  ===========================
-Part  Row                         Column
-====  ==========================  ===========================
-A     ``g + 8 * (r % 2)``         ``w*t + s + 4*w * (r // 2)``
-B     ``w*t + s + 4*w * r``       ``g``
-C, D  ``g + 8 * (i // 2)``        ``2*t + i % 2``
-====  ==========================  ===========================
-
-where ``i`` counts the four elements of C, whether they fill four registers or two. So a fragment
-is a transposition of axes, and needs no table.
+type; the classes of :mod:`tvm_layout_ext.layout` say the same.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -27,10 +16,12 @@ import numpy as np
 
 from ...errors import NotModelled
 from ...gpu import hardware
+from ...layout import DotOperandLayout, Layout, NVMMADistributedLayout
 
 #: Rows of A and D, and columns of B and D.
 ROWS, COLUMNS = 16, 8
-_GROUPS, _QUAD = 8, 4
+#: Layout of C and D.
+SUMS = NVMMADistributedLayout([2, 0], [1, 1], [ROWS, COLUMNS])
 _REGISTER_BITS = 32
 
 #: PTX type -> NumPy type of an element in a register.
@@ -98,28 +89,32 @@ class Product:
         return bits // (hardware.WARP_SIZE * _REGISTER_BITS)
 
 
-def gather_a(elements: Any, packed: int) -> Any:
-    """Matrix A of each warp."""
-    parts = elements.reshape(-1, 2, packed, elements.shape[1] // 32, _GROUPS, _QUAD)
-    # far half of K, half of the rows, slot, warp, g, t -> warp, rows, columns.
-    whole = parts.transpose(3, 1, 4, 0, 5, 2)
-    return whole.reshape(whole.shape[0], ROWS, -1)
+def operand(index: int, packed: int) -> DotOperandLayout:
+    """Layout of A (0) or B (1), of which ``packed`` elements fill a register."""
+    return DotOperandLayout(index, SUMS, packed)
 
 
-def gather_b(elements: Any, packed: int) -> Any:
-    """Matrix B of each warp, ``[warps, K, 8]``; parameters as of :func:`gather_a`."""
-    parts = elements.reshape(-1, packed, elements.shape[1] // 32, _GROUPS, _QUAD)
-    whole = parts.transpose(2, 0, 4, 1, 3)
-    return whole.reshape(whole.shape[0], -1, COLUMNS)
+@cache
+def _places(layout: Layout, rows: int, columns: int) -> tuple[Any, Any]:
+    """Which element of the matrix each element of each lane is, and the other way round."""
+    linear = layout.to_linear([rows, columns]).without_zero_bases("register")
+    element, lane = np.indices((linear.in_sizes["register"], hardware.WARP_SIZE))
+    at = linear.apply_arrays(register=element, lane=lane, warp=0, block=0)
+    held = (at["dim0"] * columns + at["dim1"]).ravel()
+    return held, np.argsort(held)
 
 
-def gather_c(elements: Any) -> Any:
-    """Matrix C of each warp, ``[warps, 16, 8]``, of elements ``[4, threads]``."""
-    parts = elements.reshape(2, 2, elements.shape[1] // 32, _GROUPS, _QUAD)
-    return parts.transpose(2, 0, 3, 4, 1).reshape(-1, ROWS, COLUMNS)
+def gather(elements: Any, layout: Layout, rows: int, columns: int) -> Any:
+    """Matrices ``[warps, rows, columns]`` of elements ``[elements a lane, threads]``."""
+    parts = elements.reshape(len(elements), -1, hardware.WARP_SIZE).swapaxes(0, 1)
+    warps = parts.shape[0]
+    found = parts.reshape(warps, -1).take(_places(layout, rows, columns)[1], axis=1)
+    return found.reshape(warps, rows, columns)
 
 
-def scatter_d(matrices: Any) -> Any:
-    """Elements ``[4, threads]`` of matrices ``[warps, 16, 8]``: the inverse of `gather_c`."""
-    parts = matrices.reshape(-1, 2, _GROUPS, _QUAD, 2)
-    return parts.transpose(1, 4, 0, 2, 3).reshape(4, -1)
+def scatter(matrices: Any, layout: Layout) -> Any:
+    """Elements ``[elements a lane, threads]`` of matrices: the inverse of :func:`gather`."""
+    warps, *shape = matrices.shape
+    held, _ = _places(layout, *shape)
+    parts = matrices.reshape(warps, -1).take(held, axis=1).reshape(warps, -1, hardware.WARP_SIZE)
+    return parts.swapaxes(0, 1).reshape(-1, warps * hardware.WARP_SIZE)

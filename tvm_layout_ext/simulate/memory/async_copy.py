@@ -52,31 +52,25 @@ def copy(load: AccessInstruction, store: AccessInstruction, predicate: Code, way
     return run
 
 
-def copy_or_clear(
-    load: AccessInstruction, store: AccessInstruction, wanted: Code | None, way: CopyMode
-) -> Run:
-    """Compile a copy of ``wanted`` threads' data; zeros come with the copy for all others.
-
-    The load may be shorter than the store: zeros fill the rest.
-    """
-
-    def run(s: Any, m: Any) -> None:
-        chosen = None if wanted is None else _known(s, m, load, wanted)
-        if m is None or m.any():
-            _issue(s, m, store, way, *_read(s, m, load, store, chosen))
-
-    return run
-
-
 def copy_by_size(
-    loads: Mapping[int, AccessInstruction], store: AccessInstruction, size: Code, way: CopyMode
+    loads: Mapping[int, AccessInstruction],
+    store: AccessInstruction,
+    size: Code | None,
+    way: CopyMode,
 ) -> Run:
-    """Compile a copy of which every thread reads ``size`` bytes: 0 or a key of ``loads``."""
+    """Compile a copy of which every thread reads ``size`` bytes: 0 or a key of ``loads``.
+
+    Without a size all read those of the only load. Zeros come with the copy for the rest.
+    """
+    whole = next(iter(loads.values()))
 
     def run(s: Any, m: Any) -> None:
         if m is not None and not m.any():
             return
-        found = _known(s, m, next(iter(loads.values())), size)
+        if size is None:
+            _issue(s, m, store, way, *_read(s, m, whole, store, None))
+            return
+        found = _known(s, m, whole, size)
         active = s.batch.active(m)
         value = np.zeros((store.lanes, s.batch.size), store.place.dtype)
         poison = np.zeros(value.shape, np.int64)

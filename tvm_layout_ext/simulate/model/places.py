@@ -185,21 +185,27 @@ def find_places(kernel: Any) -> Places:
 
 
 def _note_uses(places: Places, kernel: Any) -> None:
-    def note(buffer: Any, expr: Any) -> Storage:
+    stores = nodes_in(kernel.body, tirx.BufferStore)
+    accesses = [(one.buffer, one.value) for one in stores]
+    for buffer, value in [*accesses, *((one.source, one) for one in loads_in(kernel.body))]:
         storage = places.at(buffer).storage
-        storage.granule = min(storage.granule, numpy_type(expr)[0].itemsize)
-        return storage
-
-    for store in nodes_in(kernel.body, tirx.BufferStore):
-        note(store.buffer, store.value).written = True
-    for load in loads_in(kernel.body):
-        note(load.source, load).read = True
-    for call in nodes_in(kernel.body, ir.Call):
-        for storage in written_by_call(places, call):
-            storage.written = True
+        storage.granule = min(storage.granule, numpy_type(value)[0].itemsize)
+    read, written = storages_used(places, kernel.body)
+    for storage in read:
+        storage.read = True
+    for storage in written:
+        storage.written = True
 
 
-def written_by_call(places: Places, call: Any) -> list[Storage]:
+def storages_used(places: Places, node: Any) -> tuple[list[Storage], list[Storage]]:
+    """Storages that statements read, and those that they write."""
+    read = [places.at(load.source).storage for load in loads_in(node)]
+    written = [places.at(store.buffer).storage for store in nodes_in(node, tirx.BufferStore)]
+    calls = nodes_in(node, ir.Call)
+    return read, [*written, *(one for call in calls for one in _written_by_call(places, call))]
+
+
+def _written_by_call(places: Places, call: Any) -> list[Storage]:
     """Storages that a call writes through a pointer argument."""
     name = call.op.name if hasattr(call.op, "name") else ""
     if name == ops.PTX_CP_ASYNC_BULK_TENSOR_S2G:

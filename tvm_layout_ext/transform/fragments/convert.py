@@ -51,12 +51,12 @@ def lower_conversion(source: Fragment, src: LinearLayout, target: Fragment, thre
     """Bring every thread its new elements; ``src`` has the dims in the order of the target."""
     dst = target.layout
     way = movement(src, dst)
-    can_shuffle = str(target.buffer.dtype).startswith(_SHUFFLED)
-    shuffles = plan_shuffles(src, dst) if can_shuffle else None
     if way in (Movement.NONE, Movement.REGISTERS):
         return _moves(source, src, target)
-    if way is Movement.SHUFFLES and shuffles is not None:
-        return _shuffles(source, target, shuffles, thread)
+    if way is Movement.SHUFFLES and str(target.buffer.dtype).startswith(_SHUFFLED):
+        plan = plan_shuffles(src, dst)
+        assert plan is not None
+        return _shuffles(source, target, plan, thread)
     trip = plan_round_trip(src, dst, _bits(target.buffer))
     return _round_trip(source, target, trip, thread)
 

@@ -17,7 +17,6 @@ from ...gpu.hardware import Architecture, architecture
 from ...intrin import capability_of, fragment_index, register
 from ...ir.annotations import ANNOTATION_PREFIX, NOT_WARPGROUPS, SWIZZLE, TENSOR_CORE
 from ...ir.block_bindings import iter_values
-from ...ir.evaluate import placeholder_extent
 from ...ir.queries import blocks_in, thread_tag, uses
 from ...ir.rebuild import block_with
 from ...target import target_arch
@@ -232,11 +231,15 @@ def LowerTensorCore(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def narrowed(mod: tvm.IRModule) -> tvm.IRModule:
-    """Index of 32 bits, as intrinsics have it; TVM's pass would narrow elements of buffers, too."""
+    """Index of 32 bits, as intrinsics have it; TVM's pass would narrow elements of buffers, too.
+
+    Whoever schedules symbolic sizes has what does not fit refused by the host.
+    """
     buffers: list[Any] = [p for p in mod["main"].params if hasattr(p, "shape")]
     buffers += [one for block in blocks_in(mod["main"].body) for one in block.alloc_buffers]
     wide = any("int64" in str(buffer.dtype) for buffer in buffers)
-    sizes = [math.prod(map(placeholder_extent, buffer.shape)) for buffer in buffers]
+    known = ([int(n) for n in one.shape if isinstance(n, tirx.IntImm)] for one in buffers)
+    sizes = [math.prod(extents) for extents in known]
     if wide or max(sizes) > _MOST_ELEMENTS:
         return mod
     return tirx.transform.ForceNarrowIndexToInt32()(mod)

@@ -24,7 +24,7 @@ def _shared(func: tirx.PrimFunc, block: Any) -> list[Any]:
 
 @function_pass()
 def LowerSharedResults(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Create the pass that lowers reductions over threads beside other writers of their results.
+    """Create the pass that lowers reductions over threads beside other writers of a result.
 
     Each has a buffer of its own while TVM's pass runs.
     """

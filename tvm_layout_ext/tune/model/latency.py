@@ -25,22 +25,22 @@ EXPOSED = 0.2
 BEHIND_MEMORY = 0.1
 
 
-def terms(kernel: KernelFacts, flops: float, blocks: int, gpu: GpuSpeeds = H200) -> CostTerms:
+def terms(kernel: KernelFacts, flops: float, blocks: int) -> CostTerms:
     """Cycles of a multiprocessor; ``flops`` are a block's that are no products."""
     shared = sum(use.total for use in kernel.uses if use.site.scope != "global")
     requests = sum(use.requests for use in kernel.uses)
     lines = sum(use.total for use in kernel.uses if use.site.scope == "global") / 4
-    memory = traffic(kernel) / gpu.l2
-    pipe = (shared + lines) / gpu.wavefronts
-    tensor = kernel.half_flops / gpu.tensor
-    issue = flops / gpu.fma + requests / 4
+    memory = traffic(kernel) / H200.l2
+    pipe = (shared + lines) / H200.wavefronts
+    tensor = kernel.half_flops / H200.tensor
+    issue = flops / H200.fma + requests / 4
     # Without a second version of its tiles, a block copies and computes in turns.
     alone = memory + pipe + tensor + issue if kernel.stages == 1 else 0.0
     return CostTerms(
         memory=blocks * memory,
         pipe=blocks * pipe,
         arithmetic=blocks * tensor,
-        latency=alone + chain(kernel, gpu),
+        latency=alone + chain(kernel),
         issue=blocks * issue,
         exposed=EXPOSED,
     )

@@ -19,15 +19,14 @@ from .history import Interrupt
 AHEAD = 1
 #: Seconds that TVM's database has for a candidate that failed.
 FAILED = 1e10
-_TWICE = ms.runner.RunnerResult(None, "This candidate is being tried already.")
 
 
 class Batches:
     """Drives the search strategy and the cost model of one task.
 
-    TVM's task scheduler waits for a batch before it asks for the next. Here ``ahead`` batches are
-    under way meanwhile. Batch ``k`` is proposed with the results of the batches up to ``k - 1 -
-    ahead``, whatever else has come in, so that a search depends on its seed and on results alone.
+    TVM's task scheduler waits for a batch before it asks for the next. Here :data:`AHEAD` batches
+    are under way meanwhile. Batch ``k`` is proposed with the results of the batches up to ``k - 1 -
+    AHEAD``, whatever else has come in, so that a search depends on its seed and on results alone.
     """
 
     def __init__(
@@ -35,15 +34,13 @@ class Batches:
         context: ms.TuneContext,
         begin: Callable[[Sequence[tvm.IRModule]], list[Any]],
         model: Any,
-        ahead: int = AHEAD,
-        interrupt: Interrupt | None = None,
+        interrupt: Interrupt,
     ) -> None:
-        self._context, self._model, self._ahead = context, model, ahead
-        self._interrupt = interrupt or Interrupt()
+        self._context, self._model, self._interrupt = context, model, interrupt
         self._start = begin
         self._database = ms.database.MemoryDatabase()
         self._workload = self._database.commit_workload(context.mod)
-        #: Candidates under way, and their futures; those that are tried already have none.
+        #: Candidates under way, and their futures.
         self._flight: deque[tuple[list[Any], list[Any]]] = deque()
 
     def run(self, trials: int, size: int) -> None:
@@ -58,7 +55,7 @@ class Batches:
             chosen = list(islice(proposed, left))
             left -= len(chosen)
             self._flight.append((chosen, self._start([one.sch.mod for one in chosen])))
-            while len(self._flight) > self._ahead:
+            while len(self._flight) > AHEAD:
                 self._land()
         while self._flight:
             self._land()
@@ -71,13 +68,12 @@ class Batches:
     def _land(self) -> None:
         """Wait for the oldest batch, and show it to the strategy and to the cost model."""
         candidates, futures = self._flight.popleft()
-        results = [_TWICE if future is None else future.result() for future in futures]
-        ran = [index for index, future in enumerate(futures) if future is not None]
+        results = [future.result() for future in futures]
         with self._interrupt.held():
             self._context.notify_runner_results(candidates, results)
             for candidate, result in zip(candidates, results, strict=True):
                 self._commit(candidate, result)
-            self._learn([candidates[i] for i in ran], [results[i] for i in ran])
+            self._learn(candidates, results)
 
     def _learn(self, candidates: list[Any], results: list[Any]) -> None:
         self._model.update(self._context, candidates, results)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -104,31 +103,24 @@ class History:
     def __post_init__(self) -> None:
         self._logged = {record.id: record for record in self.reading.records}
         self._position: dict[str, int] = {}
-        self._tried: set[tuple[Any, ...]] = set()
-        self._begun: list[Begun] = []
+        self._begun: dict[tuple[Any, ...], Begun] = {}
 
-    def begin(self, modules: Sequence[tvm.IRModule]) -> list[Any]:
-        """Begin to build and run the candidates of which nothing is known yet.
-
-        Futures for all; None for one that is tried already, as TVM's replay may draw it twice.
-        """
+    def begin(self, modules: Sequence[tvm.IRModule]) -> list[Begun]:
+        """Begin to build and run the candidates of which nothing is known yet."""
         self.interrupt.check()
         configs = [config_of(module, self.task.operator.knobs) for module in modules]
-        futures: list[Any] = [None] * len(configs)
-        fresh: dict[int, tuple[Config, tvm.IRModule]] = {}
-        for index, config in enumerate(configs):
+        fresh: dict[tuple[Any, ...], tuple[Config, tvm.IRModule]] = {}
+        for config, module in zip(configs, modules, strict=True):
+            key = config_key(config)
             if record := self.known(config):
                 # One that failed fails: the cost model learns from it as at first.
-                futures[index] = Future()
-                futures[index].set_result(_result(record))
-            elif config_key(config) not in self._tried:
-                self._tried.add(config_key(config))
-                fresh[index] = config, modules[index]
+                self._begun[key] = Begun(partial(_result, record), lambda: True)
+            elif key not in self._begun:
+                fresh[key] = config, module
         begun = self.backend.begin(list(fresh.values())) if fresh else []
-        for (index, (asked, _)), one in zip(fresh.items(), begun, strict=True):
-            futures[index] = Begun(partial(self._ended, asked, one), one.done)
-            self._begun.append(futures[index])
-        return futures
+        for (key, (asked, _)), one in zip(fresh.items(), begun, strict=True):
+            self._begun[key] = Begun(partial(self._ended, asked, one), one.done)
+        return [self._begun[config_key(config)] for config in configs]
 
     def _ended(self, config: Config, begun: Begun) -> Any:
         """Wait for a trial and write it down; what TVM's tuner learns of it."""
@@ -143,18 +135,14 @@ class History:
 
     def note_finished(self) -> None:
         """Write down trials that have ended since, after Ctrl-C."""
-        for one in self._begun:
+        for one in self._begun.values():
             if one.done():
                 with suppress(KeyboardInterrupt):
                     one.result()
 
     def begun(self, config: Config) -> bool:
         """Whether a candidate is under way, or has been."""
-        return config_key(config) in self._tried or self.tried(config)
-
-    def tried(self, config: Config) -> bool:
-        """Whether a candidate is a trial of this run already."""
-        return self._blank(config).id in self._position
+        return config_key(config) in self._begun or self._blank(config).id in self._position
 
     def known(self, config: Config) -> Record | None:
         """The record of a candidate that need not be run; a logged one becomes a trial now."""

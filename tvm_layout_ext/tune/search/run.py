@@ -72,10 +72,11 @@ class Run:
         try:
             with self.interrupt:
                 self._begin([self._default()])
-                if self._left():
-                    self._guided() if strategy == "evolutionary" else self._drawn()
+                if self._left() and strategy == "evolutionary":
+                    self._guided()
                 self._settle()
                 self._fill()
+                self._settle()
                 return self._winner(), False
         except BaseException as error:
             # What was raised in a callback from C++ may have come out as something else.
@@ -106,10 +107,12 @@ class Run:
             if self.history.known(config) is None:
                 error = self.candidates.failed[self.candidates.key(config)]
                 self.history.failed(config, failure_text(error))
-        begun = self.history.begin([sch.mod for _, sch in scheduled if sch])
-        self._begun.extend(one for one in begun if one is not None)
-        # What the log answers is a trial by now and must not be counted as begun, too.
-        self._settle(wait=False)
+        for one in self.history.begin([sch.mod for _, sch in scheduled if sch]):
+            if one.done():
+                # What the log answers is a trial by now and must not be counted as begun, too.
+                one.result()
+            else:
+                self._begun.append(one)
 
     def _settle(self, *, wait: bool = True) -> None:
         """Write down the trials that were begun; without waiting, those that have ended."""
@@ -148,12 +151,6 @@ class Run:
         )
         self._tune(start, strategy, GuidedModel(self._facts, self.task.seed))
 
-    def _drawn(self) -> None:
-        self._settle()
-        sample = list(self.task.space.sample(self.task.seed))[: self.history.total]
-        start = [sch for config in sample if (sch := self.candidates.schedule(config))]
-        self._tune(start, ms.search_strategy.ReplayTrace(), ms.cost_model.RandomModel())
-
     def _tune(self, start: list[s_tir.Schedule], strategy: Any, model: Any) -> None:
         if not start or not self._left():
             return
@@ -169,14 +166,15 @@ class Run:
                 logger=_logger,
             )
         begin = self.history.begin
-        Batches(context, begin, model, interrupt=self.interrupt).run(self._left(), BATCH)
+        Batches(context, begin, model, self.interrupt).run(self._left(), BATCH)
 
     def _fill(self) -> None:
-        """Try what is left of a small space, or of a search that came back to known candidates."""
-        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.history.tried(c))
+        """Try others in the order of the seed, a batch beside the one that is under way."""
+        fresh = (c for c in self.task.space.sample(self.task.seed) if not self.history.begun(c))
         while batch := list(islice(fresh, min(BATCH, self._left()))):
             self._begin(batch)
-            self._settle()
+            while len(self._begun) > BATCH:
+                self._begun.pop(0).result()
 
     def _winner(self) -> Record | None:
         """Time the best few again in turns, and verify from the best on."""

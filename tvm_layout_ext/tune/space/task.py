@@ -63,11 +63,6 @@ class Task:
         rng = np.random.default_rng([self.seed, stream])
         return self.operator.inputs(shape or self.shape, self.dtype, rng)
 
-    def argument_shapes(self, shape: Shape | None = None) -> list[Shape]:
-        """Shapes of the kernel's arguments, the output last, at this shape or another."""
-        tensors = self.operator.compute(shape or self.shape, self.dtype)
-        return [tuple(int(extent) for extent in tensor.shape) for tensor in tensors]
-
     def sub_shape(self, limit: int, dims: Sequence[str] | None = None) -> Shape:
         """A shape no larger in any dimension than twice ``limit`` that keeps tiles as ragged."""
         cut = self.operator.dims if dims is None else dims
@@ -89,7 +84,8 @@ def make_task(
     architecture = hardware.architecture(_arch_of(target))
     element = found.check_dtype(_usual_dtype(found) if dtype is None else dtype)
     task = Task(found, found.check_shape(shape), element, architecture, seed)
-    largest = max(math.prod(extents) for extents in task.argument_shapes())
+    tensors = found.compute(task.shape, element)
+    largest = max(math.prod(map(int, tensor.shape)) for tensor in tensors)
     if largest > MOST_ELEMENTS:
         raise ScheduleError(
             f"{task.workload} has an array of {largest:,} elements, and the ready schedules index "

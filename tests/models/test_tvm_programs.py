@@ -1,0 +1,44 @@
+"""Programs as TVM's tests have them give the numbers of TVM's code for the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+from tvm.relax.backend.cuda import pipeline as stock
+from tvm.target import Target
+
+from benchmarks.relax_numbers import error_of, outputs, tolerance_of
+from tests.models.running import TARGET, array_of, check, fused, scheduled
+from tests.models.tvm_programs import MODELS
+from tvm_layout_ext.models.default_schedule import is_ours
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", MODELS)
+def test_numbers_are_those_of_the_cpu(name: str) -> None:
+    mod = MODELS[name]()
+    lowered = fused(mod)
+    if not any(_launches(one) for one in lowered.functions.values()):
+        _require_same(mod, lowered)
+    for one in scheduled(lowered):
+        assert one.choice.rule != "none"
+        check(one)
+
+
+def _launches(func: Any) -> bool:
+    return isinstance(func, tirx.PrimFunc) and not is_ours(func)
+
+
+def _require_same(mod: tvm.IRModule, lowered: tvm.IRModule) -> None:
+    """Fail unless the operators as our passes have rewritten them compute the same."""
+    rng = np.random.default_rng(0)
+    arrays = [array_of(param.ty, rng) for param in mod["main"].params]
+    rest = [*stock.dataflow_lower_passes(TARGET), *stock.finalize_passes(TARGET)]
+    cpu = Target("llvm")
+    want = outputs(mod, cpu, "default", arrays)
+    found = outputs(lowered, cpu, tvm.transform.Sequential(rest), arrays)
+    assert error_of(found, want) <= tolerance_of(arrays)
