@@ -1,4 +1,4 @@
-"""Time plans of kernels of rows that begin inside of vectors, beside other maps and a plain read."""
+"""Time plans of kernels of rows that begin inside of vectors, beside other maps and a read."""
 
 from __future__ import annotations
 
