@@ -45,6 +45,12 @@ def test_what_nobody_reads_is_not_computed() -> None:
     check(one)
 
 
+@pytest.mark.parametrize("length", [1, 40])
+def test_maxima_of_which_the_place_alone_is_asked_are_not_stored(length: int) -> None:
+    (one,) = scheduled(compute([length, 3], lambda a: op.argmax(a, axis=0)))
+    check(one)
+
+
 def test_quotients_of_dims_of_one_element_do_not_hide_rows() -> None:
     def norm(*a: Any) -> Any:
         return op.nn.group_norm(*a, 1, 1, [2, 3])

@@ -36,6 +36,32 @@ def tidy(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(realize_with(func.body, block_with(root, body=sequence(kept))))
 
 
+def without_unread(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Drop copies inside of kernels to buffers of the function that nobody reads.
+
+    An argmax computes maxima, too, of which a model asks none.
+    """
+    root = func.body.block
+    loads = [load.source for load in nodes_in(root, tvm.ir.TensorLoad)]
+    unread = [buffer for buffer in root.alloc_buffers if not is_among(buffer, loads)]
+    if not unread:
+        return func
+
+    def is_copy(stmt: Any) -> bool:
+        while isinstance(stmt, tirx.For):
+            stmt = stmt.body
+        store = stmt.block.body if isinstance(stmt, s_tir.SBlockRealize) else None
+        return isinstance(store, tirx.BufferStore) and is_among(store.buffer, unread)
+
+    def shorter(node: Any) -> Any:
+        return sequence([one for one in node.seq if not is_copy(one)] or node.seq)
+
+    body = tvm_ffi.structural_map(root.body, [(tirx.SeqStmt, shorter)], order="post")
+    stored = [store.buffer for store in nodes_in(body, tirx.BufferStore)]
+    made = [one for one in root.alloc_buffers if not is_among(one, unread) or is_among(one, stored)]
+    return func.with_body(realize_with(func.body, block_with(root, body=body, alloc_buffers=made)))
+
+
 def _simplified(block: Any) -> Any:
     """A block whose loads and regions have no quotients that their iterators' ranges make plain."""
     analyzer = tvm.sym.Analyzer()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ..ir.tidy import without_unread
 from ..schedules._generic import inline, unbound
 from .products import refuse_matrices
 from .rule import Scheduled
@@ -29,6 +31,9 @@ def by_blocks(func: tirx.PrimFunc, target: Target) -> Scheduled:
             told.append(f"{name} with its sum")
         else:
             told.append(f"{name} {sch.auto_coalesce(name).path}")
+    left = without_unread(sch.mod["main"])
+    if not left.same_as(sch.mod["main"]):
+        sch = s_tir.Schedule(tvm.IRModule({"main": left}), debug_mask="none")
     return Scheduled(sch, "; ".join(told))
 
 

@@ -80,3 +80,15 @@ def test_no_vector_of_words_is_made_of_elements(dtype: str, what: str) -> None:
     sch, _, _ = _case(dtype, what)
     for count, arguments in re.findall(r"make_u?int([24])\(([^;]*)\);", cuda_text(sch)):
         assert arguments.count(",") == int(count) - 1
+
+
+def test_literals_are_spread_by_their_bits() -> None:
+    def power(t: Any, i: Any, j: Any) -> Any:
+        base = tirx.const(10000.0, "float32")
+        return tirx.pow(base, t[i, j].astype("float32")).astype("float16")
+
+    sch = _mapped("float16", power)
+    assert "&(0x" not in cuda_text(sch)  # A literal has no address.
+    a = np.random.default_rng(0).uniform(0, 1, (4, 512)).astype("float16")
+    got = simulate(sch, a, None).outputs["B"]
+    np.testing.assert_allclose(got, 10000 ** a.astype("float32"), rtol=1e-3)

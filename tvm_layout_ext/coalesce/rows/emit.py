@@ -280,11 +280,11 @@ class RowKernel:
         old = [_load(result, 0) for result in own]
         if len(own) == 1:
             return [_store(own[0], block.reducer.combine(old, others)[0], 0)]
-        given, new = ([tirx.Var(n, result.dtype) for result in own] for n in ("given", "new"))
+        given, both = ([tirx.Var(n, result.dtype) for result in own] for n in ("given", "both"))
         done = [tirx.Bind(name, value) for name, value in zip(given, others, strict=True)]
         combined = block.reducer.combine(old, given)
-        done += [tirx.Bind(name, value) for name, value in zip(new, combined, strict=True)]
-        return done + [_store(result, value, 0) for result, value in zip(own, new, strict=True)]
+        done += [tirx.Bind(name, value) for name, value in zip(both, combined, strict=True)]
+        return done + [_store(result, value, 0) for result, value in zip(own, both, strict=True)]
 
     def _combined(self, block: RowBlock) -> Iterator[Any]:
         """Combine what the lanes of a row have: by shuffles, and of warps in shared memory."""
