@@ -229,9 +229,8 @@ class Shadow:
             return
         old = tags[cells]
         fresh = time << _TIME | site << _SITE | lanes
-        # An access that this one is ordered after is left out: who is ordered after this one is
-        # ordered after that one, too.
-        live = old != 0 if self.across_blocks else self._unordered(old, lanes, clocks)
+        floor = clocks.floor[lanes // hardware.WARP_SIZE]
+        live = (old >> _TIME >= (1 if self.across_blocks else floor)) & (old != 0)
         group = np.where(live, _joined(old, lanes), _ALONE)
         tags[cells] = fresh
         _widen(tags, cells, fresh, group)
@@ -251,6 +250,11 @@ class Shadow:
         if self._reads is None:
             return writes, UnorderedAccesses(cells[:0], lanes[:0], cells[:0], cells[:0])
         return writes, self._conflict(self._reads[cells], cells, lanes, clocks)
+
+    def forget_reads(self, cells: Any) -> None:
+        """Forget reads before a write that was ordered after them: what follows it is, too."""
+        if self._reads is not None:
+            self._reads[cells] = 0
 
     def rivals(self, cells: Any, lanes: Any, fresh: Any) -> UnorderedAccesses:
         """Lanes that lost a location to another lane of the same instruction."""

@@ -148,6 +148,8 @@ class AccessInstruction(LocatedAccess):
             flat_cells, flat_lanes = cells.ravel(), every.ravel()
             writes, reads = shadow.check_write(flat_cells, flat_lanes, clocks)
             batch.launch.findings.races(self, batch, memory, reads, "writes", read=True)
+            if self.kind != "atomic" and not len(writes) and not len(reads):
+                shadow.forget_reads(flat_cells)
             equal = self._equal(view, elements, value, writes.at)
             view[elements] = value
             shadow.writes[cells] = shadow.tag(every, self.number, clocks)
