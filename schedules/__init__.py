@@ -26,6 +26,7 @@ FILES = (
     "gemm",
     "gemm_nt",
     "gemm_scaled",
+    "grouped_gemm",
     "layer_norm",
     "matmul",
     "nchw_to_nhwc",

@@ -229,8 +229,9 @@ class Shadow:
             return
         old = tags[cells]
         fresh = time << _TIME | site << _SITE | lanes
-        floor = clocks.floor[lanes // hardware.WARP_SIZE]
-        live = (old >> _TIME >= (1 if self.across_blocks else floor)) & (old != 0)
+        # An access that this one is ordered after is left out: who is ordered after this one is
+        # ordered after that one, too.
+        live = old != 0 if self.across_blocks else self._unordered(old, lanes, clocks)
         group = np.where(live, _joined(old, lanes), _ALONE)
         tags[cells] = fresh
         _widen(tags, cells, fresh, group)

@@ -122,30 +122,27 @@ def test_addresses_of_lanes_beyond_the_matrices_do_not_matter() -> None:
     assert simulate(programs.load_matrices(1, ""), A, R, None).hazards == []
 
 
-def test_load_without_a_barrier_after_the_store_is_a_race() -> None:
-    A, R = kernels.random((64, 8), "float16"), rows_of_warps(3)
-    program = kernels.without(device_program(programs.load_matrices(4, "")), CTA_SYNC, 0)
-    (hazard,) = simulate(program, A, R, None).hazards
-    assert hazard.kind == "race"
-    assert hazard.buffer == "S"
-    # Each row is read for the lane that gives its address: no race where that lane wrote it.
-    assert hazard.count == 8 * int((np.arange(64) != R).sum())
-
-
-def test_store_without_a_barrier_before_it_is_a_race() -> None:
+@pytest.mark.parametrize(
+    ("kernel", "barriers"),
+    [
+        (programs.load_matrices, [(CTA_SYNC, 0)]),
+        (programs.store_matrices, [(CTA_SYNC, 0)]),
+        (programs.store_matrices, [(CTA_SYNC, 1), (kernels.SYNC, 0)]),
+    ],
+    ids=["ldmatrix after stores", "stmatrix after stores", "loads after stmatrix"],
+)
+def test_without_a_barrier_between_stores_and_loads_is_a_race(
+    kernel: Any, barriers: list[tuple[str, int]]
+) -> None:
     R = rows_of_warps(3)
-    program = kernels.without(device_program(programs.store_matrices(4, "")), CTA_SYNC, 0)
-    (hazard,) = simulate(program, np.full((64, 4), 0x00020001, np.uint32), R, None).hazards
+    program = device_program(kernel(4, ""))
+    for call, which in barriers:
+        program = kernels.without(program, call, which)
+    is_load = kernel is programs.load_matrices
+    given = kernels.random((64, 8), "float16") if is_load else np.full((64, 4), 0x20001, np.uint32)
+    (hazard,) = simulate(program, given, R, None).hazards
     assert (hazard.kind, hazard.buffer) == ("race", "S")
-    assert hazard.count == 8 * int((np.arange(64) != R).sum())
-
-
-def test_load_without_a_barrier_after_stmatrix_is_a_race() -> None:
-    R = rows_of_warps(3)
-    program = kernels.without(device_program(programs.store_matrices(4, "")), CTA_SYNC, 1)
-    program = kernels.without(program, kernels.SYNC, 0)
-    (hazard,) = simulate(program, np.zeros((64, 4), np.uint32), R, None).hazards
-    assert (hazard.kind, hazard.buffer) == ("race", "S")
+    # Each row is that of the lane which gives its address: no race where that lane wrote it.
     assert hazard.count == 8 * int((np.arange(64) != R).sum())
 
 

@@ -20,6 +20,18 @@ from tvm_layout_ext.tune.space.operator import Workload
 
 _seconds = st.floats(min_value=1e-9, max_value=1e3)
 _maybe_text = st.none() | st.text(max_size=40)
+_OPTIONAL = {
+    **dict.fromkeys(
+        ("median", "spread", "tflops", "gbps", "clock_mhz", "modelled_seconds"), _seconds
+    ),
+    **dict.fromkeys(("smem_bytes", "registers", "spill_bytes"), st.integers(0, 1 << 20)),
+    **dict.fromkeys(
+        ("verified_on", "error_class", "error_text", "git_id", "server"), st.text(max_size=40)
+    ),
+    "conflict_model": st.builds(make_model, _seconds),
+    "protocol": st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=40)),
+    "phases": st.dictionaries(st.text(max_size=8), _seconds),
+}
 _workloads = st.builds(
     Workload,
     st.text(min_size=1, max_size=12),
@@ -44,25 +56,9 @@ _workloads = st.builds(
         status=st.sampled_from(["ok", "error"]),
         seed=st.integers(0, 1 << 60),
         times=st.lists(_seconds, max_size=5).map(tuple),
-        median=st.none() | _seconds,
-        spread=st.none() | _seconds,
-        tflops=st.none() | _seconds,
-        gbps=st.none() | _seconds,
-        smem_bytes=st.none() | st.integers(0, 1 << 20),
-        registers=st.none() | st.integers(0, 255),
-        conflict_model=st.none() | st.builds(make_model, _seconds),
-        verified_on=_maybe_text,
-        error_class=_maybe_text,
-        error_text=_maybe_text,
-        git_id=_maybe_text,
         kind=st.sampled_from(["trial", "finalist"]),
         l2=st.sampled_from([None, "warm", "flushed", "rotated"]),
-        protocol=st.none() | st.dictionaries(st.text(max_size=8), st.integers() | _maybe_text),
-        clock_mhz=st.none() | _seconds,
-        spill_bytes=st.none() | st.integers(0, 1 << 20),
-        modelled_seconds=st.none() | _seconds,
-        server=_maybe_text,
-        phases=st.none() | st.dictionaries(st.text(max_size=8), _seconds),
+        **{name: st.none() | values for name, values in _OPTIONAL.items()},
     )
 )
 def test_record_survives_its_json_line(record: Record) -> None:

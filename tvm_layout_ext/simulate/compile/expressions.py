@@ -9,12 +9,10 @@ import numpy as np
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
-from ..model.code import FIXED, LAUNCH, UNIFORM, Code, constant, lift, mask_and
+from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, constant, lift, mask_and
 from ..model.places import handle
 from ..model.values import cast, either, is_float, is_float8, is_narrow, numpy_type
 from .arithmetic import BINARY, COMPARISONS, binary
-
-_RANK_OF_SLOT = 3
 
 
 class ExpressionCompiler:
@@ -183,7 +181,7 @@ class ExpressionCompiler:
             parts.append((1, self.cached(added(fixed))))
         parts.extend(sorted(rest, key=lambda term: term[1].rank))
         total = added(parts)
-        splittable = all(code.rank != _RANK_OF_SLOT and not code.taint for _, code in parts)
+        splittable = all(code.rank != VARYING and not code.taint for _, code in parts)
         return Code(total.run, total.rank, total.taint, tuple(parts) if splittable else None)
 
     def _compare(self, expr: Any) -> Code:
@@ -249,7 +247,7 @@ class ExpressionCompiler:
                 return pick(*values), None
             return pick(*values), pick(*[np.int64(0) if c is None else c for c in codes])
 
-        return Code(run, 3, True)
+        return Code(run, VARYING, True)
 
 
 def element(vector: Any, index: int, width: int) -> Any:

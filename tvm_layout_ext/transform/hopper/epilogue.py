@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
-from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_THREADS
+from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
@@ -23,6 +23,8 @@ from .roles import Parts, Tile, with_batch
 _COLUMNS = 8
 #: Bytes of the pieces of a row that the swizzle keeps whole.
 _VECTOR_BYTES = 16
+#: Rows of a chunk of results.
+_CHUNK_ROWS = WARPGROUP_ROWS
 
 
 def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
@@ -50,7 +52,7 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
     result = parts.plan.kernel.result
     values = _named(parts, tile, place)
     if result.reads_more:
-        values = _at_most(parts.plan, values)
+        values = _at_most(parts.plan, tile, values)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
@@ -59,11 +61,13 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
     return tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
 
 
-def _ends(plan: Plan) -> dict[Any, int]:
+def _ends(plan: Plan, tile: Tile) -> dict[Any, Any]:
     """Where rows and columns end that tiles reach beyond, by variable."""
     kernel, windows = plan.kernel, plan.kernel.windows
     *rows, column = kernel.result.target.moving
-    ends = {column: kernel.sizes[1]} if plan.ragged[1] else {}
+    ends: dict[Any, Any] = {column: kernel.sizes[1]} if plan.ragged[1] else {}
+    if kernel.groups is not None:
+        return ends | {rows[0]: tile.end}
     extents, each = (
         ((kernel.sizes[0],), (1,)) if windows is None else (windows.pixels.extents, windows.box)
     )
@@ -74,9 +78,9 @@ def _ends(plan: Plan) -> dict[Any, int]:
     return ends
 
 
-def _at_most(plan: Plan, values: dict[Any, Any]) -> dict[Any, Any]:
+def _at_most(plan: Plan, tile: Tile, values: dict[Any, Any]) -> dict[Any, Any]:
     """A place, or the last row and column where tiles reach beyond them."""
-    ends = {var: tirx.min(values[var], end - 1) for var, end in _ends(plan).items()}
+    ends = {var: tirx.min(values[var], end - 1) for var, end in _ends(plan, tile).items()}
     return values | ends
 
 
@@ -107,25 +111,52 @@ def _chunk(
     column = tile.column + start
     where = kernel.result.target.place(_named(parts, tile, (row, column)))
     pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
+    store = asynchronous.store_box(pointer, parts.maps["c"], where)
+    corner = replace(tile, row=row, column=column)
+    first = at // result_bytes(kernel)
+    if kernel.groups is None:
+        stored = [when(leads, store, asynchronous.commit_stores())]
+    else:
+        # Rows behind a group's last are another's, so a box must not reach there; the count of
+        # stores that are waited for goes on without it.
+        whole = row + _CHUNK_ROWS <= tile.end
+        stored = [
+            when(leads, when(whole, store), asynchronous.commit_stores()),
+            when(tirx.Not(whole), _by_vectors(parts, results, first, corner)),
+        ]
     return [
         when(leads, asynchronous.wait_stores(plan.chunks - 1, read=True)),
         barrier,
-        *_rows(
-            parts,
-            results,
-            at // result_bytes(kernel),
-            replace(tile, row=row, column=column),
-            which,
-            sums,
-        ),
+        *_rows(parts, results, first, corner, which, sums),
         asynchronous.fence_shared(),
         barrier,
-        when(
-            leads,
-            asynchronous.store_box(pointer, parts.maps["c"], where),
-            asynchronous.commit_stores(),
-        ),
+        *stored,
     ]
+
+
+def _by_vectors(parts: Parts, results: Any, first: Any, corner: Tile) -> Any:
+    """Store the rows of a chunk that are the group's, 16 bytes a thread at a time."""
+    plan, own = parts.plan, parts.thread % WARPGROUP_THREADS
+    size = _VECTOR_BYTES // result_bytes(plan.kernel)
+    vectors = PANEL_BYTES // _VECTOR_BYTES
+    target = plan.kernel.result.store
+    column, ends = own % vectors, _ends(plan, corner)
+
+    def rows(i: Any) -> Any:
+        row = i * (WARPGROUP_THREADS // vectors) + own // vectors
+        at = first + row * plan.chunk_columns + T.bitwise_xor(column, row % 8) * size
+
+        def values(v: Any) -> dict[Any, Any]:
+            return _named(parts, corner, (corner.row + row, corner.column + column * size + v))
+
+        def store(v: Any) -> Any:
+            indices = [substitute(index, values(v)) for index in target.indices]
+            return tirx.BufferStore(target.buffer, results[at + v], indices)
+
+        inside = [values(0)[var] < end for var, end in ends.items()]
+        return when(tirx.all(*inside), loop("v", size, store, tirx.ForKind.VECTORIZED))
+
+    return loop("i", _CHUNK_ROWS * vectors // WARPGROUP_THREADS, rows)
 
 
 def _rows(
@@ -206,7 +237,7 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
         own = asynchronous.sum_at(kernel.instruction, sums, number)
         value = _value(parts, tile, (row, column), own)
         store = tirx.BufferStore(result.store.buffer, value, indices)
-        inside = [values[var] < end for var, end in _ends(plan).items()]
+        inside = [values[var] < end for var, end in _ends(plan, tile).items()]
         made.append(when(tirx.all(*inside), store) if inside else store)
     return sequence(made)
 

@@ -46,12 +46,14 @@ class Plan:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Tiles along rows and columns."""
+        """Tiles along rows and columns; of groups of rows the most that there can be."""
         sizes = self.kernel.rows, self.kernel.sizes[1]
         rows, columns = (
             ceil(size / (tile * blocks)) * blocks
             for size, tile, blocks in zip(sizes, self.tile, self.kernel.cluster, strict=False)
         )
+        if self.kernel.groups is not None:
+            rows = self.kernel.groups.most_tiles(self.kernel.rows, self.tile[0])
         return rows, columns
 
     @property
@@ -153,6 +155,8 @@ class Plan:
             blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
         if self.kernel.scaled:
             rows += "sums of each step scaled, "
+        if self.kernel.groups:
+            rows += f"rows of {self.kernel.groups.count} groups, "
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
             f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, "
@@ -210,6 +214,7 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_gpu(kernel, gpu)
     _check_registers(kernel)
     stages = max(kernel.a.stages, kernel.b.stages)
+    _check_groups(kernel)
     plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
     most = MULTIPROCESSORS // plan.blocks * plan.blocks
     plan = replace(plan, grid=min(plan.count, most) if kernel.persistent else plan.count)
@@ -228,6 +233,23 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
             f"of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
         )
     return plan
+
+
+def _check_groups(kernel: Kernel) -> None:
+    """Refuse what needs to know how many tiles there are."""
+    if kernel.groups is None:
+        return
+    blocks = prod(kernel.cluster) * kernel.slices
+    if blocks > 1:
+        raise ScheduleError(
+            f"{blocks} blocks of a cluster share tiles of {kernel.groups.count} groups of rows, "
+            "which are counted on the GPU; only clusters of 1 are legal."
+        )
+    if kernel.windows is not None:
+        raise ScheduleError(
+            f"The rows of {kernel.groups.count} groups are pixels of a convolution; only rows of a "
+            "matrix can be grouped."
+        )
 
 
 def _check_cluster(plan: Plan) -> None:

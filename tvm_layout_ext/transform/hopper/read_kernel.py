@@ -30,6 +30,7 @@ from ...ir.annotations import (
 )
 from ...ir.conditions import conjuncts, is_zero, step_of
 from ...ir.queries import blocks_in, loads_in, substitute, thread_tag, uses
+from .groups import Groups, take_groups
 from .windows import Digits, Windows, best_box, counted, places, ranges, read_window
 
 
@@ -183,7 +184,7 @@ class Kernel:
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
     ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
     ``slices`` the blocks that share the steps of a tile. Rows of ``windows`` are pixels. With
-    ``scaled`` each step has sums of its own.
+    ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number.
     """
 
     instruction: WarpgroupInstruction
@@ -201,6 +202,7 @@ class Kernel:
     slices: int = 1
     windows: Windows | None = None
     scaled: ScaledSums | None = None
+    groups: Groups | None = None
 
     @property
     def rows(self) -> int:
@@ -246,6 +248,7 @@ class _Copy:
     load: Any
     bounds: list[Any]
     k_major: bool
+    groups: Groups | None
 
     @property
     def moving(self) -> dict[Any, int]:
@@ -303,7 +306,7 @@ class _Reader:
         factors = [one for one in self.block.reads if not one.source.same_as(sums)]
         factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
         copies = [self._copy(one, own) for one, own in zip(factors, (row, column), strict=True)]
-        windows = None
+        windows, groups = None, copies[0].groups
         if copies[0].is_window:
             windows, a, b = self._windows(*copies)
         else:
@@ -314,11 +317,14 @@ class _Reader:
                     f"{one.problem}; multiply by mma.sync, which copies by cp.async."
                 )
         (m, k), (n, _) = a.sizes, b.sizes
-        result, scaled = self._result(sums, (m, n), windows, loops.scaled)
-        if loops.scaled is not None and scaled is None:
+        batch, step = loops.batch, loops.scaled
+        if groups is not None:
+            batch, step = self._number_of(groups, [batch, step]), None
+        result, scaled = self._result(sums, (m, n), windows, step, groups)
+        if step is not None and scaled is None:
             raise ScheduleError(
                 f"{self.name} has a batch inside of its tiles, and nothing adds its sums up; bind "
-                f"loop {loops.scaled.loop_var.name} to blockIdx.z."
+                f"loop {step.loop_var.name} to blockIdx.z."
             )
         if scaled is not None:
             if windows is not None:
@@ -326,7 +332,7 @@ class _Reader:
                     f"{self.name} scales sums of a convolution's steps; only those of a product of "
                     "matrices can be scaled."
                 )
-            k = self._scaled_depth(k) * (1 if loops.scaled is None else int(loops.scaled.extent))
+            k = self._scaled_depth(k) * (1 if step is None else int(step.extent))
         return Kernel(
             warpgroup_instruction(str(self.block.annotations[WARPGROUP])),
             a,
@@ -337,12 +343,13 @@ class _Reader:
             group=self._annotation(RASTERIZE, 1),
             persistent=bool(self._annotation(PERSISTENT, 0)),
             sizes=(m, n, k),
-            batch=None if loops.batch is None else loops.batch.loop_var,
-            products=1 if loops.batch is None else int(loops.batch.extent),
+            batch=None if batch is None else batch.loop_var,
+            products=1 if batch is None or groups else int(batch.extent),
             cluster=self._cluster(loops),
             slices=1 if loops.steps is None else int(loops.steps.annotations.get(ADD_UP, 1)),
             windows=windows,
             scaled=scaled,
+            groups=groups,
         )
 
     def _scaled_depth(self, depth: int) -> int:
@@ -461,7 +468,13 @@ class _Reader:
             for at, where in zip(copy.body.indices[:-2], region.region[:-2], strict=True)
         }
         load, bounds = substitute(load, batch), [substitute(one, batch) for one in bounds]
-        return _Copy(copy, load, bounds, not uses(region.region[-1].min, own))
+        k_major = not uses(region.region[-1].min, own)
+        rows = copy.body.indices[-2 if k_major else -1]
+        groups = None
+        for number in batch.values():
+            if groups is None:
+                groups, bounds = take_groups(bounds, rows, number)
+        return _Copy(copy, load, bounds, k_major, groups)
 
     def _windows(self, a: _Copy, b: _Copy) -> tuple[Windows, TiledOperand, TiledOperand]:
         """Read the operands of a convolution.
@@ -537,17 +550,19 @@ class _Reader:
         return TiledOperand(source, (own, depth), copy.k_major, copy.stages)
 
     def _result(
-        self, sums: Any, sizes: tuple[int, int], windows: Windows | None, steps: Any
+        self, sums: Any, sizes: tuple[int, int], windows: Windows | None, steps: Any, groups: Any
     ) -> tuple[SumsReader, ScaledSums | None]:
         """What becomes of the sums, and what is added up of each step before."""
         block, place, fixed = self._reader(sums, sizes)
         scaled = None
-        if block.init is not None:
+        if groups is None and block.init is not None:
             step = tirx.Var("only", "int32") if steps is None else steps.loop_var
             scaled = self._scaled(block, sums, place, fixed, step)
             sums = block.body.buffer
             block, place, fixed = self._reader(sums, sizes)
         store, (row, column) = block.body, place
+        if groups is not None:
+            store = self._of_group(block)
         if windows is not None:
             fixed[row] = windows.pixels.number
             known = ranges([windows.pixels, Digits((column,), sizes[1:])])
@@ -604,6 +619,29 @@ class _Reader:
         for var, where in zip(at[:-2], written, strict=False):
             fixed[var] = substitute(where.min, self.values)
         return block, (at[-2], at[-1]), fixed
+
+    def _number_of(self, groups: Groups, loops: Sequence[Any]) -> Any:
+        """The loop over groups, None if there is one group."""
+        found = [loop for loop in loops if loop is not None]
+        extents = [int(loop.extent) for loop in found] or [1]
+        if extents != [groups.count]:
+            raise ScheduleError(
+                f"{self.name} has batches of {extents} around rows of {groups.count} groups; "
+                "one loop over all groups is legal."
+            )
+        return found[0] if found else None
+
+    def _of_group(self, block: Any) -> Any:
+        """The store of a result that adds up the products of all groups, of which one is not 0."""
+        term = own = term_of(block, tirx.Add)
+        while isinstance(own, tirx.Cast):
+            own = own.value
+        if not isinstance(own, tvm.ir.TensorLoad) or not is_zero(block.init.value):
+            raise ScheduleError(
+                f"Block {block.name_hint} reads the sums of groups of rows; it must add them up, "
+                "cast or as they are, over all groups, from 0."
+            )
+        return tirx.BufferStore(block.body.buffer, term, block.body.indices)
 
     def _scaled(
         self, block: Any, sums: Any, place: tuple[Any, Any], fixed: dict[Any, Any], step: Any

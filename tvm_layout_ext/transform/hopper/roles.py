@@ -18,6 +18,7 @@ from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
+from .groups import Walk
 from .pieces import (
     PIECE_BYTES,
     STEP_BYTES,
@@ -81,18 +82,24 @@ def slice_of(parts: Parts) -> Any:
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of a block: the number of its turn, its product, and its first row and column."""
+    """A tile of a block: the number of its turn, its product, and its first row and column.
+
+    Rows of a group end at ``end``.
+    """
 
     turn: Any
     batch: Any
     row: Any
     column: Any
+    end: Any = None
 
 
 def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
     """Take tile after tile."""
     plan = parts.plan
     rows, columns = plan.tiles
+    if plan.kernel.groups is not None:
+        return _over_groups(parts, body)
 
     def turn(t: Any) -> Any:
         number = t * plan.grid + parts.block
@@ -113,6 +120,16 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
         return when(number < plan.count, *inside)
 
     return loop("turn", plan.turns, turn)
+
+
+def _over_groups(parts: Parts, body: Callable[[Tile], Any]) -> Any:
+    """Take tile after tile of groups of rows."""
+    plan, kernel = parts.plan, parts.plan.kernel
+    assert kernel.groups is not None
+    high, wide, _ = plan.tile
+    order = kernel.group, plan.grid, plan.turns, parts.block
+    walk = Walk(kernel.groups, high, plan.tiles[1], *order)
+    return walk.over(lambda turn, g, row, end, at: body(Tile(turn, g, row, at * wide, end)))
 
 
 def _place(plan: Plan, tile: Any) -> tuple[Any, Any]:

@@ -1,0 +1,150 @@
+"""Time products of groups of rows beside torch's, in one process, under a watchdog of the caller.
+
+``python -m benchmarks.grouped --build FOLDER`` compiles, ``--from FOLDER [--out FILE]`` runs: every
+tile of ``grouped_gemm``, checked against float64, ``torch._grouped_mm`` where there is one, and a
+loop of ``torch.mm``, in turns. Sizes of groups are drawn at random, and some are empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+import tvm_layout_ext as tlx
+from benchmarks.hopper_check import _seconds, _view
+from benchmarks.memory_bound import provenance
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.space import Space
+
+_DTYPE = "bfloat16"
+#: Layers as Mixtral's and as DeepSeek's: groups, rows of all of them, columns, terms.
+_SHAPES = (
+    (8, 8192, 14336, 4096),
+    (8, 8192, 4096, 14336),
+    (8, 1024, 14336, 4096),
+    (64, 16384, 2816, 2048),
+    (64, 16384, 2048, 1408),
+    (64, 2048, 2816, 2048),
+)
+_TILES = (None, "128x256", "128x192", "128x128", "128x64")
+
+
+def _name(shape: tuple[int, ...], tile: str | None) -> str:
+    return f"{'x'.join(map(str, shape))}_{tile}.so"
+
+
+def _build(folder: Path, job: tuple[tuple[int, ...], str | None]) -> str:
+    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+    shape, tile = job
+    operator, target = find_operator("grouped_gemm"), tlx.cuda_target("sm_90a")
+    config = Space(operator, shape, _DTYPE, architecture("sm_90a")).default()
+    config |= {"tile": tile} if tile else {}
+    with target:
+        sch = operator.schedule(operator.compute(shape, _DTYPE), config)
+    tlx.build(sch, target=target).export_library(str(folder / _name(*job)))
+    return json.dumps(config)
+
+
+def _offsets(groups: int, rows: int) -> np.ndarray:
+    """Sizes that vary by about their mean; the second of more than eight groups is empty."""
+    rng = np.random.default_rng(groups + rows)
+    shares = rng.gamma(2.0, size=groups)
+    if groups > 8:
+        shares[1] = 0
+    sizes = rng.multinomial(rows, shares / shares.sum())
+    return np.concatenate([[0], np.cumsum(sizes)]).astype("int32")
+
+
+def _peers(a: Any, b: Any, offsets: Any, out: Any) -> dict[str, Any]:
+    """Torch's ways."""
+    import torch
+
+    ends = offsets.tolist()
+    parts = [(x, y, b[g].t()) for g, (x, y) in enumerate(pairwise(ends))]
+
+    def loop() -> None:
+        for x, y, weight in parts:
+            if y > x:
+                torch.mm(a[x:y], weight, out=out[x:y])
+
+    found = {"torch.mm a group": loop}
+    try:
+        call = partial(torch._grouped_mm, a, b.transpose(-2, -1), offs=offsets[1:])
+        call()
+        torch.cuda.synchronize()
+        found["torch._grouped_mm"] = call
+    except (AttributeError, RuntimeError, ValueError) as error:
+        print(f"  torch._grouped_mm: {str(error).splitlines()[0][:200]}")
+    return found
+
+
+def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
+    import torch
+
+    groups, m, n, k = shape
+    torch.manual_seed(m)
+    a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(groups, n, k, device="cuda", dtype=torch.bfloat16)
+    offsets = torch.from_numpy(_offsets(groups, m)).cuda()
+    ends = offsets.tolist()
+    pairs = list(pairwise(ends))
+    calls, wrong = _peers(a, b, offsets, torch.empty(m, n, device="cuda", dtype=a.dtype)), {}
+    for tile in _TILES:
+        path = folder / _name(shape, tile)
+        if not path.exists():
+            continue
+        kernel = tvm.runtime.load_module(str(path))["main"]
+        out = torch.full((m, n), float("nan"), dtype=a.dtype, device="cuda")
+        kernel(*map(_view, (a, b, offsets, out)))
+        torch.cuda.synchronize()
+        name = f"ours {tile or 'default'}"
+        wrong[name] = 0
+        for g, (x, y) in enumerate(pairs):
+            want = a[x:y].double() @ b[g].double().t()
+            off = (out[x:y].double() - want).abs()
+            wrong[name] += int((~(off <= 2**-8 * want.abs() + 2e-6 * k)).sum())
+        calls[name] = partial(kernel, *map(_view, (a, b, offsets, out)))
+    times = _seconds(calls, 2 * m * n * k)
+    tflops = {name: round(2e-12 * m * n * k / seconds, 1) for name, seconds in times.items()}
+    sizes = [y - x for x, y in pairs]
+    return {"shape": shape, "groups": sizes, "tflops": tflops, "wrong": wrong}
+
+
+def main() -> None:
+    """Build, or run and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", type=Path)
+    parser.add_argument("--from", type=Path, dest="folder")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", type=int, nargs="*", default=range(len(_SHAPES)))
+    given = parser.parse_args()
+    shapes = [_SHAPES[i] for i in given.only]
+    if given.build:
+        given.build.mkdir(parents=True, exist_ok=True)
+        context = multiprocessing.get_context("spawn")
+        jobs = [(shape, tile) for shape in shapes for tile in _TILES]
+        with ProcessPoolExecutor(mp_context=context) as pool:
+            made = [pool.submit(_build, given.build, job) for job in jobs]
+            for job, one in zip(jobs, made, strict=True):
+                print(job, one.exception() or one.result(), flush=True)
+    rows = []
+    for shape in shapes if given.folder else ():
+        rows.append(_run(given.folder, shape))
+        print(json.dumps(rows[-1]), flush=True)
+        if given.out:
+            given.out.write_text(json.dumps({**provenance("grouped"), "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
