@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
 
 from tests.models.random_programs import Program, module, op, random_program
 from tests.models.running import TARGET, check, scheduled
+from tvm_layout_ext import simulate
 
 
 @pytest.mark.matrix
@@ -33,6 +35,24 @@ def test_functions_that_launch_kernels_are_left_alone() -> None:
     for mod in (scattered, compute([33], op.argsort)):
         assert scheduled(mod) == []
         assert isinstance(tvm.compile(mod, TARGET), relax.VMExecutable)
+
+
+def test_loops_beside_kernels_are_scheduled() -> None:
+    # On the host they would read what only the device may.
+    x, places, more = np.zeros((9, 4), "float32"), np.array([[3], [0], [8]]), np.ones((3, 4))
+    points = ([3, 1], "int64"), ([3, 4], "float32")
+    (scatter,) = scheduled(compute([9, 4], op.scatter_nd, *points))
+    (argsort,) = scheduled(compute([33, 4], lambda a: op.argsort(a, 0, dtype="int32")))
+    values = np.random.default_rng(0).permutation(132).reshape(33, 4).astype("float32")
+    x[[3, 0, 8]] = 1
+    for one, given, want in (
+        (scatter, (np.zeros_like(x), places, more.astype("float32")), x),
+        (argsort, (values,), values.argsort(0)),
+    ):
+        assert one.choice.rule == "dlight"
+        func = one.after.with_attr("global_symbol", "main")
+        report = simulate(func, *given, None, target=TARGET, progress=False)
+        np.testing.assert_array_equal(report.outputs[func.params[-1].name], want)
 
 
 def test_what_nobody_reads_is_not_computed() -> None:

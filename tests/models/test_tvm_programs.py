@@ -14,7 +14,6 @@ from tvm.target import Target
 from benchmarks.relax_numbers import error_of, outputs, tolerance_of
 from tests.models.running import TARGET, array_of, check, fused, scheduled
 from tests.models.tvm_programs import MODELS
-from tvm_layout_ext.models.default_schedule import is_ours
 
 
 @pytest.mark.matrix
@@ -26,11 +25,13 @@ def test_numbers_are_those_of_the_cpu(name: str) -> None:
         _require_same(mod, lowered)
     for one in scheduled(lowered):
         assert one.choice.rule != "none"
-        check(one)
+        if not _launches(one.before):
+            check(one)
 
 
 def _launches(func: Any) -> bool:
-    return isinstance(func, tirx.PrimFunc) and not is_ours(func)
+    """Whether TVM wrote a function for GPUs alone."""
+    return isinstance(func, tirx.PrimFunc) and "launch_thread" in str(func)
 
 
 def _require_same(mod: tvm.IRModule, lowered: tvm.IRModule) -> None:

@@ -19,7 +19,7 @@ from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
 from ..ir.queries import nodes_in
 from ..ir.tidy import tidy
-from ..ir.walk import is_launch
+from ..ir.walk import is_launch, top_statements
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
@@ -102,7 +102,7 @@ class DefaultSchedule:
                 if one.how != "none":
                     self.choices.append(FunctionChoice(one.name, "record", one.text))
         changed = {
-            gv: self._scheduled(gv.name_hint, func, around) if is_ours(func) else func
+            gv: self._scheduled(gv.name_hint, func, around) if _is_ours(func) else func
             for gv, func in mod.functions.items()
         }
         return tvm.IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -121,11 +121,21 @@ class DefaultSchedule:
         return func if found is None else found.function.with_attr(IS_SCHEDULED, True)
 
 
-def is_ours(func: Any) -> bool:
-    """Whether a function has no schedule; TVM writes sorts and scatters with their launches."""
+def _is_ours(func: Any) -> bool:
+    """Whether a function has no schedule, or loops without one beside kernels of its own."""
     if not isinstance(func, tirx.PrimFunc) or func.attrs.get(IS_SCHEDULED, 0):
         return False
-    return not any(is_launch(stmt) for stmt in nodes_in(func.body, tirx.AttrStmt))
+    return not _launches(func.body) or _has_loops_beside(func)
+
+
+def _launches(stmt: Any) -> bool:
+    """Whether a statement launches kernels, as TVM writes its sorts and scatters."""
+    return any(is_launch(one) for one in nodes_in(stmt, tirx.AttrStmt))
+
+
+def _has_loops_beside(func: tirx.PrimFunc) -> bool:
+    """Whether loops outside of a function's kernels would run on the host."""
+    return any(isinstance(stmt, tirx.For) and not _launches(stmt) for stmt in top_statements(func))
 
 
 def choose(
@@ -136,9 +146,11 @@ def choose(
     Where a rule that moves memory is modelled to take much longer than moving the parameters, the
     others are asked, too, and the fastest by the model is taken.
     """
-    own, refused = tidy(func), list[str]()
+    own, refused, rules = tidy(func), list[str](), list(RULES)
+    if _launches(func.body):
+        refused, rules = ["It launches kernels of its own, and has loops beside them."], [LAST]
     slow: list[tuple[float, str, Scheduled]] = []
-    for rule in RULES:
+    for rule in rules:
         try:
             # dlight knows the forms in which TVM writes its operators.
             found = _applied(rule, func if rule == LAST else own, target)
