@@ -43,13 +43,21 @@ def guarded_outside(nest: Nest) -> list[str]:
     for axis in nest.block.iter_vars:
         analyzer.bind(axis.var, axis.dom)
     found: dict[str, None] = {}
-    for load in _guarded(without_lets(nest.block.body)):
-        if load.source.scope() not in ("", "global"):
+    body = without_lets(nest.block.body)
+    guarded, every = _guarded(body), loads_in(body)
+    for load in guarded:
+        # An argmax compares an element, and only of equals looks at it again: that is no guard.
+        is_read_anyway = _count(load, every) > _count(load, guarded)
+        if is_read_anyway or load.source.scope() not in ("", "global"):
             continue
         for index, extent in zip(load.indices, load.source.shape, strict=True):
             if not analyzer.can_prove(tirx.all(index >= 0, index < extent)):
                 found[str(load.source.name)] = None
     return list(found)
+
+
+def _count(load: Any, loads: list[Any]) -> int:
+    return sum(tvm_ffi.structural_equal(load, other) for other in loads)
 
 
 def chosen_by_index(body: Any) -> set[str]:
