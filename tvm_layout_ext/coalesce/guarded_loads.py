@@ -10,9 +10,9 @@ from tvm import tirx
 
 from ..analysis.nest import Nest
 from ..ir.block_body import without_lets
-from ..ir.conditions import selects_as_choices
+from ..ir.conditions import conjuncts, selects_as_choices
 from ..ir.ops import CHOICE
-from ..ir.queries import loads_in
+from ..ir.queries import are_equal, loads_in
 
 
 def guarded_outside(nest: Nest) -> list[str]:
@@ -42,6 +42,8 @@ def guarded_outside(nest: Nest) -> list[str]:
     analyzer = tvm.sym.Analyzer()
     for axis in nest.block.iter_vars:
         analyzer.bind(axis.var, axis.dom)
+    for loop in nest.loops:
+        analyzer.bind(loop.var, tvm.ir.Range(0, loop.extent))
     found: dict[str, None] = {}
     body = without_lets(nest.block.body)
     guarded, every = _guarded(body), loads_in(body)
@@ -50,10 +52,31 @@ def guarded_outside(nest: Nest) -> list[str]:
         is_read_anyway = _count(load, every) > _count(load, guarded)
         if is_read_anyway or load.source.scope() not in ("", "global"):
             continue
-        for index, extent in zip(load.indices, load.source.shape, strict=True):
-            if not analyzer.can_prove(tirx.all(index >= 0, index < extent)):
-                found[str(load.source.name)] = None
+        if not _is_inside(load, nest, analyzer):
+            found[str(load.source.name)] = None
     return list(found)
+
+
+def _is_inside(load: Any, nest: Nest, analyzer: Any) -> bool:
+    """Whether a block that runs reads a buffer inside of its shape; its predicate holds then."""
+    ways = [load.indices]
+    for access in nest.accesses:
+        if access.buffer.same_as(load.source) and are_equal(access.own_indices, load.indices):
+            ways.append(access.indices)
+    bounds = [one for one in conjuncts(nest.predicate) if isinstance(one, tirx.LT)]
+
+    def is_below(index: Any, extent: Any) -> bool:
+        return analyzer.can_prove(index < extent) or any(
+            analyzer.can_prove(index - bound.a <= extent - bound.b) for bound in bounds
+        )
+
+    return any(
+        all(
+            analyzer.can_prove(index >= 0) and is_below(index, extent)
+            for index, extent in zip(indices, load.source.shape, strict=True)
+        )
+        for indices in ways
+    )
 
 
 def _count(load: Any, loads: list[Any]) -> int:

@@ -129,6 +129,9 @@ class History:
         except ReportedError as error:
             measured = error
         with self.interrupt.held():
+            if (position := self._position.get(self._blank(config).id)) is not None:
+                # Ctrl-C came while it was written down, and it is asked for again.
+                return _result(self.trials[position])
             if isinstance(measured, ReportedError):
                 return _result(self.failed(config, str(measured)))
             return _result(self.succeeded(config, measured))
