@@ -51,6 +51,7 @@ CALLS = [
     'tlx.assert_kernel(copied(), bank_conflicts=-1)',
     "tlx.assert_kernel(copied(), bank_conflicts='x')",
     "tlx.assert_kernel(copied(), max_sectors_ratio='x')",
+    'tlx.assert_kernel(copied(), min_vector_bytes=np.ones(2))',
     "tlx.tune('nope', shape=(4,4))",
     "tlx.tune('transpose', log='l', runner='simulate')",
     "tlx.tune('transpose', shape='ab', log='l', runner='simulate')",
@@ -145,7 +146,10 @@ def test_a_wrong_call_is_one_sentence(
 
 
 #: What stands for any argument, and calls in which each of these takes the place of a dot.
-ANY = ("None", "-1", "1.5", "'x'", "[]", "[None]", "object()", "b'x'", "2**70", "float('nan')")
+ANY = (
+    "None", "-1", "1.5", "'x'", "[]", "[None]", "object()", "b'x'", "2**70", "float('nan')",
+    "np.ones(2)",
+)  # fmt: skip
 PLACES = [
     "tlx.shared_buffers(·)", "tlx.tune('transpose', shape=(8, 8), log=·, trials=0)",
     "tlx.tune('transpose', shape=(8, 8), dtype=·, trials=0)", "tlx.export(3, ·)",
@@ -156,6 +160,7 @@ PLACES = [
     "product().gemm('C', tile=(64, 64, 32), warps=(2, 2), stages=2, instruction=·)",
     "product().gemm('C', tile=·, warps=(2, 2), stages=2)", "product().cluster(·, 2)",
     "copied().auto_coalesce('B', stage=·)", "copied().swizzle(·, 0, 'xor')",
+    "copied().eviction_policy('B', ·)",
     "copied().eviction_policy(·, 'evict_first')", "tlx.te.create_schedule(·)",
     "L.LinearLayout(·, ['d'])", "L.LinearLayout.from_bases(·, ['d'])", "L.movement(·, linear)",
     "L.movement(linear, ·)", "L.bank_conflicts(linear, ·, 16)", "L.vector_width(linear, linear, ·)",

@@ -34,7 +34,7 @@ class Request:
             )
         if not _is_int(width) or width not in (1, 2, 4, 8, 16):
             raise ScheduleError(f"{NAME} needs vector_bytes to be 1, 2, 4, 8 or 16, not {width!r}.")
-        if self.stage not in _STAGES:
+        if not isinstance(self.stage, str) or self.stage not in _STAGES:
             raise ScheduleError(
                 f"{NAME} needs stage to be one of {', '.join(_STAGES)}, not {self.stage!r}."
             )

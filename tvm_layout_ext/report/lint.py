@@ -42,7 +42,9 @@ class Rules:
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 0, ScheduleError)
         width, ratio = self.min_vector_bytes, self.max_sectors_ratio
-        if width is not None and width not in (1, 2, 4, 8, MAX_ACCESS_BYTES):
+        if not (
+            width is None or (isinstance(width, int) and width in (1, 2, 4, 8, MAX_ACCESS_BYTES))
+        ):
             raise ScheduleError(f"min_vector_bytes is 1, 2, 4, 8 or 16, not {width!r}.")
         if ratio is not None and (not isinstance(ratio, int | float) or not ratio >= 1):
             raise ScheduleError(f"max_sectors_ratio is a number from 1, not {ratio!r}.")

@@ -41,7 +41,7 @@ def versions_for_triton_stages(
     number = whole_number("Triton's num_stages", stages, 1, ScheduleError)
     of = whole_number("levels", levels, 1, ScheduleError)
     at = whole_number("level", level, 0, ScheduleError, of - 1)
-    if kind not in tuple(_TRITON_LESS):
+    if not isinstance(kind, str) or kind not in _TRITON_LESS:
         raise ScheduleError(f'kind must be "mma.sync" or "wgmma", not {kind!r}.')
     kept = min(of, number - 1)
     if at >= kept:

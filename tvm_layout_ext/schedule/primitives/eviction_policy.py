@@ -12,7 +12,7 @@ from ..handles import annotate, find_block, written_places
 
 def check_policy(policy: str) -> str:
     """Give back a policy; refuse one that there is not."""
-    if policy not in ("", AUTO, *POLICIES):
+    if not isinstance(policy, str) or policy not in ("", AUTO, *POLICIES):
         raise ScheduleError(
             f"eviction_policy needs one of {', '.join(POLICIES)}, {AUTO} or an empty string, not "
             f"{policy!r}."
