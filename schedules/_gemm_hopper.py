@@ -335,6 +335,13 @@ def beside(shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
     return moved | tile
 
 
+def check_wgmma(architecture: Architecture) -> Refusal | None:
+    """Why a GPU has no warpgroups that multiply, or None."""
+    if architecture.name != "sm_90a":
+        return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
+    return None
+
+
 def check(
     shape: tuple[int, ...],
     dtype: str,
@@ -345,8 +352,8 @@ def check(
 ) -> Refusal | None:
     """Why a product cannot be computed by warpgroups, or None."""
     tile = TILES[-1] if config is None else str(config["wgmma"])
-    if architecture.name != "sm_90a":
-        return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
+    if refusal := check_wgmma(architecture):
+        return refusal
     if not _has_tile(dtype, tile):
         return Refusal("no wgmma", f"wgmma of {dtype} has no columns for a tile of {tile}.")
     m, n, k = shape

@@ -15,6 +15,7 @@ from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
+from tvm_layout_ext.schedules._gemm_hopper import check_wgmma
 from tvm_layout_ext.transform.attention.plan import why_crowded
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
@@ -90,8 +91,8 @@ def check(
     """Why a configuration is not legal before it is scheduled, or None."""
     if shape[1] % shape[2]:
         return Refusal("heads", f"{shape[1]} heads of Q do not share {shape[2]} of K and V.")
-    if architecture.name != "sm_90a":
-        return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
+    if refusal := check_wgmma(architecture):
+        return refusal
     consumers = int(config["consumers"])
     if consumers and (crowded := why_crowded(int(config["keys"]), shape[5], consumers)):
         return Refusal("registers", crowded)

@@ -85,8 +85,8 @@ def check(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
-    if architecture.name != "sm_90a":
-        return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
+    if refusal := _gemm_hopper.check_wgmma(architecture):
+        return refusal
     if shape[2] % _BLOCK:
         return Refusal("blocks", f"K is {shape[2]}; scales are of blocks of {_BLOCK}.")
     return None

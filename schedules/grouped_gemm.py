@@ -77,8 +77,8 @@ def check(
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
     row = shape[3] * _BYTES
-    if architecture.name != "sm_90a":
-        return Refusal("no wgmma", f"{architecture.name} has no wgmma; sm_90a has.")
+    if refusal := _gemm_hopper.check_wgmma(architecture):
+        return refusal
     if row % MAP_PITCH_BYTES:
         return Refusal(
             "row pitch",
