@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,11 @@ def whole(value: Any) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
+
+
+def is_one_of(value: Any, legal: Container[Any]) -> bool:
+    """Whether a value is one of some words or numbers; an array, compared to one, is no answer."""
+    return isinstance(value, str | int) and value in legal
 
 
 def path_of(what: str, value: Any, error: type[LayoutExtError]) -> Path:

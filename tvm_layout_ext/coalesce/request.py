@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..checks import is_one_of
 from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS, MAX_ACCESS_BYTES, WARP_SIZE
 
@@ -34,7 +35,7 @@ class Request:
             )
         if not _is_int(width) or width not in (1, 2, 4, 8, 16):
             raise ScheduleError(f"{NAME} needs vector_bytes to be 1, 2, 4, 8 or 16, not {width!r}.")
-        if not isinstance(self.stage, str) or self.stage not in _STAGES:
+        if not is_one_of(self.stage, _STAGES):
             raise ScheduleError(
                 f"{NAME} needs stage to be one of {', '.join(_STAGES)}, not {self.stage!r}."
             )

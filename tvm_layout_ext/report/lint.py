@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..checks import whole_number
+from ..checks import is_one_of, whole, whole_number
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES
 from ..simulate.report import AccessCounts
@@ -42,9 +42,7 @@ class Rules:
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 0, ScheduleError)
         width, ratio = self.min_vector_bytes, self.max_sectors_ratio
-        if not (
-            width is None or (isinstance(width, int) and width in (1, 2, 4, 8, MAX_ACCESS_BYTES))
-        ):
+        if width is not None and not is_one_of(whole(width), (1, 2, 4, 8, MAX_ACCESS_BYTES)):
             raise ScheduleError(f"min_vector_bytes is 1, 2, 4, 8 or 16, not {width!r}.")
         if ratio is not None and (not isinstance(ratio, int | float) or not ratio >= 1):
             raise ScheduleError(f"max_sectors_ratio is a number from 1, not {ratio!r}.")

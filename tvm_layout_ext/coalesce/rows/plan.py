@@ -9,7 +9,7 @@ from math import ceil, prod
 
 from tvm import tirx
 
-from ...checks import whole
+from ...checks import is_one_of, whole
 from ...errors import ScheduleError
 from ...gpu.hardware import (
     MAX_ACCESS_BYTES,
@@ -81,8 +81,7 @@ class RowPlan:
 
     def steps(self, chain: RowChain) -> int:
         """Steps of a thread along its row, which may begin at the end of a vector."""
-        before = 0 if chain.length % self.vector == 0 else self.vector - 1
-        return -(-(chain.length + before) // (self.vector * self.lanes))
+        return _steps(chain, self.vector, self.lanes)
 
     def numbers(self) -> list[int]:
         """Write it for an annotation."""
@@ -102,6 +101,11 @@ class RowPlan:
             f"{_count(self.lanes, 'lane')} a row; of {_count(steps, 'vector')} of {self.vector} "
             f"that a lane has, {where}"
         )
+
+
+def _steps(chain: RowChain, vector: int, lanes: int) -> int:
+    before = 0 if chain.length % vector == 0 else vector - 1
+    return -(-(chain.length + before) // (vector * lanes))
 
 
 def _count(number: int, name: str) -> str:
@@ -125,7 +129,7 @@ class Wishes:
             ("keep", KEEPS),
         ):
             value = getattr(self, name)
-            if (value if name == "keep" else whole(value)) not in legal:
+            if not is_one_of(value if name == "keep" else whole(value), legal):
                 listed = ", ".join(map(str, legal))
                 raise ScheduleError(f"{NAME} needs {name} to be one of {listed}, not {value!r}.")
 
@@ -168,7 +172,7 @@ def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator
         is_other = wishes.num_threads not in (0, threads) or wishes.lanes not in (0, lanes)
         if lanes > threads or is_other or not suits:
             continue
-        steps = RowPlan(lanes, 1, vector, 0, 0, 0).steps(chain)
+        steps = _steps(chain, vector, lanes)
         for registers, shared in _places(traffic, steps, threads, wishes.keep, facts):
             for hold in {0, int(registers > 0 and bool(traffic.dear))}:
                 each = registers * vector * traffic.element_registers(hold=bool(hold))

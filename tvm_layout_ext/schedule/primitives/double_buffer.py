@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...checks import whole_number
+from ...checks import is_one_of, whole_number
 from ...errors import ScheduleError
 from ...ir.annotations import ASYNC_COPY, BY_TMA, NUM_STAGES
 from ..handles import annotate, find_block
@@ -41,7 +41,7 @@ def versions_for_triton_stages(
     number = whole_number("Triton's num_stages", stages, 1, ScheduleError)
     of = whole_number("levels", levels, 1, ScheduleError)
     at = whole_number("level", level, 0, ScheduleError, of - 1)
-    if not isinstance(kind, str) or kind not in _TRITON_LESS:
+    if not is_one_of(kind, _TRITON_LESS):
         raise ScheduleError(f'kind must be "mma.sync" or "wgmma", not {kind!r}.')
     kept = min(of, number - 1)
     if at >= kept:

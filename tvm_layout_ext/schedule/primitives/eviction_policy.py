@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...checks import is_one_of
 from ...errors import ScheduleError
 from ...intrin.policy_stores import POLICIES
 from ...ir.annotations import AUTO, EVICTION_POLICY
@@ -12,7 +13,7 @@ from ..handles import annotate, find_block, written_places
 
 def check_policy(policy: str) -> str:
     """Give back a policy; refuse one that there is not."""
-    if not isinstance(policy, str) or policy not in ("", AUTO, *POLICIES):
+    if not is_one_of(policy, ("", AUTO, *POLICIES)):
         raise ScheduleError(
             f"eviction_policy needs one of {', '.join(POLICIES)}, {AUTO} or an empty string, not "
             f"{policy!r}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...analysis.contraction import Contraction, Operand, read_contraction
-from ...checks import whole
+from ...checks import is_one_of, whole
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture, architecture
 from ...intrin import Instruction, choose, clear_name, load_name, multiply_name
@@ -102,7 +102,7 @@ def use_tensor_core(
     one = _instruction(instruction, what, multiples, gpu)
     check_loops(sch, block, what, "use_tensor_core")
     paddings = _paddings(what, one, multiples)
-    if scope not in ("shared", "shared.dyn"):
+    if not is_one_of(scope, ("shared", "shared.dyn")):
         raise ScheduleError(f"scope is {scope!r}; operands are staged in shared or shared.dyn.")
     merged = merge_iterators(sch, block, what)
     if merged:
