@@ -7,11 +7,7 @@ loop of ``torch.mm``, in turns. Sizes of groups are drawn at random, and some ar
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +16,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-import tvm_layout_ext as tlx
-from benchmarks.hopper_check import _seconds, _view
-from benchmarks.memory_bound import provenance
-from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.tune.space.operator import find_operator
-from tvm_layout_ext.tune.space.space import Space
+from benchmarks import built_products
+from benchmarks.hopper_check import _view
 
 _DTYPE = "bfloat16"
 #: Layers as Mixtral's and as DeepSeek's: groups, rows of all of them, columns, terms.
@@ -45,15 +37,10 @@ def _name(shape: tuple[int, ...], tile: str | None) -> str:
 
 
 def _build(folder: Path, job: tuple[tuple[int, ...], str | None]) -> str:
-    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
     shape, tile = job
-    operator, target = find_operator("grouped_gemm"), tlx.cuda_target("sm_90a")
-    config = Space(operator, shape, _DTYPE, architecture("sm_90a")).default()
-    config |= {"tile": tile} if tile else {}
-    with target:
-        sch = operator.schedule(operator.compute(shape, _DTYPE), config)
-    tlx.build(sch, target=target).export_library(str(folder / _name(*job)))
-    return json.dumps(config)
+    wishes = {"tile": tile} if tile else None
+    path = folder / _name(*job)
+    return json.dumps(built_products.export(path, "grouped_gemm", shape, _DTYPE, wishes))
 
 
 def _offsets(groups: int, rows: int) -> np.ndarray:
@@ -115,36 +102,10 @@ def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
             off = (out[x:y].double() - want).abs()
             wrong[name] += int((~(off <= 2**-8 * want.abs() + 2e-6 * k)).sum())
         calls[name] = partial(kernel, *map(_view, (a, b, offsets, out)))
-    times = _seconds(calls, 2 * m * n * k)
-    tflops = {name: round(2e-12 * m * n * k / seconds, 1) for name, seconds in times.items()}
+    tflops = built_products.speeds(calls, 2 * m * n * k)
     sizes = [y - x for x, y in pairs]
     return {"shape": shape, "groups": sizes, "tflops": tflops, "wrong": wrong}
 
 
-def main() -> None:
-    """Build, or run and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=Path)
-    parser.add_argument("--from", type=Path, dest="folder")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", type=int, nargs="*", default=range(len(_SHAPES)))
-    given = parser.parse_args()
-    shapes = [_SHAPES[i] for i in given.only]
-    if given.build:
-        given.build.mkdir(parents=True, exist_ok=True)
-        context = multiprocessing.get_context("spawn")
-        jobs = [(shape, tile) for shape in shapes for tile in _TILES]
-        with ProcessPoolExecutor(mp_context=context) as pool:
-            made = [pool.submit(_build, given.build, job) for job in jobs]
-            for job, one in zip(jobs, made, strict=True):
-                print(job, one.exception() or one.result(), flush=True)
-    rows = []
-    for shape in shapes if given.folder else ():
-        rows.append(_run(given.folder, shape))
-        print(json.dumps(rows[-1]), flush=True)
-        if given.out:
-            given.out.write_text(json.dumps({**provenance("grouped"), "rows": rows}))
-
-
 if __name__ == "__main__":
-    main()
+    built_products.main("grouped", __doc__, _SHAPES, _TILES, _build, _run)

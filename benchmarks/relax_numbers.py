@@ -1,9 +1,9 @@
 """Compare the numbers of Relax programs on a GPU: ours and dlight's, each with the CPU's.
 
-``python -m benchmarks.relax_numbers --out FILE`` needs a CUDA GPU. Programs are those that TVM's
-tests and tutorials have, tiny models of every kind, and random functions. Each is compiled whole,
-by ``tlx.relax_pipeline``, by TVM's pipeline for CUDA and by its own for the CPU, and is given
-random inputs.
+``python -m benchmarks.relax_numbers --out FILE`` needs a CUDA GPU, and torch for the file. Programs
+are those that TVM's tests and tutorials have, tiny models of every kind, and random functions. Each
+is compiled whole, by ``tlx.relax_pipeline``, by TVM's pipeline for CUDA and by its own for the CPU,
+and is given random inputs.
 """
 
 from __future__ import annotations
@@ -199,7 +199,10 @@ def main(
     names = [*named, *(f"random {seed}" for seed in range(first, first + seeds))]
     rows = run(names, workers)
     if out is not None:
-        out.write_text(json.dumps({"programs": len(names), "rows": rows}, indent=1))
+        from benchmarks.memory_bound import provenance
+
+        found = {**provenance("relax_numbers"), "programs": len(names), "rows": rows}
+        out.write_text(json.dumps(found, indent=1))
     kinds = {row["name"]: verdict(row) for row in rows}
     told = [
         [row["name"], kinds[row["name"]], f"{row.get('ours', float('nan')):.1e}",

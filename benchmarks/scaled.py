@@ -7,23 +7,15 @@ tile and cluster of ``gemm_scaled``, checked against float64, ``gemm_nt`` by def
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
-import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tvm
 
-import tvm_layout_ext as tlx
-from benchmarks.hopper_check import _seconds, _view
-from benchmarks.memory_bound import provenance
-from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.tune.space.operator import find_operator
-from tvm_layout_ext.tune.space.space import Space
+from benchmarks import built_products
+from benchmarks.hopper_check import _view
 
 _DTYPE = "float8_e4m3fn"
 #: Squares, and products of DeepSeek-V3's layers.
@@ -53,14 +45,9 @@ def _name(shape: tuple[int, ...], number: int) -> str:
 
 
 def _build(folder: Path, job: tuple[tuple[int, ...], int]) -> str:
-    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
     shape, number = job
     name, wishes = _VARIANTS[number]
-    operator, target = find_operator(name), tlx.cuda_target("sm_90a")
-    config = Space(operator, shape, _DTYPE, architecture("sm_90a")).default() | (wishes or {})
-    with target:
-        sch = operator.schedule(operator.compute(shape, _DTYPE), config)
-    tlx.build(sch, target=target).export_library(str(folder / _name(*job)))
+    config = built_products.export(folder / _name(*job), name, shape, _DTYPE, wishes)
     kept = ("tile", "wgmma", "split_k", "cluster")
     return json.dumps([name, {key: config[key] for key in kept if key in config}])
 
@@ -125,35 +112,9 @@ def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
             kernel(*views)
             wrong[full] += int(out.isnan().sum())
         calls[full] = partial(kernel, *views)
-    times = _seconds(calls, 2 * m * n * k)
-    tflops = {name: round(2e-12 * m * n * k / seconds, 1) for name, seconds in times.items()}
+    tflops = built_products.speeds(calls, 2 * m * n * k)
     return {"shape": shape, "tflops": tflops, "wrong": wrong}
 
 
-def main() -> None:
-    """Build, or run and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", type=Path)
-    parser.add_argument("--from", type=Path, dest="folder")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", type=int, nargs="*", default=range(len(_SHAPES)))
-    given = parser.parse_args()
-    shapes = [_SHAPES[i] for i in given.only]
-    if given.build:
-        given.build.mkdir(parents=True, exist_ok=True)
-        context = multiprocessing.get_context("spawn")
-        jobs = [(shape, number) for shape in shapes for number in range(len(_VARIANTS))]
-        with ProcessPoolExecutor(mp_context=context) as pool:
-            made = [pool.submit(_build, given.build, job) for job in jobs]
-            for job, one in zip(jobs, made, strict=True):
-                print(job, one.exception() or one.result(), flush=True)
-    rows = []
-    for shape in shapes if given.folder else ():
-        rows.append(_run(given.folder, shape))
-        print(json.dumps(rows[-1]), flush=True)
-        if given.out:
-            given.out.write_text(json.dumps({**provenance("scaled"), "rows": rows}))
-
-
 if __name__ == "__main__":
-    main()
+    built_products.main("scaled", __doc__, _SHAPES, range(len(_VARIANTS)), _build, _run)
