@@ -14,6 +14,7 @@ from tvm.target import Target
 from benchmarks.relax_numbers import error_of, outputs, tolerance_of
 from tests.models.running import TARGET, array_of, check, fused, scheduled
 from tests.models.tvm_programs import MODELS
+from tvm_layout_ext.ir.walk import launches
 
 
 @pytest.mark.matrix
@@ -31,7 +32,7 @@ def test_numbers_are_those_of_the_cpu(name: str) -> None:
 
 def _launches(func: Any) -> bool:
     """Whether TVM wrote a function for GPUs alone."""
-    return isinstance(func, tirx.PrimFunc) and "launch_thread" in str(func)
+    return isinstance(func, tirx.PrimFunc) and launches(func.body)
 
 
 def _require_same(mod: tvm.IRModule, lowered: tvm.IRModule) -> None:

@@ -111,7 +111,8 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
             trials.append(_try(subject, way))
         except (RuntimeError, IndexError, ValueError) as error:
             # Refusals are sentences; what else is raised is a defect, and would go unseen.
-            level = logging.INFO if _is_refusal(error) else logging.WARNING
+            is_refusal = isinstance(error, ScheduleError) or _is_of_tensorir(error)
+            level = logging.INFO if is_refusal else logging.WARNING
             name = subject.nest.block.name_hint
             _log.log(level, "%s drops a map of %s, %s: %s", NAME, name, way.path, _why(error))
             refusals.append(f"{way.path} is not possible: {_why(error)}")
@@ -226,10 +227,11 @@ def _micro(seconds: float) -> str:
     return f"{seconds * 1e6:,.3g} us" if seconds < 1 else f"{seconds:,.3g} s"
 
 
-def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, ScheduleError) or "Error message:" in str(error)
+def _is_of_tensorir(error: Exception) -> bool:
+    """Whether TensorIR refuses a step of a schedule, which it tells in a form of its own."""
+    return "Error message:" in str(error)
 
 
 def _why(error: Exception) -> str:
-    refused = "TensorIR refuses it, " if "Error message:" in str(error) else ""
+    refused = "TensorIR refuses it, " if _is_of_tensorir(error) else ""
     return f"{refused}{reason(error).rstrip('.')}"

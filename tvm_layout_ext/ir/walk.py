@@ -11,7 +11,7 @@ from tvm import s_tir, tirx
 from tvm.tirx import IterVar
 
 from .annotations import TENSOR_CORE
-from .queries import is_number
+from .queries import is_number, nodes_in
 
 THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 #: Statements that hold others, and no condition.
@@ -151,6 +151,11 @@ def _held(stmt: Any, context: Context) -> Iterator[tuple[Any, Context]]:
 def is_launch(stmt: Any) -> bool:
     """Whether an attribute starts threads or blocks."""
     return isinstance(stmt.node, IterVar) and str(stmt.attr_key) == "thread_extent"
+
+
+def launches(stmt: Any) -> bool:
+    """Whether a statement launches kernels, as TVM writes its sorts and scatters."""
+    return any(is_launch(one) for one in nodes_in(stmt, tirx.AttrStmt))
 
 
 def own_parts(stmt: Any) -> list[Any]:

@@ -17,9 +17,8 @@ from ..errors import LayoutExtError
 from ..ir import lowered_once
 from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
-from ..ir.queries import nodes_in
 from ..ir.tidy import tidy
-from ..ir.walk import is_launch, top_statements
+from ..ir.walk import launches, top_statements
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
@@ -125,17 +124,12 @@ def _is_ours(func: Any) -> bool:
     """Whether a function has no schedule, or loops without one beside kernels of its own."""
     if not isinstance(func, tirx.PrimFunc) or func.attrs.get(IS_SCHEDULED, 0):
         return False
-    return not _launches(func.body) or _has_loops_beside(func)
-
-
-def _launches(stmt: Any) -> bool:
-    """Whether a statement launches kernels, as TVM writes its sorts and scatters."""
-    return any(is_launch(one) for one in nodes_in(stmt, tirx.AttrStmt))
+    return not launches(func.body) or _has_loops_beside(func)
 
 
 def _has_loops_beside(func: tirx.PrimFunc) -> bool:
     """Whether loops outside of a function's kernels would run on the host."""
-    return any(isinstance(stmt, tirx.For) and not _launches(stmt) for stmt in top_statements(func))
+    return any(isinstance(stmt, tirx.For) and not launches(stmt) for stmt in top_statements(func))
 
 
 def choose(
@@ -147,7 +141,7 @@ def choose(
     others are asked, too, and the fastest by the model is taken.
     """
     own, refused, rules = tidy(func), list[str](), list(RULES)
-    if _launches(func.body):
+    if launches(func.body):
         refused, rules = ["It launches kernels of its own, and has loops beside them."], [LAST]
     slow: list[tuple[float, str, Scheduled]] = []
     for rule in rules:

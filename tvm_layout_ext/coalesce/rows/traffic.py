@@ -125,7 +125,8 @@ class RowTraffic:
         first, other = (
             self._offset(load, unravel(at, chain.columns)) for at in (column * 0, column)
         )
-        return first if analyzer.can_prove_equal(other - first, column) else None
+        runs_on = analyzer.can_prove_equal(other - first, column)
+        return analyzer.simplify(first) if runs_on else None
 
     def _offset(self, one: RowLoad | RowStore, columns: Sequence[Any]) -> Any:
         """Number of an element in its buffer, counted from its first."""
@@ -133,7 +134,7 @@ class RowTraffic:
         offset = one.buffer.ty.elem_offset
         for index, stride in zip(one.indices, strides_of(one.buffer), strict=True):
             offset = offset + substitute(index, values) * stride
-        return tvm.sym.Analyzer().simplify(offset)
+        return offset
 
     def width(self, one: RowLoad | RowStore, most: int) -> int:
         """Elements along a row that one access may take, a power of two."""
@@ -150,8 +151,8 @@ class RowTraffic:
         group, part = (tirx.Var(name, chain.type) for name in ("group", "part"))
         analyzer.bind(group, tvm.ir.Range(0, chain.length // width))
         analyzer.bind(part, tvm.ir.Range(0, width))
-        offset = self._offset(one, unravel(group * width + part, chain.columns))
-        offset = analyzer.simplify(offset)
+        places = unravel(group * width + part, chain.columns)
+        offset = analyzer.simplify(self._offset(one, places))
         first = analyzer.simplify(substitute(offset, {part: tirx.const(0, part.ty)}))
         known, ty = analyzer.modular_set(first), one.buffer.ty
         if any(n % width for n in (known.coeff, known.base)):

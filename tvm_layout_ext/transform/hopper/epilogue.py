@@ -23,8 +23,6 @@ from .roles import Parts, Tile, with_batch
 _COLUMNS = 8
 #: Bytes of the pieces of a row that the swizzle keeps whole.
 _VECTOR_BYTES = 16
-#: Rows of a chunk of results.
-_CHUNK_ROWS = WARPGROUP_ROWS
 
 
 def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
@@ -119,7 +117,7 @@ def _chunk(
     else:
         # Rows behind a group's last are another's, so a box must not reach there; the count of
         # stores that are waited for goes on without it.
-        whole = row + _CHUNK_ROWS <= tile.end
+        whole = row + WARPGROUP_ROWS <= tile.end
         stored = [
             when(leads, when(whole, store), asynchronous.commit_stores()),
             when(tirx.Not(whole), _by_vectors(parts, results, first, corner)),
@@ -156,7 +154,7 @@ def _by_vectors(parts: Parts, results: Any, first: Any, corner: Tile) -> Any:
         inside = [values(0)[var] < end for var, end in ends.items()]
         return when(tirx.all(*inside), loop("v", size, store, tirx.ForKind.VECTORIZED))
 
-    return loop("i", _CHUNK_ROWS * vectors // WARPGROUP_THREADS, rows)
+    return loop("i", WARPGROUP_ROWS * vectors // WARPGROUP_THREADS, rows)
 
 
 def _rows(

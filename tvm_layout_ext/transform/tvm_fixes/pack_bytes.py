@@ -13,7 +13,6 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ...simulate.model.values import split_type
 from ..base import function_pass, mapped
 
 #: Times an element of so many bytes, a word full of it; words of 4 bytes, or of 8 for those of 4.
@@ -48,7 +47,7 @@ def _word(value: Any, size: int, word: str) -> Any:
         return tirx.const((int(value.value) & (1 << 8 * size) - 1) * _REPEATED[size], word)
     if isinstance(value, tirx.FloatImm):
         # TVM would write the address of a literal, which has none.
-        literal = np.array(float(value.value), split_type(str(value.ty))[0])
+        literal = np.array(float(value.value), str(value.ty))
         return tirx.const(int(literal.view(bits)) * _REPEATED[size], word)
     if str(value.ty).startswith("float"):
         element = tirx.reinterpret(bits, value)

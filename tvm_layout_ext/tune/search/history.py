@@ -129,9 +129,9 @@ class History:
         except ReportedError as error:
             measured = error
         with self.interrupt.held():
-            if (position := self._position.get(self._blank(config).id)) is not None:
+            if record := self._trial(config):
                 # Ctrl-C came while it was written down, and it is asked for again.
-                return _result(self.trials[position])
+                return _result(record)
             if isinstance(measured, ReportedError):
                 return _result(self.failed(config, str(measured)))
             return _result(self.succeeded(config, measured))
@@ -145,13 +145,18 @@ class History:
 
     def begun(self, config: Config) -> bool:
         """Whether a candidate is under way, or has been."""
-        return config_key(config) in self._begun or self._blank(config).id in self._position
+        return config_key(config) in self._begun or self._trial(config) is not None
+
+    def _trial(self, config: Config) -> Record | None:
+        """The record of a candidate that is a trial of this run already."""
+        position = self._position.get(self._blank(config).id)
+        return None if position is None else self.trials[position]
 
     def known(self, config: Config) -> Record | None:
         """The record of a candidate that need not be run; a logged one becomes a trial now."""
+        if record := self._trial(config):
+            return record
         blank = self._blank(config)
-        if blank.id in self._position:
-            return self.trials[self._position[blank.id]]
         logged = self._logged.get(blank.id)
         if logged is None:
             return None
