@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -40,5 +38,21 @@ def test_names_are_known_after_their_statement() -> None:
     assert around == [0, 0, 1]
 
 
-def test_examples_in_the_documentation() -> None:
-    assert doctest.testmod(walk).failed == 0
+def test_kernels_are_launched_by_attributes_and_by_loops() -> None:
+    @T.prim_func(s_tir=True)
+    def by_loops(A: T.Buffer((4,), "float32")) -> None:
+        for i in T.thread_binding(4, thread="threadIdx.x"):
+            A[i] = T.float32(0)
+
+    @T.prim_func(s_tir=True)
+    def by_attributes(A: T.Buffer((4,), "float32")) -> None:
+        with T.launch_thread("threadIdx.x", 4) as i:
+            A[i] = T.float32(0)
+
+    @T.prim_func(s_tir=True)
+    def on_the_host(A: T.Buffer((4,), "float32")) -> None:
+        for i in range(4):
+            A[i] = T.float32(0)
+
+    found = [walk.launches(one.body) for one in (by_loops, by_attributes, on_the_host)]
+    assert found == [True, True, False]

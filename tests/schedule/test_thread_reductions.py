@@ -90,3 +90,18 @@ def test_two_guards_of_rows_of_a_guarded_reduction() -> None:
     s[B].bind(s[B].split(k, factor=16)[1], te.thread_axis("threadIdx.x"))
     a = ints(5, 7, 20)
     assert_simulates(s, [A, B], a, a.sum(2))
+
+
+def test_guards_under_which_threads_would_reduce_alone_are_refused() -> None:
+    # TVM would have both threads write B, without a barrier and without a word.
+    A = te.placeholder((3,), name="A")
+    k = te.reduce_axis((0, 3), "k")
+    B = te.compute((), lambda: te.max(A[k], axis=k), name="B")
+    s = te.create_schedule(B.op)
+    outer, inner = s[B].split(k, nparts=1)
+    middle, _ = s[B].split(inner, factor=2)
+    last, lane = s[B].split(s[B].fuse(outer, middle), factor=2)
+    s[B].reorder(lane, last)
+    s[B].bind(lane, te.thread_axis("threadIdx.x"))
+    with pytest.raises(ScheduleError, match="does not see that its threads share a result; split"):
+        s.to_module([A, B])

@@ -20,7 +20,7 @@ from .contraction import term_of
 
 #: What is not above it is taken for "hidden" where a program selects it in place of a score.
 _HIDDEN = -1e4
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 _REDUCED = tirx.IterVar.CommReduce
 
 
@@ -437,7 +437,7 @@ class _AttentionReader:
         if not is_call_of(share, ops.EXP, ops.EXP2):
             raise ScheduleError(f"A weight is {share}, which is no power.")
         exponent, factor = _scaled(share.args[0])
-        factor *= _LOG2_E if is_call_of(share, ops.EXP) else 1
+        factor *= LOG2_E if is_call_of(share, ops.EXP) else 1
         if not isinstance(exponent, tirx.Sub):
             raise ScheduleError(f"The exponent of a weight is {exponent}; no maximum is taken off.")
         top = self._made_by(_plain(exponent.b), "a maximum")

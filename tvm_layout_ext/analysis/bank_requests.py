@@ -19,7 +19,7 @@ from tvm import tirx
 from ..gpu.hardware import LINE_BYTES, WARP_SIZE
 from ..ir.evaluate import bind_lets, evaluate, known_value, placeholder_extent
 from ..ir.pointers import strides_of
-from ..ir.walk import THREADS, LoopVar
+from ..ir.walk import THREADS, LoopVar, axis_indices
 from .accesses import AccessSite, loops_in_use
 from .nest import element_bytes
 
@@ -102,7 +102,7 @@ def _source_addresses(
 
 def _step(stride: Any) -> int:
     """Elements between rows; of a length that is not known, they begin with a line."""
-    if _is_constant(stride):
+    if isinstance(stride, int) or hasattr(stride, "value"):
         return int(stride)
     # So many elements are whole lines, whatever bytes one has.
     return -(-placeholder_extent(stride) // LINE_BYTES) * LINE_BYTES
@@ -118,27 +118,16 @@ def _numbers(total: int, most: int) -> np.ndarray:
 
 def _repeats(access: AccessSite, used: Sequence[LoopVar]) -> int:
     """How often loops repeat the access that its indices do not mention."""
-    repeats = 1
-    for loop in access.context.loops:
-        mentioned = any(loop is other for other in used)
-        if not mentioned and not loop.kind.startswith(("threadIdx", "blockIdx", "vectorized")):
-            repeats *= max(1, placeholder_extent(loop.extent)) if _is_constant(loop.extent) else 1
-    return repeats
-
-
-def _is_constant(extent: Any) -> bool:
-    return isinstance(extent, int) or hasattr(extent, "value")
+    others = [loop for loop in access.loops if not any(loop is other for other in used)]
+    at_once = (loop.is_thread or loop.is_grid or loop.kind == "vectorized" for loop in others)
+    return prod(1 if a else max(1, loop.count) for loop, a in zip(others, at_once, strict=True))
 
 
 def _values(
     access: AccessSite, loops: Sequence[LoopVar], lanes: np.ndarray, free: dict[int, Any]
 ) -> dict[Any, np.ndarray]:
     """Values of the loop variables: arrays of (request, lane, element)."""
-    rest, thread = lanes, {}
-    for tag in THREADS:
-        extent = access.context.threads.get(tag, 1)
-        thread[tag] = rest % extent
-        rest = rest // extent
+    thread = axis_indices(lanes, {tag: access.context.threads.get(tag, 1) for tag in THREADS})
     env: dict[Any, np.ndarray] = {}
     for loop in loops:
         if loop.kind == "vectorized":

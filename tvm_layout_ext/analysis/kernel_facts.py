@@ -24,7 +24,7 @@ from ..gpu.hardware import (
     mma_sync_rate,
 )
 from ..ir.annotations import NUM_STAGES, PREFETCH, SWIZZLE
-from ..ir.walk import THREADS, LoopVar
+from ..ir.walk import THREADS, LoopVar, axis_indices
 from .access_cost import (
     BufferUse,
     Use,
@@ -122,11 +122,7 @@ class KernelFacts:
 
     def lanes(self, site: AccessSite) -> list[Any]:
         """Indices of the first warp's threads, by dim: arrays of (lane, element of its vector)."""
-        rest = np.arange(WARP_SIZE)
-        thread = {}
-        for tag in THREADS:
-            thread[tag] = rest % self.shape[tag]
-            rest = rest // self.shape[tag]
+        thread = axis_indices(np.arange(WARP_SIZE), self.shape)
         values: dict[int, Any] = {}
         for number, loop in enumerate(site.loops):
             if loop.kind in thread:

@@ -22,7 +22,7 @@ from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES
 from ..ir.block_bindings import holder_of, realize_of
 from ..ir.block_body import BodyAccess, binds_truth, choices_of_values, read_body, without_lets
-from ..ir.conditions import compares_values
+from ..ir.conditions import analyzer_of, compares_values
 from ..ir.pointers import strides_of
 from ..ir.queries import depends_on, is_among, loads_in, nodes_in, substitute
 from ..ir.walk import LoopVar, loop_kind
@@ -185,6 +185,10 @@ class Nest:
         """Accesses of one kind of memory."""
         return [access for access in self.accesses if access.scope == scope]
 
+    def global_loads(self) -> list[Access]:
+        """Loads from global memory."""
+        return [access for access in self.of_scope("global") if access.kind == "load"]
+
 
 def element_bytes(buffer: Any) -> int:
     """Bytes of an element; sub-byte types count as one."""
@@ -262,11 +266,8 @@ def _holds_one(ref: Any) -> bool:
 def _access(reference: BodyAccess, values: dict[Any, Any], loops: Sequence[Loop]) -> Access:
     buffer, kind = reference.buffer, reference.kind
     at = tuple(substitute(index, values) for index in reference.indices)
-    analyzer = tvm.sym.Analyzer()
-    for loop in loops:
-        # A loop of one iteration keeps its step: it goes on where the next one ends.
-        if loop.size is not None and loop.size > 1:
-            analyzer.bind(loop.var, tvm.ir.Range.from_min_extent(0, loop.extent))
+    # A loop of one iteration keeps its step: it goes on where the next one ends.
+    analyzer = analyzer_of((one.var, one.extent) for one in loops if (one.size or 0) > 1)
     offset = analyzer.simplify(_flat(buffer, at))
     steps = steps_of(offset, [loop.var for loop in loops])
     holds = tuple(substitute(condition, values) for condition in reference.conditions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tvm
@@ -40,15 +41,26 @@ def choice_parts(value: Any) -> tuple[Any, Any, Any] | None:
     return tuple(value.args) if is_call_of(value, CHOICE) else None
 
 
+def analyzer_of(ranges: Iterable[tuple[Any, Any]]) -> Any:
+    """An analyzer that knows the ranges of some variables, or the extents of those from 0 on."""
+    analyzer = tvm.sym.Analyzer()
+    for var, own in ranges:
+        is_range = isinstance(own, tvm.ir.Range)
+        analyzer.bind(var, own if is_range else tvm.ir.Range.from_min_extent(0, own))
+    return analyzer
+
+
+def range_of(loop: Any) -> tuple[Any, Any]:
+    """The variable of a loop and its range."""
+    return loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent)
+
+
 def ranges_known(body: Any) -> Any:
     """An analyzer that knows the range of every loop and thread of a statement."""
-    analyzer = tvm.sym.Analyzer()
-    for node in nodes_in(body, tirx.For, tirx.AttrStmt):
-        if isinstance(node, tirx.For):
-            analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
-        elif node.attr_key in ("thread_extent", "virtual_thread"):
-            analyzer.bind(node.node.var, tvm.ir.Range(0, node.value))
-    return analyzer
+    threads = ("thread_extent", "virtual_thread")
+    starts = (one for one in nodes_in(body, tirx.AttrStmt) if one.attr_key in threads)
+    loops = map(range_of, nodes_in(body, tirx.For))
+    return analyzer_of([*loops, *((one.node.var, one.value) for one in starts)])
 
 
 def is_zero(value: Any) -> bool:

@@ -8,6 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
+from .conditions import analyzer_of
+from .one_block import as_one_block, with_lets
 from .queries import is_among, nodes_in
 from .rebuild import accessed, block_with, realize_with, sequence
 from .walk import top_statements
@@ -31,7 +33,8 @@ def tidy(func: tirx.PrimFunc) -> tirx.PrimFunc:
         made = root.alloc_buffers
         if stores and all(is_among(b, made) and not is_among(b, read) for b in stores):
             continue
-        kept.insert(0, tvm_ffi.structural_map(nest, [(s_tir.SBlock, _simplified)], order="post"))
+        plain = tvm_ffi.structural_map(nest, [(s_tir.SBlock, _simplified)], order="post")
+        kept.insert(0, as_one_block(plain))
         read += loads
     return func.with_body(realize_with(func.body, block_with(root, body=sequence(kept))))
 
@@ -64,9 +67,8 @@ def without_unread(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _simplified(block: Any) -> Any:
     """A block whose loads and regions have no quotients that their iterators' ranges make plain."""
-    analyzer = tvm.sym.Analyzer()
-    for one in block.iter_vars:
-        analyzer.bind(one.var, one.dom)
+    block = with_lets(block)
+    analyzer = analyzer_of((one.var, one.dom) for one in block.iter_vars)
 
     def plain(index: Any) -> Any:
         return analyzer.simplify(index) if nodes_in(index, *_QUOTIENTS) else index

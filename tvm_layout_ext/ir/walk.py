@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -148,14 +148,24 @@ def _held(stmt: Any, context: Context) -> Iterator[tuple[Any, Context]]:
         yield stmt.body, context
 
 
+def axis_indices(number: Any, extents: Mapping[str, int]) -> dict[str, Any]:
+    """Index along each axis, the fastest first, of threads or blocks that are counted through."""
+    found = {}
+    for tag, extent in extents.items():
+        found[tag], number = number % extent, number // extent
+    return found
+
+
 def is_launch(stmt: Any) -> bool:
     """Whether an attribute starts threads or blocks."""
     return isinstance(stmt.node, IterVar) and str(stmt.attr_key) == "thread_extent"
 
 
 def launches(stmt: Any) -> bool:
-    """Whether a statement launches kernels, as TVM writes its sorts and scatters."""
-    return any(is_launch(one) for one in nodes_in(stmt, tirx.AttrStmt))
+    """Whether a statement launches kernels: sorts do by attributes, cumulative sums by loops."""
+    if any(is_launch(one) for one in nodes_in(stmt, tirx.AttrStmt)):
+        return True
+    return any(loop.thread_binding is not None for loop in nodes_in(stmt, tirx.For))
 
 
 def own_parts(stmt: Any) -> list[Any]:

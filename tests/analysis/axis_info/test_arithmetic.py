@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from math import gcd
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from tests.golden import tracing
 from tests.golden.tracing import TL, Value
 from tvm_layout_ext.analysis.axis_info import arithmetic as ai
-from tvm_layout_ext.analysis.axis_info import coalescing, values
+from tvm_layout_ext.analysis.axis_info import values
 from tvm_layout_ext.analysis.axis_info.coalescing import MemoryAccess, choose_layout
 from tvm_layout_ext.analysis.axis_info.values import BIG, AxisInfo
 
@@ -35,13 +34,6 @@ def check(info: AxisInfo, values: np.ndarray) -> None:
             assert (np.diff(lines, axis=-1)[:, inner] == step).all(), what
         first = lines[:, :: info.contiguity[axis]]
         assert (first % min(info.divisibility[axis], 1 << 31) == 0).all(), "divisibility"
-
-
-@pytest.mark.parametrize("module", [ai, values, coalescing])
-def test_examples_in_the_documentation(module: object) -> None:
-    results = doctest.testmod(module)  # type: ignore[arg-type]
-    assert results.attempted > 0
-    assert results.failed == 0
 
 
 def leaves() -> st.SearchStrategy[Pair]:

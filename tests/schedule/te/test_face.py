@@ -11,15 +11,8 @@ from tvm.ir import assert_structural_equal
 
 import tvm_layout_ext as tlx
 from tests.programs.host import assert_computes, ints
-from tests.programs.stages import elementwise, row_sum
+from tests.programs.stages import chain, elementwise, row_sum
 from tvm_layout_ext import te
-
-
-def _chain() -> tuple[Any, Any, Any, Any]:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
-    return A, B, C, te.create_schedule(C.op)
 
 
 def _extents(s: Any, block: str) -> list[int]:
@@ -125,7 +118,7 @@ def test_compute_at_of_a_partial_result_with_a_guard_is_refused() -> None:
 
 
 def test_inlined_stage_leaves_no_buffer() -> None:
-    A, B, C, s = _chain()
+    A, B, C, s = chain()
     s[B].compute_inline()
     assert "alloc_buffer" not in s.sch.mod.script()
     a = ints(8, 8)
@@ -133,7 +126,7 @@ def test_inlined_stage_leaves_no_buffer() -> None:
 
 
 def test_compute_root_undoes_compute_at_and_inline() -> None:
-    _, B, C, s = _chain()
+    _, B, C, s = chain()
     plain = s.sch.mod
     s[B].compute_inline()
     s[B].compute_at(s[C], C.op.axis[0])
@@ -146,7 +139,7 @@ def test_compute_root_undoes_compute_at_and_inline() -> None:
     [((), "global"), (("blockIdx.x",), "shared"), (("blockIdx.x", "threadIdx.x"), "local")],
 )
 def test_scope_follows_the_threads_around_a_stage(tags: tuple[str, ...], scope: str) -> None:
-    _, B, C, s = _chain()
+    _, B, C, s = chain()
     for axis, tag in zip(C.op.axis, tags, strict=False):
         s[C].bind(axis, _thread(tag))
     s[B].compute_at(s[C], C.op.axis[1])
@@ -166,17 +159,14 @@ def test_producers_of_one_loop_keep_their_order() -> None:
 
 def test_symbolic_shape() -> None:
     n = te.var("n")
-    A = te.placeholder((n, 8), name="A")
-    B = te.compute((n, 8), lambda i, j: A[i, j] * 2.0, name="B")
-    C = te.compute((n, 8), lambda i, j: B[i, j] + 1.0, name="C")
-    s = te.create_schedule(C.op)
+    A, B, C, s = chain(n)
     fused = s[C].fuse(*C.op.axis)
     outer, inner = s[C].split(fused, factor=32)
     s[C].bind(outer, _thread("blockIdx.x"))
     s[C].bind(inner, _thread("threadIdx.x"))
     s[B].compute_at(s[C], inner)
     a = ints(45, 8)
-    assert_computes(s, [A, C], [a], a * 2 + 1)
+    assert_computes(s, [A, C], [a], a * 2 + 2)
 
 
 def test_tile_that_a_symbolic_extent_cuts_is_refused() -> None:
@@ -234,15 +224,13 @@ def test_scalar_output_in_a_loop_of_one_iteration() -> None:
     assert_computes(s, [A, B], [a], np.asarray(a[0, 0] + a[3, 3]))
 
 
-def test_two_outputs_of_one_chain() -> None:
-    A = te.placeholder((10, 6), name="A")
-    B = te.compute((10, 6), lambda i, j: A[i, j] * 2.0, name="B")
-    C = te.compute((10, 6), lambda i, j: B[i, j] + 1.0, name="C")
+def test_two_outputs_of_onechain() -> None:
+    A, B, C, _ = chain(10, 6)
     s = te.create_schedule([B.op, C.op])
     s[C].split(C.op.axis[0], 4)
     s[B].split(B.op.axis[1], 4)
     a = ints(10, 6)
-    assert_computes(s, [A, B, C], [a], a * 2, a * 2 + 1)
+    assert_computes(s, [A, B, C], [a], a + 1, a * 2 + 2)
 
 
 def test_compute_with_two_results() -> None:
@@ -269,8 +257,7 @@ def test_extern_operation_stays_at_root() -> None:
 
 
 def test_two_readers_of_one_cache_and_one_of_the_original() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
+    A, B, _ = elementwise(8, 8, lambda a: a + 1.0)
     C = te.compute((8, 8), lambda i, j: A[i, j] * B[i, j], name="C")
     D = te.compute((8, 8), lambda i, j: A[i, j] - C[i, j], name="D")
     s = te.create_schedule(D.op)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.programs.host import assert_simulates, ints
 from tests.programs.running import gives
-from tests.programs.stages import elementwise
+from tests.programs.stages import chain, elementwise
 from tvm_layout_ext import ScheduleError, build, te
 
 
@@ -128,10 +128,7 @@ def test_one_tag_with_two_symbolic_extents_is_refused() -> None:
 
 
 def test_two_kernels_may_have_different_extents() -> None:
-    A = te.placeholder((16, 64), name="A")
-    B = te.compute((16, 64), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((16, 64), lambda i, j: B[i, j] * 2.0, name="C")
-    s = te.create_schedule(C.op)
+    A, B, C, s = chain(16, 64)
     for tensor, factor in ((B, 32), (C, 16)):
         s[tensor].bind(tensor.op.axis[0], _thread("blockIdx.x"))
         s[tensor].bind(s[tensor].split(tensor.op.axis[1], factor)[1], _thread("threadIdx.x"))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.walk import THREADS
+from ...ir.walk import THREADS, axis_indices
 from .program import EnclosingLoop, Program, SharedEffect
 from .terms import UNKNOWN, Symbol, Term, Uncertain
 
@@ -174,13 +174,11 @@ class Footprints:
         values: dict[Symbol, Any] = {s: np.int64(v) for s, (v, _) in known.items()}
         steps = {s: step for s, (_, step) in known.items()}
         numbers = np.arange(self.threads).reshape([1] * len(others) + [-1, 1])
-        stride = 1
-        for tag in THREADS:
-            extent = self.program.threads.get(tag, 1)
+        extents = {tag: self.program.threads.get(tag, 1) for tag in THREADS}
+        for tag, index in axis_indices(numbers, extents).items():
             if tag in self.program.symbols:
                 symbol = self.program.symbols[tag]
-                values[symbol], steps[symbol] = numbers // stride % extent, 0
-            stride *= extent
+                values[symbol], steps[symbol] = index, 0
         for axis, loop in enumerate(others, start=1):
             every, steps[loop.symbol] = _values_of(loop.symbol, loop.values, (access,))
             values[loop.symbol] = np.asarray(every).reshape([-1] + [1] * (depth - axis))

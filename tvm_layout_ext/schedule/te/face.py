@@ -162,7 +162,7 @@ class Schedule:
         over the reduction axes; ``tensor`` keeps its data axes.
         """
         checks.check_scope(scope)
-        target = self._untouched(tensor, "cache_write")
+        target = self._untouched(tensor)
         cache, copy = tensors.shadow_of(target.op, scope)
         stage = self._add(cache.op, target.inputs, self.stages.index(target))
         stage.scope = scope
@@ -170,16 +170,16 @@ class Schedule:
         self.rewrites.append(CacheWrite(target, stage))
         return cache
 
-    def _untouched(self, tensor: te.Tensor, call: str) -> Stage:
-        """The stage of a single-output compute whose loops are as written."""
-        stage = self._stage_of(tensor, call)
+    def _untouched(self, tensor: te.Tensor) -> Stage:
+        """Stage of a compute with one output, its loops as written, which ``cache_write`` needs."""
+        stage = self._stage_of(tensor, "cache_write")
         if not isinstance(stage.op, te.ComputeOp) or stage.op.num_outputs != 1:
             raise ScheduleError(
-                f"{call} needs a compute operation with one output, which {stage.name} is not."
+                f"cache_write needs a compute operation with one output, which {stage.name} is not."
             )
         if stage.is_touched:
             raise ScheduleError(
-                f"{call} of {stage.name} comes before its splits, fusions and bindings, "
+                f"cache_write of {stage.name} comes before its splits, fusions and bindings, "
                 f"because it replaces the loops of the stage."
             )
         return stage

@@ -2,15 +2,18 @@
 
 TVM 0.27's LowerCrossThreadReduction stores the result under the block's guard only where that guard
 names a reduction loop. A guard of the data axes alone is lost, and the last, partial block of
-threads stores out of bounds.
+threads stores out of bounds. And under some guards of the reduction it does not see that threads
+share a result: each reduces into it by itself, without a word.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
+from tvm.s_tir.transform import LowerCrossThreadReduction
 
 from ...errors import ScheduleError
 from ...ir.queries import nodes_in, thread_tag, uses
@@ -22,15 +25,40 @@ def _threads(func: tirx.PrimFunc) -> list[Any]:
     return [one for one in nodes_in(func.body, tirx.For) if thread_tag(one)]
 
 
+def _reduced(realize: SBlockRealize) -> list[Any]:
+    """Values of a block's axes of reduction."""
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    return [value for axis, value in pairs if axis.iter_type == tirx.IterVar.CommReduce]
+
+
+def _reducing(realize: SBlockRealize, threads: list[Any]) -> Any | None:
+    """The first thread over which a block reduces."""
+    values = _reduced(realize)
+    return next((t for t in threads if any(uses(value, t.loop_var) for value in values)), None)
+
+
 def _losing(realize: SBlockRealize, threads: list[Any]) -> Any | None:
     """The thread over which a block reduces under a guard that TVM loses, if there is one."""
-    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    values = [value for axis, value in pairs if axis.iter_type == tirx.IterVar.CommReduce]
-    used = tirx.analysis.undefined_vars(realize.predicate)
-    reducing = [one for one in threads if any(uses(value, one.loop_var) for value in values)]
-    if not reducing or not used or any(uses(value, var) for value in values for var in used):
+    values, used = _reduced(realize), tirx.analysis.undefined_vars(realize.predicate)
+    if not used or any(uses(value, var) for value in values for var in used):
         return None
-    return reducing[0]
+    return _reducing(realize, threads)
+
+
+def _refuse_unseen(func: tirx.PrimFunc) -> None:
+    """Refuse a reduction over threads that TVM leaves to each thread alone."""
+    if not any(_reducing(one, _threads(func)) for one in nodes_in(func.body, SBlockRealize)):
+        return
+    lowered = LowerCrossThreadReduction()(tvm.IRModule({"main": func}))["main"]
+    threads = _threads(lowered)
+    for one in nodes_in(lowered.body, SBlockRealize):
+        thread = _reducing(one, threads) if tirx.analysis.undefined_vars(one.predicate) else None
+        if thread is not None and one.block.init is not None:
+            raise ScheduleError(
+                f"Stage {one.block.name_hint} reduces over {thread_tag(thread)} under the guard "
+                f"{one.predicate}, by which TVM does not see that its threads share a result; "
+                "split the reduction axes by divisors of their extents."
+            )
 
 
 def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
@@ -53,6 +81,7 @@ def refuse_lost_guards(func: tirx.PrimFunc) -> None:
                 "data axes of the stage, and of the one it is computed at, by divisors of their "
                 "extents."
             )
+    _refuse_unseen(func)
 
 
 @function_pass()
