@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from tests.programs import strategies
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError
-from tvm_layout_ext.report import layout_picture
 
 BLOCKED = L.BlockedLayout([2, 2], [8, 4], [1, 2], [1, 0])
 PADDED = L.PaddedSharedLayout([(32, 1)], [1, 0])
@@ -27,10 +25,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 def rows(text: str) -> list[list[str]]:
     """The cells of every row of a text picture with one grid."""
     return [line.split()[1:] for line in text.splitlines()[3:]]
-
-
-def test_the_example_in_the_documentation() -> None:
-    assert doctest.testmod(layout_picture) == (0, 2)
 
 
 FIRST = "0:0 0:1 1:0 1:1 2:0 2:1 3:0 3:1 32:0 32:1 33:0 33:1 34:0 34:1 35:0 35:1"

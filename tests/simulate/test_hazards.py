@@ -9,18 +9,14 @@ import numpy as np
 import pytest
 
 from tests.programs import kernels, simulated
-from tests.programs.running import gives
+from tests.programs.running import gives, kinds
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.errors import SimulationError
-from tvm_layout_ext.simulate import Report, simulate
+from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.compile import kernel
 
 INTS = kernels.random((64,), "int32")
 FLOATS = kernels.random((64,))
-
-
-def kinds(report: Report) -> set[str]:
-    return {hazard.kind for hazard in report.hazards}
 
 
 @pytest.mark.parametrize(
@@ -183,25 +179,3 @@ def test_guarded_access_is_in_bounds() -> None:
 def test_misaligned_vector_is_an_error() -> None:
     with pytest.raises(SimulationError, match="16-byte store at index 1 of B"):
         simulate(simulated.misaligned, FLOATS, np.zeros(256, "float32"))
-
-
-@pytest.fixture(scope="module")
-def halves() -> Any:
-    return [kernels.random((64, 64), "float16", seed) for seed in (0, 1)]
-
-
-def test_copy_that_is_not_waited_for_is_reported(halves: Any) -> None:
-    report = simulate(kernels.without_waits(kernels.async_matmul_program()), *halves)
-    assert "async" in kinds(report)
-    # What is read too early is poison, and reaches the output.
-    assert "poison" in kinds(report)
-    A, B = (h.astype("float32") for h in halves)
-    assert not np.allclose(report.outputs["C"], A @ B)
-
-
-@pytest.mark.parametrize("which", range(4))
-def test_waiting_is_not_enough_for_other_threads(halves: Any, which: int) -> None:
-    program = kernels.without(kernels.async_matmul_program(), kernels.SYNC, which)
-    report = simulate(program, *halves)
-    assert kinds(report) == {"race"}
-    assert {h.buffer for h in report.hazards} == {"A_shared.dyn", "B_shared.dyn"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import tirx
+from tvm import s_tir, te, tirx
 
 from tests.programs import kernels, simulated
 from tests.programs.running import gives
@@ -261,3 +261,14 @@ def test_unknown_function_is_named() -> None:
 def test_float8_arithmetic_is_refused_as_cuda_refuses_it(dtype: str) -> None:
     with pytest.raises(ScheduleError, match=f"CUDA has no arithmetic .* of {dtype}"):
         run(lambda x, y: x + y, *pair(dtype))
+
+
+def test_outputs_of_equal_names_are_numbered() -> None:
+    # Relax fuses a norm and its statistics into a function of three results T_add.
+    a = te.placeholder((4,), "float32", "A")
+    results = [te.compute((4,), rule, name="B") for rule in (lambda i: a[i], lambda i: a[i] + 1)]
+    sch = s_tir.Schedule(te.create_prim_func([a, *results]))
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        sch.bind(sch.get_loops(block)[0], "threadIdx.x")
+    outputs = simulate(sch.mod, np.zeros(4, "float32")).outputs
+    assert {name: float(value[0]) for name, value in outputs.items()} == {"B": 0, "B_1": 1}

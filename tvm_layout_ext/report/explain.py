@@ -20,6 +20,7 @@ from ..analysis.nest import element_bytes
 from ..build import device_program, to_module
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
+from ..ir.conditions import analyzer_of
 from ..ir.device_program import DeviceProgram
 from ..ir.queries import is_number
 from ..simulate.report import AccessCounts
@@ -353,11 +354,9 @@ def _argument(rng: np.random.Generator, param: Any, values: Mapping[str, int]) -
 def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
-    analyzer = tvm.sym.Analyzer()
-    for var in tirx.analysis.undefined_vars(extent):
-        if var.name in values:
-            analyzer.bind(var, tvm.ir.Range.from_min_extent(values[var.name], 1))
-    result = analyzer.simplify(extent)
+    used = [var for var in tirx.analysis.undefined_vars(extent) if var.name in values]
+    known = [(var, tvm.ir.Range.from_min_extent(values[var.name], 1)) for var in used]
+    result = analyzer_of(known).simplify(extent)
     if not isinstance(result, tirx.IntImm):
         raise ScheduleError(
             f"Buffer {buffer} has the symbolic size {extent}; give values for its variables."

@@ -135,7 +135,8 @@ class Launch:
 class Report:
     """Outcome of :func:`tvm_layout_ext.simulate`."""
 
-    #: Every parameter that a kernel writes, by name; masked where ``grid_sample`` left blocks out.
+    #: Every parameter that a kernel writes, by name (T_add, T_add_1 where names are equal); masked
+    #: where ``grid_sample`` left blocks out.
     outputs: dict[str, Any] = field(default_factory=dict)
     accesses: list[AccessCounts] = field(default_factory=list)  #: In the order of the program
     hazards: list[Hazard] = field(default_factory=list)  #: Empty for a sound program

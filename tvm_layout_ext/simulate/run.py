@@ -104,7 +104,7 @@ class _Simulation:
 
     def run(self, arrays: Sequence[Any]) -> Report:
         host = Host(_entry(self._program), self._launch, poisoned=self._sample is None)
-        outputs = _written_parameters(host.function, self._all_kernels())
+        outputs = _written_parameters(host, self._all_kernels())
         host.bind_arguments(arrays, lambda name: name in outputs)
         host.run()
         for argument in host.arguments:
@@ -208,8 +208,8 @@ def _entry(program: DeviceProgram) -> Any:
     return next(iter(functions.values()))
 
 
-def _written_parameters(function: Any, kernels: dict[str, CompiledKernel]) -> set[str]:
-    roots = {param.__chandle__(): str(param.name) for param in function.params}
+def _written_parameters(host: Host, kernels: dict[str, CompiledKernel]) -> set[str]:
+    function, roots = host.function, dict(host.names)
     for view in nodes_in(function.body, tirx.DeclBuffer):
         source = roots.get(view.data.args[0].__chandle__()) if _is_data(view.data) else None
         if source is not None:

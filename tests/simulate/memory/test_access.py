@@ -9,7 +9,8 @@ import pytest
 from tvm import te
 from tvm.s_tir import Schedule
 
-from tests.programs import kernels
+from tests.programs import kernels, simulated
+from tests.programs.running import gives
 from tvm_layout_ext.simulate import AccessCounts, Report, simulate
 
 
@@ -66,39 +67,32 @@ def test_strided_read_costs_sectors(stride: int, sectors: int) -> None:
     assert access.sectors_per_request == sectors
 
 
-@pytest.mark.parametrize(("vector", "sectors"), [(1, 4), (2, 8), (4, 16)])
-def test_vectors_move_more_in_one_request(vector: int, sectors: int) -> None:
-    schedule = kernels.elementwise(lambda x: x, ["float32"], 32 * vector, vector)
-    report = simulate(schedule, kernels.random((32 * vector,)))
-    access = find(report, "A0", "load")
-    assert (access.requests, access.sectors, access.vector_bytes) == (1, sectors, 4 * vector)
-
-
-def test_32_byte_vectors_are_two_instructions() -> None:
-    schedule = kernels.elementwise(lambda x: x, ["float64"], 128, 4)
-    access = find(simulate(schedule, kernels.random((128,), "float64")), "A0", "load")
-    # Each instruction moves every other 16 bytes and so touches all 32 sectors.
-    assert (access.requests, access.sectors, access.vector_bytes) == (2, 64, 16)
-    assert access.ideal_sectors == 32
-
-
 @pytest.mark.parametrize(
-    ("dtype", "lanes", "width", "sectors"),
-    # Each instruction of a warp touches every sector of the 32 vectors.
-    [("uint8", 3, 1, 3), ("float16", 6, 4, 12), ("float32", 3, 4, 12), ("float32", 6, 8, 24)],
+    ("dtype", "lanes", "requests", "width", "sectors"),
+    [
+        ("float32", 1, 1, 4, 4),
+        ("float32", 2, 1, 8, 8),
+        ("float32", 4, 1, 16, 16),
+        # Each instruction moves every other 16 bytes and so touches all 32 sectors.
+        ("float64", 4, 2, 16, 32),
+        # Vectors of 3 and 6 as nvcc compiles them for sm_90a: uchar3, uint3, float3, ulonglong3.
+        ("uint8", 3, 3, 1, 3),
+        ("float16", 6, 3, 4, 12),
+        ("float32", 3, 3, 4, 12),
+        ("float32", 6, 3, 8, 24),
+    ],
 )
-def test_vectors_of_3_or_6_are_three_instructions(
-    dtype: str, lanes: int, width: int, sectors: int
+def test_instructions_of_a_vector(
+    dtype: str, lanes: int, requests: int, width: int, sectors: int
 ) -> None:
-    """As nvcc compiles them for sm_90a: ``uchar3``, ``uint3``, ``float3`` and ``ulonglong3``."""
     schedule = kernels.elementwise(lambda x: x, [dtype], 32 * lanes, lanes)
     value = np.arange(32 * lanes).astype(dtype)
-    report = simulate(schedule, value)
+    report = gives(schedule, value, B=value)
+    assert len(report.accesses) == 2
     for access in report.accesses:
-        assert (access.requests, access.vector_bytes, access.sectors) == (3, width, 3 * sectors)
+        assert (access.requests, access.vector_bytes) == (requests, width)
+        assert (access.sectors, access.ideal_sectors) == (requests * sectors, sectors)
         assert access.bytes == value.nbytes
-    (out,) = report.outputs.values()
-    np.testing.assert_array_equal(out, value)
 
 
 def test_matmul_reads() -> None:
@@ -131,8 +125,6 @@ def test_asynchronous_copies_count_on_both_sides() -> None:
 
 
 def test_atomics_are_a_kind_of_their_own() -> None:
-    from tests.programs import simulated
-
     report = simulate(simulated.histogram, kernels.random((256,), "int32"), np.zeros(4, "int32"))
     access = find(report, "B", "atomic")
     assert (access.requests, access.sectors) == (8, 8)

@@ -11,6 +11,7 @@ from tvm import tirx
 
 from tests.programs import kernels
 from tests.programs.pipelined import TILE, Stream
+from tests.programs.running import gives, kinds
 from tvm_layout_ext.build import DeviceProgram, device_program
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.simulate import Hazard, Report, simulate
@@ -51,19 +52,13 @@ def run(*steps: str, copy: str = COPY) -> Report:
     return simulate(copies(*steps, copy=copy), INPUT, None)
 
 
-def kinds(report: Report) -> set[str]:
-    return {hazard.kind for hazard in report.hazards}
-
-
 @pytest.mark.parametrize(
     "steps",
     [(WAIT,), (WAIT, OWN), (WAIT, SYNC, OTHERS), (WAIT, OWN, SYNC, OTHERS)],
     ids=["never", "by its reader", "by others", "by both"],
 )
 def test_a_source_may_be_written_after_the_wait(steps: tuple[str, ...]) -> None:
-    report = run(*steps)
-    assert report.hazards == []
-    np.testing.assert_array_equal(report.outputs["D"], INPUT)
+    gives(copies(*steps), INPUT, None, D=INPUT)
 
 
 @pytest.mark.parametrize("steps", [(OWN, WAIT), (OTHERS, WAIT), (SYNC, OTHERS, WAIT)])
@@ -95,6 +90,12 @@ def test_a_source_rewritten_with_the_same_bits_is_no_poison() -> None:
 def test_a_source_that_changes_back_is_still_poison() -> None:
     report = run(OWN, "A[k * 256 + v * 4] = k * 256 + v * 4", WAIT)
     assert kinds(report) == {"async", "poison"}
+
+
+def test_a_store_to_where_a_copy_goes_is_a_hazard() -> None:
+    report = run("S[v * 4] = 0", WAIT)
+    assert kinds(report) == {"async"}
+    assert "writes S[0] at" in report.hazards[0].message
 
 
 def test_a_wait_orders_only_its_own_thread() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,27 @@ class ArrayArgument:
         return self.view.of(self.memory.view(self.view.dtype)).copy()
 
 
+def _names(params: Any) -> dict[int, str]:
+    """Parameters' names by handles; where several are equal, each later one gets a number.
+
+    Fused functions of Relax may return three tensors T_add: T_add, T_add_1, T_add_2, as printed.
+    """
+    found: dict[int, str] = {}
+    for param in params:
+        first = str(param.name)
+        others = (f"{first}_{number}" for number in count(1))
+        found[handle(param)] = next(n for n in chain([first], others) if n not in found.values())
+    return found
+
+
 class Host(ExpressionCompiler):
     """Runs one host function."""
 
     def __init__(self, function: Any, launch: Launcher, poisoned: bool) -> None:
         super().__init__()
         self.function = function
+        #: Names of the parameters, by their handles.
+        self.names = _names(function.params)
         self.arguments: list[ArrayArgument] = []
         self._launch = launch
         self._poisoned = poisoned
@@ -62,11 +78,11 @@ class Host(ExpressionCompiler):
     def bind_arguments(self, arrays: Sequence[Any], may_omit: Callable[[str], bool]) -> None:
         """Bind the caller's arrays and numbers to the parameters."""
         params = list(self.function.params)
-        names = [str(param.name) for param in params]
         if len(arrays) > len(params):
+            names = ", ".join(self.names.values())
             raise SimulationError(
-                f"The function takes {len(params)} arguments ({', '.join(names)}) but "
-                f"{len(arrays)} were given."
+                f"The function takes {len(params)} arguments ({names}) but {len(arrays)} were "
+                "given."
             )
         given = [*arrays, *[None] * (len(params) - len(arrays))]
         pairs = list(zip(params, given, strict=True))
@@ -77,7 +93,7 @@ class Host(ExpressionCompiler):
                 self._add_argument(param, value)
 
     def _bind_given(self, param: Any, value: Any, may_omit: Callable[[str], bool]) -> None:
-        name = str(param.name)
+        name = self.names[handle(param)]
         if not hasattr(param.ty, "shape"):
             if value is None or np.ndim(value) != 0:
                 raise SimulationError(
@@ -127,7 +143,7 @@ class Host(ExpressionCompiler):
         self.scope[handle(var)] = constant(value)
 
     def _add_argument(self, param: Any, value: Any) -> None:
-        name = str(param.name)
+        name = self.names[handle(param)]
         dtype, _ = split_type(str(param.ty.dtype))
         shape = self._extents(param, name)
         strides = tuple(int(self._now(s)) for s in param.ty.strides) or None
