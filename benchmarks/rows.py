@@ -26,6 +26,7 @@ from benchmarks.memory_bound import BEST, Bench, draw, provenance
 from tvm_layout_ext import te
 from tvm_layout_ext.coalesce.rows.chain import read_chain
 from tvm_layout_ext.coalesce.rows.plan import RowPlan, ranked_plans
+from tvm_layout_ext.coalesce.rows.traffic import RowTraffic
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir.annotations import FUSE_ROWS
 from tvm_layout_ext.ir.queries import blocks_in
@@ -140,7 +141,7 @@ def candidates(operator: Any, shape: Any, dtype: str, most: int) -> Iterator[tup
     func = te.create_prim_func(operator.compute(shape, dtype)).with_attr("global_symbol", "main")
     names = [str(block.name_hint) for block in blocks_in(func.body.block.body)]
     chain = read_chain(func, names)
-    ranked = ranked_plans(chain, architecture("sm_90a"))
+    ranked = ranked_plans(RowTraffic(chain), architecture("sm_90a"))
     groups: dict[int, list[RowPlan]] = {}
     for plan in (plan for plan in ranked if plan.steps(chain) <= _MOST_STEPS):
         groups.setdefault(plan.lanes, []).append(plan)

@@ -5,7 +5,8 @@ minutes; ``--dry-run`` only counts and models, and needs none of them. Workers s
 build; this process times, behind a read of other memory that clears the second-level cache. Each
 result is compared with torch's first. A kernel of over 50 ms is launched once or twice and no more.
 
-``--drawn`` takes the programs of :mod:`benchmarks.random_shapes` instead, all but means.
+``--drawn`` takes the programs of :mod:`benchmarks.random_shapes` instead, all but means. ``--rows``
+takes reductions along rows, with plans of their kernels that are not proposed, beside a plain read.
 
 ``python3 -m benchmarks.fit_thread_maps FILE`` fits the model's constants to what was written.
 """
@@ -19,6 +20,7 @@ import random
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
@@ -29,14 +31,20 @@ import tvm
 import typer
 from tvm import s_tir
 
-from benchmarks.thread_programs import PROGRAMS, Program
+from benchmarks import memory_bound
+from benchmarks.limits import VECTOR_BYTES
+from benchmarks.thread_programs import ALONG_ROWS, PROGRAMS, Program
 from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.propose import propose
 from tvm_layout_ext.coalesce.request import Request
+from tvm_layout_ext.coalesce.rows.chain import read_chain
+from tvm_layout_ext.coalesce.rows.plan import RowPlan, ranked_plans
+from tvm_layout_ext.coalesce.rows.traffic import RowTraffic
 from tvm_layout_ext.coalesce.rows.write import write_chains
 from tvm_layout_ext.coalesce.subject import Subject
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.gpu.kernel_time import modelled_seconds
-from tvm_layout_ext.ir.annotations import DONE
+from tvm_layout_ext.ir.annotations import DONE, FUSE_ROWS
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY, CubinBuilder, build_one
 from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects
@@ -44,6 +52,8 @@ from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects
 #: Kernels above this are launched no more than twice, and those modelled above the other not once.
 SLOW, HOPELESS = 50e-3, 2.0
 WARM_UP, REPEATS = 2, 15
+#: Plans of a number of lanes that are timed, of those of the least modelled time.
+OF_LANES = 3
 #: Bytes that are read before each timed launch.
 FLUSH_BYTES = 256 << 20
 #: What is asked for: threads, bytes of a vector, and whether loads go through shared memory.
@@ -66,7 +76,7 @@ class Pair:
     program, path, map : str
         The program's name, the kind of mapping, and what is said of it.
     request : list
-        ``[num_threads or 0, vector_bytes, stage]``.
+        ``[num_threads or 0, vector_bytes, stage]``, or the numbers of a plan of rows.
     kernels : list of KernelWork
         As JSON.
     modelled : float
@@ -116,18 +126,37 @@ def proposals(one: Program, most: int) -> Iterator[tuple[Pair, Any]]:
             yield pair, trial.mod
 
 
+def plans(one: Program) -> Iterator[tuple[Pair, Any]]:
+    """Plans of the kernel of rows of a reduction along them, each with its module."""
+    function, seen = one.function(), Counter[int]()
+    for plan in ranked_plans(RowTraffic(read_chain(function, ["B"])), architecture("sm_90a")):
+        seen[plan.lanes] += 1
+        if seen[plan.lanes] <= OF_LANES:
+            yield _planned(one, function, plan)
+
+
+def _planned(one: Program, function: Any, plan: RowPlan) -> tuple[Pair, Any]:
+    sch = s_tir.Schedule(function)
+    sch.annotate(sch.get_sblock("B"), FUSE_ROWS, [*plan.numbers(), "B"])
+    written, told = write_chains(sch.mod["main"])
+    works = count_kernels(written)
+    kernels = [work.to_json() for work in works]
+    pair = Pair(one.name, "plan", told["B"], plan.numbers(), kernels, modelled_seconds(works))
+    return pair, sch.mod
+
+
 def program(name: str) -> Program:
     """Find a program by its name, drawn ones among them."""
     # That module takes functions from this one.
     from benchmarks.random_shapes import COUNT, programs
 
-    return (PROGRAMS | {one.name: one for one in programs(COUNT)})[name]
+    return (PROGRAMS | ALONG_ROWS | {one.name: one for one in programs(COUNT)})[name]
 
 
-def built(name: str, most: int, parent: str, objects: HostObjects | None) -> list[Pair]:
+def built(name: str, most: int, rows: bool, parent: str, objects: HostObjects | None) -> list[Pair]:
     """Map a program in every way, and build each; in a worker."""
-    found = []
-    for pair, module in proposals(program(name), most):
+    one, found = program(name), []
+    for pair, module in [*proposals(one, most), *(plans(one) if rows else ())]:
         if objects is not None and pair.modelled < HOPELESS:
             pair.folder = tempfile.mkdtemp(dir=parent)
             job = (module, cuda_target("sm_90a"), pair.folder, objects)
@@ -215,14 +244,14 @@ def wrong(
     return None
 
 
-def _every(names: Sequence[str], most: int, deadline: float) -> Iterator[list[Pair]]:
+def _every(names: Sequence[str], most: int, rows: bool, deadline: float) -> Iterator[list[Pair]]:
     """Pairs of all programs, built by 14 processes, in the order of the programs."""
     builder = CubinBuilder(
         "sm_90a", workers=min(14, max(1, (os.cpu_count() or 2) - 2)), timeout=120
     )
     try:
         waiting: list[Future[list[Pair]]] = [
-            builder.apart(built, name, most, str(builder.folder), builder._objects)
+            builder.apart(built, name, most, rows, str(builder.folder), builder._objects)
             for name in names
         ]
         for name, future in zip(names, waiting, strict=True):
@@ -245,9 +274,11 @@ def _write(out: Path, pairs: Sequence[Pair], header: dict[str, Any]) -> None:
     out.write_text(f'{{"header": {json.dumps(header)},\n"pairs": [\n{text}\n]}}\n')
 
 
-def _names(drawn: bool) -> list[str]:
+def _names(drawn: bool, rows: bool) -> list[str]:
     from benchmarks.random_shapes import COUNT, programs
 
+    if rows:
+        return [*ALONG_ROWS]
     return [one.name for one in programs(COUNT) if len(one.blocks) == 1] if drawn else [*PROGRAMS]
 
 
@@ -257,18 +288,19 @@ def main(
     most: Annotated[int, typer.Option(help="Mappings of a program.")] = 30,
     only: Annotated[str, typer.Option(help="Only names with one of these in them: sum-,max-")] = "",
     drawn: Annotated[bool, typer.Option(help="Take the programs of random_shapes.")] = False,
+    rows: Annotated[bool, typer.Option(help="Take reductions along rows, and plans.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Count and model; build and time nothing.")] = False,
 ) -> None:
     """Time every mapping of every program, and write what was counted, modelled and measured."""
     start = time.monotonic()
-    names = _names(drawn)
+    names = _names(drawn, rows)
     names = [name for name in names if any(text in name for text in only.split(","))]
     random.Random(0).shuffle(names)
     pairs: list[Pair] = []
     header: dict[str, Any] = {"gpu": None, "dry_run": dry_run}
     if dry_run:
         for name in names:
-            pairs += built(name, most, "", None)
+            pairs += built(name, most, rows, "", None)
             _write(out, pairs, header)
             print(f"{name}: {len(pairs)} pairs, {time.monotonic() - start:.0f} s", flush=True)
         return
@@ -280,11 +312,12 @@ def main(
         "revision": os.environ.get("TVM_LAYOUT_EXT_GIT_ID", "unknown"),
         "flush_bytes": FLUSH_BYTES,
         "repeats": REPEATS,
+        "reads": {},
     }
-    bench = Bench()
+    bench, reads = Bench(), memory_bound.Bench() if rows else None
     # This process has its GPU by now; builders need none, nor the memory of a context each.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    for found in _every(names, most, start + seconds_limit):
+    for found in _every(names, most, rows, start + seconds_limit):
         one = program(found[0].program) if found else None
         inputs = bench.inputs(one) if one else []
         want = one.torch(*inputs) if one else []
@@ -294,6 +327,9 @@ def main(
                     bench.measure(one, pair, inputs, want)
                 except Exception as error:
                     pair.error = f"{type(error).__name__}: {str(error)[:300]}"
+        if reads is not None and one is not None:
+            size = one.bytes() // (2 * VECTOR_BYTES) * (2 * VECTOR_BYTES)
+            header["reads"][one.name] = min(reads.medians(reads.reads(size)).values())
         pairs += found
         _write(out, pairs, header)
         done = sum(pair.measured is not None for pair in pairs)

@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tvm_layout_ext import te
 
-__all__ = ["PROGRAMS", "Program"]
+__all__ = ["ALONG_ROWS", "PROGRAMS", "Program"]
 
 #: Types in which sums are added up.
 _SUMS = {"float16": "float32", "int8": "int32", "uint8": "int32"}
@@ -251,3 +251,16 @@ def _listed() -> Iterator[Program]:
 
 
 PROGRAMS: dict[str, Program] = {one.name: one for one in _listed()}
+#: Reductions along rows; those of an odd length begin inside of vectors.
+ALONG_ROWS: dict[str, Program] = {
+    one.name: one
+    for kind, dtype, shapes in [
+        ("sum", "float16", [(300000, 257), (1000000, 67), (32768, 4096), (4000000, 64)]),
+        ("sum", "float16", [(16, 2097152), (128, 131072), (30000, 2500)]),
+        ("sum", "int8", [(100000, 1001)]),
+        ("max", "float32", [(15000, 4099), (70000, 513)]),
+        ("argmax", "float32", [(65536, 1000), (65536, 1001)]),
+        ("argmax", "int8", [(65536, 1000), (65536, 1001)]),
+    ]
+    for one in (Program(kind, shape, dtype, (1,)) for shape in shapes)
+}

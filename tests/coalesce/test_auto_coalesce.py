@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 from tvm_ffi import structural_equal
@@ -142,14 +141,6 @@ def test_loads_in_two_orders_meet_in_one_kernel() -> None:
     report = gives(sch, *values, None, B=values[0].T + values[1])
     assert report.bank_conflicts == 0
     assert report.sectors == report.ideal_sectors
-
-
-def test_the_trace_replays() -> None:
-    sch = copy((100, 12))
-    sch.auto_coalesce("B", num_threads=64)
-    again = copy((100, 12))
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    tvm.ir.assert_structural_equal(sch.mod, again.mod)
 
 
 def test_the_decision_tells_sectors_before_and_after() -> None:

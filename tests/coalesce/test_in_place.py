@@ -366,3 +366,22 @@ def test_a_block_that_shares_its_name_is_not_mapped_in_place() -> None:
     block, _ = sch.get_child_blocks(sch.get_sblock("root"))
     with pytest.raises(ScheduleError, match=r"block A .* its name, which other blocks have"):
         sch.auto_coalesce(block)
+
+
+def scattered(second: str) -> Any:
+    body = f"A[P[vi], 0, vj] = B[vi, vj]; A[{second}, vj] = C[vi, vj]"
+    return nests("A 64x2x16, B 32x16, C 32x16, P 32 int32", f"A: i 32, j 16: {body}")
+
+
+def test_scattered_stores_that_a_number_tells_apart_are_mapped_in_vectors() -> None:
+    b, c = few(32, 16), few(32, 16)
+    places = np.random.default_rng(0).permutation(64)[:32].astype("int32")
+    _, report = mapped(
+        scattered("P[vi], 1"), np.zeros((64, 2, 16), "float32"), b, c, places, block="A"
+    )
+    np.testing.assert_array_equal(report.outputs["A"][places], np.stack([b, c], 1))
+    assert widths(report) == {("store", 16)}
+
+
+def test_scattered_stores_that_may_meet_are_refused() -> None:
+    refused(scattered("P[vi] + 1, 0"), r"it stores A at .* elements of two iterations", "auto")

@@ -70,10 +70,3 @@ def test_short_rows_of_a_box_get_lanes_of_their_own() -> None:
     # A row of 40 bytes that begins 8 bytes into a sector touches two.
     assert sectors(report, "A") == 2 * 64
     assert sectors(report, "B") == 64 * 40 // 32
-
-
-def test_lanes_by_dimension_replay_from_the_trace() -> None:
-    sch, again = box("float16", (64, 64), 4, (64, 20)), box("float16", (64, 64), 4, (64, 20))
-    sch.auto_coalesce("B")
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    assert str(again.mod) == str(sch.mod)

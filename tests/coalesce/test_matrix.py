@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tvm import s_tir, te
 
@@ -15,10 +16,10 @@ from tvm_layout_ext.target import cuda_target
 PATTERNS = all_patterns()
 
 
-def run(pattern: Pattern) -> tuple[str, Report]:
+def run(pattern: Pattern, stage: str = "auto") -> tuple[str, Report]:
     """Map the pattern, run it, compare it with NumPy; also the way it was mapped."""
     sch = s_tir.Schedule(te.create_prim_func(pattern.tensors()))
-    path = sch.auto_coalesce("B").path
+    path = sch.auto_coalesce("B", stage=stage).path
     arrays = pattern.arrays()
     report = gives(sch, *arrays, None, B=pattern.expected(*arrays))
     return path, report
@@ -111,3 +112,41 @@ def test_a_permutation_of_whole_tiles_moves_every_sector_once(
     assert report.bank_conflicts == 0
     fewest = pattern.distinct_sectors()
     assert {name: sectors(report, name) for name in fewest} == fewest
+
+
+#: Sizes of which some or none are whole sectors.
+RAGGED = [
+    ((7, 33), (1, 0)),
+    ((33, 7), (1, 0)),
+    ((7, 1000), (1, 0)),
+    ((1000, 7), (1, 0)),
+    ((33, 1000), (1, 0)),
+    ((1000, 33), (1, 0)),
+    ((4097, 7), (1, 0)),
+    ((7, 4097), (1, 0)),
+    ((33, 33), (1, 0)),
+    ((33, 100), (1, 0)),
+    ((63, 65), (1, 0)),
+    ((100, 100), (1, 0)),
+    ((127, 129), (1, 0)),
+    ((139, 284), (1, 0)),
+    ((9, 33, 7), (2, 1, 0)),
+    ((33, 7, 33), (0, 2, 1)),
+    ((7, 33, 7), (1, 0, 2)),
+    ((5, 9, 130), (2, 1, 0)),
+    ((3, 5, 7, 33), (3, 1, 0, 2)),
+    ((2, 3, 4, 5, 6), (4, 2, 0, 3, 1)),
+]
+HELD = [
+    permuted(shape, order, dtype)
+    for shape, order in RAGGED
+    for dtype in ("int8", "float16", "float32")
+    if np.prod(shape) * np.dtype(dtype).itemsize < 45 << 10
+]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("pattern", HELD, ids=lambda pattern: pattern.name)
+def test_ragged_tensors_are_staged_without_conflicts(pattern: Pattern) -> None:
+    path, report = run(pattern, "shared")
+    assert (path, report.bank_conflicts) == ("staged", 0)

@@ -16,7 +16,7 @@ from tvm_layout_ext.coalesce.request import Request
 from tvm_layout_ext.coalesce.subject import Subject
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS
 from tvm_layout_ext.gpu.kernel_time import modelled_seconds
-from tvm_layout_ext.transform import AutoCoalesce
+from tvm_layout_ext.transform.mapped_kernels import mapped_kernels
 
 PROGRAMS = 1000
 #: How many times the sectors that there are may move without another proposal being asked.
@@ -35,7 +35,7 @@ def test_large_programs_fill_the_gpu_and_move_what_they_must(number: int) -> Non
     program = drawn(number)
     sch = s_tir.Schedule(program.function())
     sch.auto_coalesce("B")
-    kernels = count_kernels(AutoCoalesce()(sch.mod)["main"])
+    kernels = count_kernels(mapped_kernels(sch.mod)["main"])
     heaviest = max(kernels, key=lambda work: work.total("sectors", scope="global"))
     if program.bytes() > 16 << 20 and number not in FEW_BLOCKS:
         assert heaviest.blocks >= MULTIPROCESSORS / 3, program.name

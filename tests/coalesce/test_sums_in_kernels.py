@@ -45,16 +45,6 @@ def test_sums_in_a_kernel_were_dealt_out_along_the_sum_and_did_not_lower(
     gives(tlx.lower(sch), a, None, B=a.sum(axis) * 2)
 
 
-def test_sums_in_a_kernel_replay_from_their_trace() -> None:
-    first = sums_of((64, 48), 1)
-    start = first.mod
-    sch = s_tir.Schedule(start)
-    sch.auto_coalesce("S")
-    again = s_tir.Schedule(start)
-    s_tir.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    assert again.mod["main"].script() == sch.mod["main"].script()
-
-
 def product(shape: tuple[int, int, int], order: str) -> tuple[Report, np.ndarray]:
     """A product whose tiles of factors and sums lie in shared memory, each block mapped alone."""
     m, n, k = shape

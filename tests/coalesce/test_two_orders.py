@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import s_tir, te
@@ -268,15 +267,6 @@ def test_after_lowering_one_read_goes_through_a_tile_and_the_other_does_not() ->
     read = {str(region.source.name) for region in own.reads}
     assert tile in read
     assert len(read) == 2
-
-
-def test_it_replays_from_its_trace() -> None:
-    sch, again = symmetrising(), symmetrising()
-    sch.auto_coalesce("B")
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    tvm.ir.assert_structural_equal(again.mod, sch.mod)
-    tvm.ir.assert_structural_equal(tlx.lower(again), tlx.lower(sch))
-    run(again, Sum((64, 64), "float32", SYMMETRISED))
 
 
 def test_asking_again_replaces_what_was_asked_before() -> None:

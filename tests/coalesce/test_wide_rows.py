@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tvm import s_tir, te
-from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import numbers
@@ -113,12 +112,6 @@ def test_narrow_accesses_and_fewer_threads_are_kept_to() -> None:
     sch.auto_coalesce("B", vector_bytes=8)
     report = ran(sch, (256, 256), (1, 0), "float32")
     assert widths(report)["A_shared", "store"] == widths(report)["A", "load"] == {8}
-
-
-def test_it_replays_from_its_trace() -> None:
-    sch = permuting((256, 256), (1, 0), "float32")
-    sch.auto_coalesce("B")
-    verify_trace_roundtrip(sch, permuting((256, 256), (1, 0), "float32").mod["main"])
 
 
 @pytest.mark.nvcc

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from textwrap import indent
 from typing import Any
 
+import numpy as np
 import tvm
 
 LANES = 32
+ZEROS = np.zeros(LANES, "float32")
 
 
 def copy(to: str, source: str, stages: int = 2, *, name: str = "", at: str = "t") -> str:
@@ -40,6 +42,20 @@ def block(name: str, reads: str, writes: str, statement: str) -> str:
 def loop(head: str, *body: str) -> str:
     """A loop, or anything else with a head, around statements."""
     return f"{head}:\n" + indent("\n".join(body), "    ")
+
+
+#: Adds up what lies in S, element by element of another thread's.
+SUM = block("sum", "B[t], S[31 - t]", "B[t]", "B[t] = B[t] + S[31 - t]")
+
+
+def rows(number: int) -> np.ndarray:
+    """So many rows of small numbers."""
+    return np.random.default_rng(number).integers(-8, 8, (number, LANES)).astype("float32")
+
+
+def params(number: int) -> str:
+    """Parameters of a function: A of so many rows, and B of one."""
+    return f"A: T.Buffer(({number}, {LANES}), 'float32'), B: T.Buffer(({LANES},), 'float32')"
 
 
 def program(

@@ -125,11 +125,12 @@ def scheduled(
 
 
 def simulated(product: Product, sch: s_tir.Schedule) -> Any:
-    """Report of the simulated GPU, its output compared with float64."""
+    """Report of the simulated GPU without hazards, its output compared with float64."""
     arguments, want = product.inputs()
     report = tlx.simulate(sch.mod, *arguments)
     (got,) = report.outputs.values()
     narrow = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(product.out, 0.0)
     sums = {"float16": 2.0**-10, "int32": 0.0}.get(product.sums, 2.0**-22) * product.shape[2]
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=narrow, atol=sums * 2)
+    assert report.hazards == []
     return report

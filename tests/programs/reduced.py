@@ -1,10 +1,13 @@
-"""What reductions of :mod:`benchmarks.thread_programs` give, by NumPy."""
+"""What reductions of :mod:`benchmarks.thread_programs` give, by NumPy, and a run held to it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from benchmarks.thread_programs import Program
+from tvm_layout_ext.simulate import Report, simulate
 
 
 def values(program: Program) -> list[np.ndarray]:
@@ -25,3 +28,14 @@ def expected(program: Program, a: np.ndarray) -> list[np.ndarray]:
     return [
         one.reshape(shape).astype(dtype) for one, (shape, dtype) in zip(found, kinds, strict=True)
     ]
+
+
+def gives_numpys(program: Program, sch: Any) -> Report:
+    """Simulate a schedule of a program: its results are NumPy's, and there is no hazard."""
+    inputs, results = values(program), len(program.results())
+    report = simulate(sch, *inputs, *[None] * results, progress=False)
+    found = list(report.outputs.values())[-results:]
+    for got, want in zip(found, expected(program, *inputs), strict=True):
+        np.testing.assert_array_equal(got, want, program.name)
+    assert not report.hazards, program.name
+    return report

@@ -19,3 +19,8 @@ def gives(source: Any, *arrays: Any, **named: Any) -> Report:
         np.testing.assert_array_equal(report.outputs[name], value)
     assert report.hazards == []
     return report
+
+
+def kinds(report: Report) -> set[str]:
+    """Kinds of the hazards that a simulation found."""
+    return {hazard.kind for hazard in report.hazards}

@@ -17,6 +17,13 @@ def elementwise(
     return A, B, te.create_schedule(B.op)
 
 
+def chain(n: Any = 8, m: Any = 8) -> tuple[Any, Any, Any, Any]:
+    """C of B + B, and B of A + 1, element by element: A, B, C and the schedule."""
+    A, B, _ = elementwise(n, m, lambda a: a + 1.0)
+    C = te.compute((n, m), lambda i, j: B[i, j] * 2.0, name="C")
+    return A, B, C, te.create_schedule(C.op)
+
+
 def row_sum(n: int = 10, m: int = 12) -> tuple[Any, Any, Any, Any]:
     """B, the sums of the rows of A: A, B, the axis of the sum, and the schedule."""
     A = te.placeholder((n, m), name="A")

@@ -66,13 +66,12 @@ def _steps(nest: Nest, mapping: Mapping) -> int:
 def _is_repeated(nest: Nest) -> bool:
     """Whether all that is loaded is stored several times, so that loads take no time."""
     done = prod(placeholder_extent(loop.extent) for loop in nest.loops)
-    loads = [access for access in nest.of_scope("global") if access.kind == "load"]
     moved = [
         prod(
             placeholder_extent(loop.extent)
             for loop, step in zip(nest.loops, access.steps, strict=True)
             if step is None or placeholder_extent(step) != 0
         )
-        for access in loads
+        for access in nest.global_loads()
     ]
     return all(_REPEATED * one <= done for one in moved)

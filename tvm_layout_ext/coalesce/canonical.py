@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
 from ..analysis.nest import Nest
 from ..ir.block_bindings import iter_values
+from ..ir.conditions import analyzer_of
 from ..ir.queries import depends_on, is_number, substitute
 
 
@@ -193,9 +193,7 @@ def loops_of_iterators(stmt: Any, nest: Nest, values: Sequence[Any]) -> Any | No
 def _are_digits(nest: Nest, values: Sequence[Any], fresh: Sequence[Any]) -> bool:
     """Whether each loop counts through some iterators, and each iterator is of one loop."""
     sizes = [int(axis.dom.extent) for axis in nest.block.iter_vars]
-    analyzer = tvm.sym.Analyzer()
-    for var, size in zip(fresh, sizes, strict=True):
-        analyzer.bind(var, tvm.ir.Range(0, size))
+    analyzer = analyzer_of(zip(fresh, sizes, strict=True))
     loops: dict[Any, Any] = {}
     for loop in nest.loops:
         own = [i for i, value in enumerate(values) if depends_on(value, loop.var)]

@@ -33,7 +33,7 @@ from ..ir.annotations import SHIFTED
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
 from ..ir.pointers import atomic_of
 from ..ir.queries import depends_on, is_among
-from ..ir.walk import THREADS, Context, LoopVar, walk
+from ..ir.walk import THREADS, Context, LoopVar, axis_indices, walk
 from .shifted.move import read_move
 
 #: Blocks, and lanes of each, whose addresses are worked out; at least so many iterations.
@@ -175,7 +175,7 @@ class _KernelCounter:
                 extents[loop.kind] = max(extents.get(loop.kind, 1), _count(loop))
         self.blocks = prod(n for tag, n in extents.items() if tag.startswith("blockIdx"))
         self.shape = {tag: extents.get(tag, 1) for tag in THREADS}
-        self.grid = {tag: n for tag, n in extents.items() if tag.startswith("blockIdx")}
+        self.grid = {tag: n for tag, n in sorted(extents.items()) if tag.startswith("blockIdx")}
         self.threads = prod(self.shape.values())
         self.warps = -(-self.threads // WARP_SIZE)
         self.facts = KernelFacts(sites)
@@ -218,8 +218,8 @@ class _KernelCounter:
         grid = rng.integers(0, self.blocks, blocks) if blocks < self.blocks else np.arange(blocks)
         first = rng.integers(0, prod(counts) - steps + 1, blocks)
         thread = np.arange(self.warps * WARP_SIZE).reshape(1, 1, self.warps, WARP_SIZE)
-        by_tag = _digits(grid.reshape(-1, 1, 1, 1), self.grid)
-        by_tag |= _digits(np.minimum(thread, self.threads - 1), self.shape)
+        by_tag = axis_indices(grid.reshape(-1, 1, 1, 1), self.grid)
+        by_tag |= axis_indices(np.minimum(thread, self.threads - 1), self.shape)
         values: dict[int, Any] = {
             n: by_tag[loop.kind] % _count(loop)
             for n, loop in enumerate(site.loops)
@@ -421,14 +421,6 @@ def _shifts(block: Any) -> float:
     vector, size = int(block.annotations[SHIFTED]), element_bytes(move.source)
     torn = min(1.0, WARP_SIZE * vector / move.columns)
     return _SHIFT + _SHIFT_PARTS * (size < _WORD) + _TORN_ROW * torn
-
-
-def _digits(number: Any, extents: dict[str, int]) -> dict[str, Any]:
-    """Part a thread's, or a block's, number into those of its axes."""
-    found = {}
-    for tag in sorted(extents):
-        found[tag], number = number % extents[tag], number // extents[tag]
-    return found
 
 
 def _serial(loops: Sequence[LoopVar]) -> float:

@@ -10,7 +10,7 @@ from tvm import tirx
 
 from ..analysis.nest import Nest
 from ..ir.block_body import without_lets
-from ..ir.conditions import conjuncts, selects_as_choices
+from ..ir.conditions import analyzer_of, conjuncts, selects_as_choices
 from ..ir.ops import CHOICE
 from ..ir.queries import are_equal, loads_in
 
@@ -39,11 +39,8 @@ def guarded_outside(nest: Nest) -> list[str]:
     >>> guarded_outside(read_nest(sch, sch.get_sblock("B")))
     ['A']
     """
-    analyzer = tvm.sym.Analyzer()
-    for axis in nest.block.iter_vars:
-        analyzer.bind(axis.var, axis.dom)
-    for loop in nest.loops:
-        analyzer.bind(loop.var, tvm.ir.Range(0, loop.extent))
+    axes = [(axis.var, axis.dom) for axis in nest.block.iter_vars]
+    analyzer = analyzer_of([*axes, *((loop.var, loop.extent) for loop in nest.loops)])
     found: dict[str, None] = {}
     body = without_lets(nest.block.body)
     guarded, every = _guarded(body), loads_in(body)

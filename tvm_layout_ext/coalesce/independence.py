@@ -9,6 +9,7 @@ element, and no two iterations are at the same one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import tvm
@@ -40,7 +41,7 @@ def updated_in_place(nest: Nest) -> list[Any]:
         if access.kind != "store" or known:
             continue
         uses = [a for a in nest.accesses if a.buffer.same_as(access.buffer) and a.kind != "atomic"]
-        if len(uses) > 1 and not _is_one_store(uses):
+        if len(uses) > 1 and not _is_one_store(uses) and not _are_apart(uses):
             found.append(access.buffer)
     return found
 
@@ -66,6 +67,14 @@ def _is_one_store(uses: Sequence[Access]) -> bool:
     TensorIR sees one write then, as of a block with one store.
     """
     return all(a.kind == "store" and bool(a.conditions) and _same_element(a, uses[0]) for a in uses)
+
+
+def _are_apart(uses: Sequence[Access]) -> bool:
+    """Whether accesses are stores alone, no two of which meet: a number tells each pair apart."""
+    return all(a.kind == "store" for a in uses) and all(
+        any(_differ(*pair) for pair in zip(a.indices, b.indices, strict=True))
+        for a, b in combinations(uses, 2)
+    )
 
 
 def _why_dependent(nest: Nest, buffer: Any) -> str | None:
@@ -122,6 +131,10 @@ def _equal(a: Any, b: Any) -> bool:
     if tvm_ffi.structural_equal(a, b):
         return True
     return bool(tvm.sym.Analyzer().can_prove(tirx.EQ(a, b)))
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm) and int(a) != int(b)
 
 
 def _steps(access: Access, nest: Nest) -> list[tuple[Any, ...]]:

@@ -229,9 +229,9 @@ def _places(nest: Nest) -> list[Any]:
     raw = loads_in(nest.block.body)
     loads = [
         a
-        for a in nest.of_scope("global")
+        for a in nest.global_loads()
         # What a let statement stands for is no index of the body.
-        if a.kind == "load" and any(_is_of(load, a.buffer, a.own_indices) for load in raw)
+        if any(_is_of(load, a.buffer, a.own_indices) for load in raw)
     ]
     for name in dict.fromkeys(access.name for access in loads):
         own: list[Any] = []

@@ -59,8 +59,9 @@ def keep_gaining_stores(sch: Any, block: Any, nest: Nest, vector: int) -> str:
 
 
 def _gains(nest: Nest, store: Access) -> bool:
-    loads = [access for access in nest.of_scope("global") if access.kind == "load"]
-    return any(load.bytes < store.bytes or _is_permuted(nest, load, store) for load in loads)
+    return any(
+        load.bytes < store.bytes or _is_permuted(nest, load, store) for load in nest.global_loads()
+    )
 
 
 def _is_permuted(nest: Nest, load: Access, store: Access) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 from tvm import s_tir, te
 
 from benchmarks.thread_programs import Program
-from tests.programs.reduced import expected, values
+from tests.programs.reduced import gives_numpys
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.reduction.columns import ColumnsTile
@@ -17,7 +16,6 @@ from tvm_layout_ext.coalesce.reduction.split import choose_slabs
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.schedules.row_sum import compute as row_sum
-from tvm_layout_ext.simulate import simulate
 
 
 def scheduled(tensors: list[te.Tensor]) -> tuple[s_tir.Schedule, str]:
@@ -108,11 +106,7 @@ def test_results_of_slabs_are_numpys(case: tuple) -> None:
     program = Program(*case)
     sch, text = scheduled(program.tensors())
     assert re.search(r"in \d+ slabs that a second kernel combines", text)
-    inputs = values(program)
-    report = simulate(sch, *inputs, *[None] * len(program.results()))
-    for got, want in zip(report.outputs.values(), expected(program, *inputs), strict=True):
-        np.testing.assert_array_equal(got, want)
-    assert not report.hazards
+    gives_numpys(program, sch)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +129,3 @@ def test_the_first_kernel_lets_the_second_begin_and_that_waits() -> None:
     first, second = (str(kernel.body) for kernel in device_program(sch).kernels.values())
     assert first.startswith('T.ptx.griddepcontrol("launch_dependents", "")')
     assert second.startswith('T.ptx.griddepcontrol("wait", "")')
-
-
-def test_slabs_replay_from_the_trace() -> None:
-    tensors = column_sum((4096, 512), "float16")
-    sch, _ = scheduled(tensors)
-    again = s_tir.Schedule(te.create_prim_func(tensors))
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    assert sch.mod.script() == again.mod.script()

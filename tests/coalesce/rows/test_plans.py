@@ -36,10 +36,10 @@ def test_the_chosen_plan_is_near_the_fastest(row: dict[str, Any]) -> None:
     names = [str(block.name_hint) for block in blocks_in(func.body.block.body)]
     chain = read_chain(func, names)
     seconds = {_kernel(RowPlan(*one["plan"])): one["seconds"] for one in row["plans"]}
-    ranked = ranked_plans(chain, architecture("sm_90a"))
+    traffic = RowTraffic(chain)
+    ranked = ranked_plans(traffic, architecture("sm_90a"))
     proposed = [plan for plan in ranked if _kernel(plan) in seconds]
     assert len(proposed) >= 5
-    traffic = RowTraffic(chain)
     times = [modelled_time(traffic, plan) for plan in proposed]
     assert times == sorted(times)
     fastest = min(seconds[_kernel(plan)] for plan in proposed)

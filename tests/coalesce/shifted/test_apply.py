@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import s_tir, te
@@ -286,12 +285,3 @@ def test_aligned_rows_keep_their_plain_vectors() -> None:
     assert outcome.path == "direct"
     assert "vector i0*i1 8" in outcome.report or "vector i1 8" in outcome.report
     assert "shifted" not in outcome.report
-
-
-def test_it_replays_from_its_trace() -> None:
-    move = padded((9, 1003), (1, 3), (2, 1), "float16")
-    sch = by_windows(move)
-    again = s_tir.Schedule(te.create_prim_func(move.tensors()))
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    tvm.ir.assert_structural_equal(again.mod, sch.mod)
-    assert counts(checked(move, again)) == least(move)

@@ -42,8 +42,8 @@ def askew(subject: Subject) -> list[Strategy]:
     traffic = RowTraffic(chain, request.vector_bytes)
     if not traffic.kept or traffic.vector == traffic.whole:
         return []
-    wishes = Wishes(num_threads=request.num_threads or 0, vector_bytes=request.vector_bytes)
-    plans = ranked_plans(chain, architecture(DEFAULT_ARCH), wishes)
+    wishes = Wishes(num_threads=request.num_threads or 0)
+    plans = ranked_plans(traffic, architecture(DEFAULT_ARCH), wishes)
     tried = (request.num_threads,) if request.num_threads else _THREADS
     # What is not kept is loaded a vector after the other: of rows of 4099 floats 0.91 of the limit,
     # where all 9 vectors of a lane at once give 0.98.

@@ -128,7 +128,7 @@ class ReductionPlan:
 
 def _operands(nest: Nest) -> list[Access]:
     stores = {access.name for access in nest.accesses if access.kind == "store"}
-    return [a for a in nest.of_scope("global") if a.kind == "load" and a.name not in stores]
+    return [a for a in nest.global_loads() if a.name not in stores]
 
 
 def _places(nest: Nest, load: Access) -> int:

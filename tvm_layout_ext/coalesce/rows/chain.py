@@ -18,6 +18,7 @@ from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
 from ...ir.annotations import ANNOTATION_PREFIX, DONE, FUSE_ROWS, KNOB_PREFIX
+from ...ir.conditions import analyzer_of
 from ...ir.queries import (
     are_equal,
     blocks_in,
@@ -346,10 +347,8 @@ def _name_of(chain: RowChain, buffer: Any, at: tuple[Any, ...]) -> Any | None:
 
 def _is_inside(chain: RowChain, buffer: Any, at: Sequence[Any]) -> bool:
     """Whether an element is in its buffer for every row and column, whatever asks for it."""
-    analyzer = tvm.sym.Analyzer()
     extents = [*chain.rows, *chain.columns]
-    for var, extent in zip([*chain.row_vars, *chain.column_vars], extents, strict=True):
-        analyzer.bind(var, tvm.ir.Range.from_min_extent(0, extent))
+    analyzer = analyzer_of(zip([*chain.row_vars, *chain.column_vars], extents, strict=True))
     return all(
         analyzer.can_prove(index >= 0) and analyzer.can_prove(index < extent)
         for index, extent in zip(at, buffer.shape, strict=True)

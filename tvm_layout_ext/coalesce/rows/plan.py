@@ -142,7 +142,7 @@ def plan_rows(chain: RowChain, wishes: Wishes, facts: Architecture) -> RowPlan:
     ScheduleError
         If no plan is as the user wishes.
     """
-    plans = ranked_plans(chain, facts, wishes)
+    plans = ranked_plans(RowTraffic(chain, wishes.vector_bytes), facts, wishes)
     if not plans:
         raise ScheduleError(
             f"{NAME} finds no plan for {chain.length:,} elements with lanes={wishes.lanes}, "
@@ -153,12 +153,10 @@ def plan_rows(chain: RowChain, wishes: Wishes, facts: Architecture) -> RowPlan:
 
 
 def ranked_plans(
-    chain: RowChain, facts: Architecture, wishes: Wishes | None = None
+    traffic: RowTraffic, facts: Architecture, wishes: Wishes | None = None
 ) -> list[RowPlan]:
     """All plans that a GPU holds, those of the least modelled time first."""
-    wishes = wishes or Wishes()
-    traffic = RowTraffic(chain, wishes.vector_bytes)
-    plans = [plan for plan in _plans(traffic, wishes, facts) if plan.resident]
+    plans = [plan for plan in _plans(traffic, wishes or Wishes(), facts) if plan.resident]
     return sorted(plans, key=lambda plan: modelled_time(traffic, plan))
 
 

@@ -101,7 +101,7 @@ class RowTraffic:
     def vector(self) -> int:
         """Elements of a step: those, or an aligned vector, in which rows begin anywhere."""
         sizes = [element_bytes(load.buffer) for load in self.kept]
-        aligned = self._most_bytes // sizes[0] if len(sizes) == 1 else 1
+        aligned = max(self._most_bytes // sizes[0], 1) if len(sizes) == 1 else 1
         is_askew = self.chain.length % aligned and self.chain.length >= _VECTORS * aligned
         return aligned if is_askew and self.start is not None else self.whole
 

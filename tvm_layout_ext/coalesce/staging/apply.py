@@ -215,7 +215,7 @@ def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: TilePlan) -> A
 def _vector_loads(sch: Any, block: Any) -> list[Any]:
     """Load into registers what runs along the store: the sums are formed element by element."""
     nest = read_nest(sch, block)
-    loads = [a for a in nest.of_scope("global") if a.kind == "load" and a.steps[-1] == 1]
+    loads = [a for a in nest.global_loads() if a.steps[-1] == 1]
     return [
         _cache(sch, block, access.name, dims_of(access, nest), "local")
         for access in {access.name: access for access in loads}.values()

@@ -13,8 +13,7 @@ from ..guarded_loads import guarded_outside
 
 def affine_loads(nest: Nest) -> tuple[Access, ...]:
     """Loads of global memory whose offsets are regular."""
-    loads = [access for access in nest.of_scope("global") if access.kind == "load"]
-    return tuple(access for access in loads if access.is_affine())
+    return tuple(access for access in nest.global_loads() if access.is_affine())
 
 
 def check_staged(nest: Nest, loads: Sequence[Access]) -> None:

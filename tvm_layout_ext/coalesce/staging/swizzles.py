@@ -44,7 +44,7 @@ def swizzled(
     >>> into = ThreadMap.dealt("ji", [("vector", [(1, 4)])], counts[0], 32)
     >>> out = ThreadMap.dealt("ij", [("vector", [(1, 4)])], counts[1], 32)
     >>> swizzled(into, out, [1, 0], 4, 4)[0].images
-    ((16, 32, 4, 8, 64, 128), (1, 2, 256))
+    ((68, 136, 4, 8, 272, 32), (1, 2, 16))
     """
     vector = min(max(put, out.unit[dims[-1]]), MAX_ACCESS_BYTES // size)
     src = _vectors(into, range(len(dims)), into.tile, log2(vector))
