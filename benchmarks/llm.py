@@ -1,8 +1,8 @@
 """A decoder of LLaMA's kind with TVM's paged cache: prompts, then tokens of a whole batch.
 
 ``python -m benchmarks.llm --out FILE`` needs a CUDA GPU and torch: it compiles the module by
-``tlx.relax_pipeline`` and by TVM's own pipeline for CUDA, compares the logits of both, and sums up
-their kernels' times. Kernels of the cache are TVM's in both.
+``tlx.relax_pipeline`` and by TVM's own pipeline for CUDA, compares the logits of both with those of
+NumPy in float32, and sums up their kernels' times. The longest kernels of each step are told.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +30,9 @@ from tvm_layout_ext.text import columns
 op = nn.op
 #: Sequences, tokens of each prompt, and words that follow one by one.
 STEPS = ((1, 1024), (4, 512), (16, 1))
+#: Kernels of a step that are told, and letters of their names.
+TOLD, LETTERS = 5, 44
+_EPSILON, _THETA = 1e-5, 10000
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class _Layer(nn.Module):  # type: ignore[misc]
     def __init__(self, sizes: Sizes, place: int) -> None:
         self.sizes, self.place = sizes, place
         dims, wide = sizes.dims, sizes.wide
-        self.norm1 = nn.RMSNorm(dims, -1, 1e-5, bias=False)
-        self.norm2 = nn.RMSNorm(dims, -1, 1e-5, bias=False)
+        self.norm1 = nn.RMSNorm(dims, -1, _EPSILON, bias=False)
+        self.norm2 = nn.RMSNorm(dims, -1, _EPSILON, bias=False)
         self.qkv = nn.Linear(dims, (sizes.heads + 2 * sizes.groups) * sizes.head, bias=False)
         self.out = nn.Linear(dims, dims, bias=False)
         self.gate = nn.Linear(dims, 2 * wide, bias=False)
@@ -82,7 +85,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
         self.sizes, self.target = sizes, target
         self.words = nn.Embedding(sizes.words, sizes.dims)
         self.layers = nn.ModuleList([_Layer(sizes, place) for place in range(sizes.layers)])
-        self.norm = nn.RMSNorm(sizes.dims, -1, 1e-5, bias=False)
+        self.norm = nn.RMSNorm(sizes.dims, -1, _EPSILON, bias=False)
         self.head = nn.Linear(sizes.dims, sizes.words, bias=False)
 
     def mixed(self, tokens: nn.Tensor, cache: PagedKVCache) -> nn.Tensor:
@@ -126,7 +129,7 @@ class Decoder(nn.Module):  # type: ignore[misc]
             mla_original_v_head_dim=0,
             rope_mode=RopeMode.NORMAL,
             rope_scale=1,
-            rope_theta=10000,
+            rope_theta=_THETA,
             rope_scaling={},
             rope_ext_factors=relax.prim_value(0),
             rotary_dim=sizes.head,
@@ -162,19 +165,11 @@ class Session:
     """A compiled module on a device, with parameters of 16 bits and a cache of its own."""
 
     def __init__(
-        self,
-        executable: Any,
-        device: Any,
-        parameters: Sequence[tuple[tuple[int, ...], str]],
-        total: int = 1 << 15,
+        self, executable: Any, device: Any, parameters: Sequence[np.ndarray], total: int = 1 << 15
     ) -> None:
-        rng = np.random.default_rng(0)
         self.device = device
         self.main = relax.VirtualMachine(executable, device)
-        self.parameters = [
-            tvm.runtime.tensor(_values(shape, rng).astype("float16").astype(dtype), device)
-            for shape, dtype in parameters
-        ]
+        self.parameters = [tvm.runtime.tensor(one, device) for one in parameters]
         sizes = (ShapeTuple([n]) for n in (32, total, total // 2, 16))
         self.cache = self.main["create_cache"](*sizes)
 
@@ -202,12 +197,79 @@ class Session:
         tvm.get_global_func(f"vm.builtin.kv_state_{name}")(self.cache, *given)
 
 
-def _values(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    scale = 1 if len(shape) == 1 else shape[-1] ** -0.5
-    return rng.standard_normal(shape, np.float32) * np.float32(scale)
+def parameters(kinds: Sequence[tuple[tuple[int, ...], str]]) -> list[np.ndarray]:
+    """Values of 16 bits by which no layer overflows."""
+    rng = np.random.default_rng(0)
+
+    def values(shape: tuple[int, ...]) -> np.ndarray:
+        scale = 1 if len(shape) == 1 else shape[-1] ** -0.5
+        return rng.standard_normal(shape, np.float32) * np.float32(scale)
+
+    return [values(shape).astype("float16").astype(dtype) for shape, dtype in kinds]
 
 
-def conversation(session: Session, words: int) -> list[np.ndarray]:
+class Exact:
+    """The decoder by NumPy in float32, without a cache: all tokens of a sequence every time."""
+
+    def __init__(self, sizes: Sizes, parameters: Sequence[np.ndarray]) -> None:
+        self.sizes, self.tokens = sizes, dict[int, list[int]]()
+        self.words, *self.layers, self.norm, self.head = (
+            one.astype("float32") for one in parameters
+        )
+
+    def add(self, *sequences: int) -> None:
+        """Begin sequences."""
+        self.tokens |= {one: [] for one in sequences}
+
+    def remove(self, *sequences: int) -> None:
+        """Forget sequences."""
+        for one in sequences:
+            del self.tokens[one]
+
+    def step(self, tokens: np.ndarray, *sequences: int) -> np.ndarray:
+        """Logits behind tokens of some sequences."""
+        found = []
+        for one, more in zip(sequences, tokens, strict=True):
+            self.tokens[one] += more.tolist()
+            found.append(self._logits(self.tokens[one]))
+        return np.stack(found)[:, None]
+
+    def _logits(self, tokens: list[int]) -> np.ndarray:
+        x = self.words[tokens]
+        for at in range(0, len(self.layers), 6):
+            norm1, norm2, qkv, out, gate, down = self.layers[at : at + 6]
+            x = x + self._mixed(_normed(x, norm1) @ qkv.T) @ out.T
+            first, second = np.split(_normed(x, norm2) @ gate.T, 2, -1)
+            x = x + (first / (1 + np.exp(-first)) * second) @ down.T
+        return np.asarray(_normed(x[-1], self.norm) @ self.head.T)
+
+    def _mixed(self, qkv: np.ndarray) -> np.ndarray:
+        """Causal attention, heads of queries sharing those of keys and values."""
+        sizes, length = self.sizes, len(qkv)
+        heads = qkv.reshape(length, -1, sizes.head).swapaxes(0, 1)
+        q, k, v = np.split(heads, [sizes.heads, sizes.heads + sizes.groups])
+        k, v = (np.repeat(one, sizes.heads // sizes.groups, 0) for one in (k, v))
+        scores = _turned(q) @ _turned(k).swapaxes(1, 2) * np.float32(sizes.head**-0.5)
+        scores[:, ~np.tri(length, dtype=bool)] = -np.inf
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = shares / shares.sum(-1, keepdims=True) @ v
+        return mixed.swapaxes(0, 1).reshape(length, -1)
+
+
+def _normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + _EPSILON) * weight)
+
+
+def _turned(x: np.ndarray) -> np.ndarray:
+    """Heads x tokens x elements, each token's turned by its position."""
+    _, length, head = x.shape
+    angles = np.arange(length)[:, None] * float(_THETA) ** -(np.arange(head) * 2 % head / head)
+    first, second = np.split(x, 2, -1)
+    turned = np.concatenate([-second, first], -1)
+    return np.asarray(x * np.cos(angles) + turned * np.sin(angles), "float32")
+
+
+def conversation(session: Session | Exact, words: int) -> list[np.ndarray]:
     """Logits of prompts and tokens, while sequences come and go."""
     rng = np.random.default_rng(1)
 
@@ -228,8 +290,8 @@ def compiled(sizes: Sizes, target: Target, pipeline: Any = None) -> Any:
     return tvm.compile(decoder(sizes, target)[0], target, relax_pipeline=pipeline or "default")
 
 
-def _times(session: Session, words: int, batch: int, count: int) -> float:
-    """Microseconds of the kernels of a step: of prompts, or of a token after 1024 others."""
+def _times(session: Session, words: int, batch: int, count: int) -> dict[str, float]:
+    """Microseconds of a step's kernels, longest first: of prompts, or of a token after 1024."""
     from benchmarks.models import FEW, profile
 
     rng = np.random.default_rng(2)
@@ -241,7 +303,8 @@ def _times(session: Session, words: int, batch: int, count: int) -> float:
     tokens = rng.integers(0, words, (batch, count))
     runs = profile(lambda: session.step(tokens, *sequences), FEW)
     session.remove(*sequences)
-    return sum(float(np.median(one)) for name, one in runs.items() if "Mem" not in name)
+    times = {name: float(np.median(one)) for name, one in runs.items() if "Mem" not in name}
+    return dict(sorted(times.items(), key=lambda one: -one[1]))
 
 
 def _built(who: str, sizes: Sizes) -> bytes:
@@ -249,6 +312,37 @@ def _built(who: str, sizes: Sizes) -> bytes:
     pipeline = tlx.relax_pipeline(target) if who == "ours" else None
     compiled(sizes, target, pipeline).export_library(path := f"/tmp/llm_{who}_{sizes.dims}.so")
     return path.encode()
+
+
+def _measured(who: str, sizes: Sizes, library: bytes, is_timed: bool) -> dict[str, Any]:
+    """Errors of a compiled model, and times of its kernels by step."""
+    values = parameters(decoder(sizes, Target("llvm"))[1])
+    session = Session(tvm.runtime.load_module(library.decode()), tvm.cuda(0), values)
+    want = conversation(Exact(sizes, values), sizes.words)
+    pairs = zip(conversation(session, sizes.words), want, strict=True)
+    errors = [float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs]
+    kernels = [_times(session, sizes.words, *step) for step in STEPS] if is_timed else []
+    return {"who": who, "dims": sizes.dims, "errors": errors, "kernels": kernels}
+
+
+def _told(rows: list[dict[str, Any]]) -> str:
+    """Errors and sums of each, and the longest kernels of each step."""
+    heads = ["", "dims", "largest error", *(f"{b} x {t}, us" for b, t in STEPS)]
+    lines = [
+        [row["who"], str(row["dims"]), f"{max(row['errors']):.1e}"]
+        + ([f"{sum(step.values()):.0f}" for step in row["kernels"]] or [""] * len(STEPS))
+        for row in rows
+    ]
+    tables = [columns(heads, lines)]
+    for at, (batch, count) in enumerate(STEPS):
+        lines = [
+            [row["who"], name[:LETTERS], f"{us:.0f}"]
+            for row in rows
+            if row["kernels"]
+            for name, us in list(row["kernels"][at].items())[:TOLD]
+        ]
+        tables.append(columns([f"{batch} x {count}", "kernel", "us"], lines))
+    return "\n\n".join(tables)
 
 
 def main(
@@ -261,36 +355,15 @@ def main(
     cases = [(who, sizes) for sizes in (small, large) for who in ("ours", "dlight")]
     with ProcessPoolExecutor(4, get_context("spawn")) as pool:
         paths = list(pool.map(_built, *zip(*cases, strict=True)))
-    device, cpu = tvm.cuda(0), Target("llvm")
-    sessions = [
-        Session(tvm.runtime.load_module(path.decode()), device, decoder(sizes, cpu)[1])
-        for path, (_, sizes) in zip(paths, cases, strict=True)
+    rows = [
+        _measured(who, sizes, path, sizes is large)
+        for path, (who, sizes) in zip(paths, cases, strict=True)
     ]
-    exact = replace(small, dtype="float32")
-    given = decoder(exact, cpu)[1]
-    want = conversation(Session(compiled(exact, cpu), tvm.cpu(), given, 1 << 10), small.words)
-    rows: list[dict[str, Any]] = []
-    for (who, sizes), session in zip(cases, sessions, strict=True):
-        if sizes is large and who == "ours":
-            want = conversation(sessions[-1], large.words)  # Of this size by dlight
-        found = conversation(session, sizes.words)
-        pairs = zip(found, want, strict=True)
-        errors = [float(np.abs(one - other).max() / np.abs(other).max()) for one, other in pairs]
-        row: dict[str, Any] = {"who": who, "dims": sizes.dims, "errors": errors}
-        if sizes is large:
-            row["us"] = [_times(session, sizes.words, *step) for step in STEPS]
-        rows.append(row)
     if out is not None:
         from benchmarks.memory_bound import provenance
 
         out.write_text(json.dumps({**provenance("llm"), "steps": STEPS, "rows": rows}, indent=1))
-    heads = ["", "dims", "largest error", *(f"{b} x {t}, us" for b, t in STEPS)]
-    lines = [
-        [row["who"], str(row["dims"]), f"{max(row['errors']):.1e}"]
-        + [f"{us:.0f}" for us in row.get("us", [])] + [""] * (3 if "us" not in row else 0)
-        for row in rows
-    ]  # fmt: skip
-    print(columns(heads, lines), flush=True)
+    print(_told(rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ FILES = (
     "nchw_to_nhwc",
     "pad",
     "permute",
+    "ragged_attention",
+    "ragged_causal",
     "rms_norm",
     "row_sum",
     "slice",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -52,12 +53,14 @@ def prune(
     if config.get("wgmma", _gemm_hopper.NONE) != _gemm_hopper.NONE:
         return _gemm_hopper.prune(shape, dtype, config, b_transposed)
     size = np.dtype(dtype).itemsize
+    tile_m, tile_n, tile_k = config["tile_m"], config["tile_n"], config["tile_k"]
+    slices = config.get("split_k", 1)
     return (
         _placed(shape, config)
-        or _modes(size, config)
-        or _warps(shape, config)
-        or _depth(shape, size, config)
-        or _group(shape, size, config)
+        or _modes(size, tile_k, config["swizzle"])
+        or _warps(shape, tile_m, tile_n, config["warps_m"], config["warps_n"], slices)
+        or _depth(shape, size, tile_m, tile_n, tile_k, config["stages"], slices)
+        or _group(shape, size, tile_m, tile_n, config["group"])
     )
 
 
@@ -96,16 +99,18 @@ def _slices(steps: int, slices: int) -> Refusal | None:
     return None
 
 
-def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
-    warps = v["warps_m"] * v["warps_n"]
+# Each rule reads few of the knobs, and tens of thousands of combinations repeat their values.
+@lru_cache(maxsize=4096)
+def _warps(
+    shape: tuple[int, ...], tile_m: int, tile_n: int, warps_m: int, warps_n: int, slices: int
+) -> Refusal | None:
+    warps = warps_m * warps_n
     if warps < LEAST_WARPS:
         return Refusal("one warp", "A block of one warp has none to compute while another waits.")
-    tile = v["tile_m"] // v["warps_m"], v["tile_n"] // v["warps_n"]
+    tile = tile_m // warps_m, tile_n // warps_n
     ways = ((m, warps // m) for m in (1, 2, 4) if warps // m in (1, 2, 4))
     least = min(
-        v["tile_m"] // m + v["tile_n"] // n
-        for m, n in ways
-        if v["tile_m"] // m % 16 == v["tile_n"] // n % 16 == 0
+        tile_m // m + tile_n // n for m, n in ways if tile_m // m % 16 == tile_n // n % 16 == 0
     )
     if sum(tile) > least:
         return Refusal(
@@ -113,7 +118,7 @@ def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
             f"Warps of {tile[0]}x{tile[1]} load {sum(tile)} rows a step; {least} are possible.",
         )
     sums = tile[0] * tile[1] // WARP_SIZE
-    blocks = ceil(shape[0] / v["tile_m"]) * ceil(shape[1] / v["tile_n"]) * v.get("split_k", 1)
+    blocks = ceil(shape[0] / tile_m) * ceil(shape[1] / tile_n) * slices
     if sums < LEAST_SUMS and blocks > 2 * MULTIPROCESSORS:
         return Refusal(
             "small warp tile", f"{sums} sums a thread in {blocks} blocks; larger tiles load less."
@@ -121,38 +126,50 @@ def _warps(shape: tuple[int, ...], v: Config) -> Refusal | None:
     return None
 
 
-def _depth(shape: tuple[int, ...], size: int, v: Config) -> Refusal | None:
-    if v["tile_k"] * size < LEAST_ROW_BYTES:
-        return Refusal("short rows", f"Rows of {v['tile_k'] * size} bytes tear lines of 128.")
-    steps = ceil(ceil(shape[2] / v["tile_k"]) / v.get("split_k", 1))
-    if v["stages"] == 1 and steps > 1:
+@lru_cache(maxsize=4096)
+def _depth(
+    shape: tuple[int, ...],
+    size: int,
+    tile_m: int,
+    tile_n: int,
+    tile_k: int,
+    stages: int,
+    slices: int,
+) -> Refusal | None:
+    if tile_k * size < LEAST_ROW_BYTES:
+        return Refusal("short rows", f"Rows of {tile_k * size} bytes tear lines of 128.")
+    steps = ceil(ceil(shape[2] / tile_k) / slices)
+    if stages == 1 and steps > 1:
         return Refusal("no pipeline", "One stage hides no latency; two do, and nearly always fit.")
-    if v["stages"] > max(2, steps):
-        return Refusal("deeper than K", f"{v['stages']} stages for {steps} steps along K.")
-    step = (v["tile_m"] + v["tile_n"]) * v["tile_k"] * size
-    if v["stages"] > 2 and (v["stages"] - 2) * step >= ENOUGH_IN_FLIGHT:
+    if stages > max(2, steps):
+        return Refusal("deeper than K", f"{stages} stages for {steps} steps along K.")
+    step = (tile_m + tile_n) * tile_k * size
+    if stages > 2 and (stages - 2) * step >= ENOUGH_IN_FLIGHT:
         return Refusal(
             "deeper than needed",
-            f"{(v['stages'] - 2) * step:,} bytes are on their way with a stage less.",
+            f"{(stages - 2) * step:,} bytes are on their way with a stage less.",
         )
     return None
 
 
-def _group(shape: tuple[int, ...], size: int, v: Config) -> Refusal | None:
-    rows, columns = (ceil(n / v[t]) for n, t in zip(shape, ("tile_m", "tile_n"), strict=False))
+@lru_cache(maxsize=4096)
+def _group(
+    shape: tuple[int, ...], size: int, tile_m: int, tile_n: int, group: int
+) -> Refusal | None:
+    rows, columns = ceil(shape[0] / tile_m), ceil(shape[1] / tile_n)
     if rows * columns <= MULTIPROCESSORS or shape[2] * (shape[0] + shape[1]) * size <= L2_BYTES:
-        if v["group"] != 1:
+        if group != 1:
             return Refusal("group without effect", "All operands stay in the L2 cache anyway.")
         return None
-    reads = {g: _read(g, rows, v["tile_m"], v["tile_n"]) for g in (1, 4, 8, 16)}
-    if reads[v["group"]] > READS * min(reads.values()):
+    reads = {g: _read(g, rows, tile_m, tile_n) for g in (1, 4, 8, 16)}
+    if reads[group] > READS * min(reads.values()):
         return Refusal(
             "group reads more",
-            f"Groups of {v['group']} read {reads[v['group']]:,} rows a wave; "
+            f"Groups of {group} read {reads[group]:,} rows a wave; "
             f"{min(reads.values()):,} are possible.",
         )
-    if any(reads[g] <= reads[v["group"]] for g in reads if g < v["group"]):
-        return Refusal("group too high", f"Groups of fewer rows than {v['group']} read as little.")
+    if any(reads[g] <= reads[group] for g in reads if g < group):
+        return Refusal("group too high", f"Groups of fewer rows than {group} read as little.")
     return None
 
 
@@ -162,14 +179,14 @@ def _read(group: int, rows: int, tile_m: int, tile_n: int) -> int:
     return high * tile_m + ceil(MULTIPROCESSORS / high) * tile_n
 
 
-def _modes(size: int, v: Config) -> Refusal | None:
-    mode = v["swizzle"]
+@lru_cache(maxsize=256)
+def _modes(size: int, tile_k: int, mode: str) -> Refusal | None:
     if mode == "xor":
         return Refusal("same as auto", "Auto takes the XOR swizzle wherever that is no worse.")
-    if mode == "pad" and v["tile_k"] * size < LINE_BYTES:
+    if mode == "pad" and tile_k * size < LINE_BYTES:
         return Refusal(
             "padding tears lines",
-            f"Padded rows of {v['tile_k'] * size} bytes take more wavefronts as they are copied.",
+            f"Padded rows of {tile_k * size} bytes take more wavefronts as they are copied.",
         )
     return None
 

@@ -10,6 +10,7 @@ from math import ceil, gcd, prod
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
 from tvm_layout_ext.gpu.hardware import (
     MAX_ACCESS_BYTES,
@@ -53,12 +54,14 @@ def add_up(sch: Any, block: Any) -> None:
     merge_result(sch, out, sums)
     sch.set_scope(block, 0, "local")
     loops = sch.get_loops(out)
-    extents = [int(sch.get(loop).extent) for loop in loops]
+    extents = [sch.get(loop).extent for loop in loops]
     itemsize = np.dtype(str(sums.dtype)).itemsize
     row = int(sch.get(out).writes[0].source.shape[-1])
-    vector = gcd(row, extents[-1], MAX_ACCESS_BYTES // itemsize)
+    vector = gcd(row, int(extents[-1]), MAX_ACCESS_BYTES // itemsize)
     right, lanes = sch.split(loops[-1], [None, vector])
-    threads = THREADS if prod(extents) > SMALL else FEW_THREADS
+    # Of a symbolic number of rows K is split where they are few.
+    is_known = all(isinstance(one, tirx.IntImm) for one in extents)
+    threads = THREADS if is_known and prod(map(int, extents)) > SMALL else FEW_THREADS
     blocks, thread = sch.split(sch.fuse(*loops[-2:-1], right), [None, threads])
     batch = loops[:-2]
     if batch:

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.ir import assert_structural_equal
 
 import tvm_layout_ext as tlx
+from tests.programs.stages import chain, row_sum
 from tvm_layout_ext import ScheduleError, te
 
 
@@ -189,6 +190,7 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
     "scan": (lambda _: te.create_schedule(_scan().op), "a te.scan, which TensorIR cannot express"),
     "cache for extern": (lambda _: _cache_for_extern(), "what an extern operation reads"),
     "one tensor as arguments": (lambda c: c.s.to_module(c.A), "[A, B], not a Tensor"),
+    "one tensor to lower": (lambda c: tlx.lower(c.s, c.A), "list of tensors and variables"),
     "argument twice": (lambda c: c.s.to_module([c.A, c.C, c.A]), "Argument 2, A, is there twice"),
     "number as argument": (lambda c: c.s.to_module([c.A, c.C, 3]), "Argument 2 has to be"),
     "name": (lambda c: c.s.to_module([c.A, c.C], "my kernel"), "not 'my kernel'"),
@@ -202,9 +204,7 @@ _AT_THE_CALL: dict[str, tuple[Callable[[_Case], Any], str]] = {
 
 
 def _middle_reduction() -> Any:
-    A = te.placeholder((4, 4), name="A")
-    k = te.reduce_axis((0, 4), "k")
-    B = te.compute((4,), lambda i: te.sum(A[i, k], axis=k), name="B")
+    _, B, _, _ = row_sum(4, 4)
     C = te.compute((4,), lambda i: B[i] + 1.0, name="C")
     return te.create_schedule(C.op)[B]
 
@@ -219,27 +219,47 @@ def test_refused_at_the_call(name: str) -> None:
     assert text.endswith(".")
 
 
-def _when_applied(schedule: Callable[[_Case], None]) -> str:
+_WHEN_APPLIED: dict[str, tuple[Callable[[_Case], Any], str]] = {
+    "thread axis of another extent": (
+        lambda c: c.stage.bind(c.i, te.thread_axis((0, 8), "threadIdx.x")),
+        "bind of i of C has 16 iterations and the thread axis threadIdx.x has 8; split by 8 first.",
+    ),
+    "parallel around a kernel": (
+        lambda c: (c.stage.parallel(c.i), c.bind(c.j, "blockIdx.x")),
+        "parallel of i of C is not legal around the loop j of C, which blockIdx.x runs; "
+        "bind i to blockIdx or leave it serial.",
+    ),
+    "parallel around a kernel of an attached stage": (
+        lambda c: (
+            c.stage.parallel(c.i),
+            c.s[c.P].compute_at(c.stage, c.i),
+            c.s[c.P].bind(c.P.op.axis[1], te.thread_axis("blockIdx.x")),
+        ),
+        "parallel of i of C is not legal around the loop j of P",
+    ),
+    "compute_at a stage left to auto_coalesce": (
+        lambda c: (c.s[c.P].compute_at(c.stage, c.i), c.stage.auto_coalesce()),
+        "whose loops auto_coalesce makes anew",
+    ),
+    "store predicate of no reduction over threads": (
+        lambda c: c.stage.set_store_predicate(c.bind(c.j).var.equal(0)),
+        "use te.if_then_else in the compute",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _WHEN_APPLIED)
+def test_refused_when_applied(name: str) -> None:
+    call, message = _WHEN_APPLIED[name]
     c = _Case()
-    schedule(c)
-    with pytest.raises(ScheduleError) as caught:
+    call(c)
+    with pytest.raises(ScheduleError, match=re.escape(message)) as caught:
         c.s.to_module([c.A, c.C])
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
-
-
-def test_thread_axis_of_another_extent() -> None:
-    text = _when_applied(lambda c: c.stage.bind(c.i, te.thread_axis((0, 8), "threadIdx.x")))
-    assert text == (
-        "bind of i of C has 16 iterations and the thread axis threadIdx.x has 8; split by 8 first."
-    )
+    assert "\n" not in str(caught.value)
 
 
 def test_compute_at_that_leaves_out_a_consumer() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
+    _, B, C, _ = chain()
     D = te.compute((8, 8), lambda i, j: B[i, j] + C[i, j], name="D")
     s = te.create_schedule(D.op)
     s[B].compute_at(s[D], D.op.axis[0])
@@ -249,9 +269,7 @@ def test_compute_at_that_leaves_out_a_consumer() -> None:
 
 
 def test_compute_at_an_inlined_stage() -> None:
-    A = te.placeholder((8, 8), name="A")
-    B = te.compute((8, 8), lambda i, j: A[i, j] + 1.0, name="B")
-    C = te.compute((8, 8), lambda i, j: B[i, j] * 2.0, name="C")
+    _, B, C, _ = chain()
     D = te.compute((8, 8), lambda i, j: C[i, j] - 1.0, name="D")
     s = te.create_schedule(D.op)
     s[B].compute_at(s[C], C.op.axis[0])
@@ -276,48 +294,6 @@ def test_a_failed_tile_leaves_no_split_behind() -> None:
         c.stage.tile(c.i, c.j, 4, 0)
     assert str(c.stage.leaf) == "i, j, k"
     c.stage.split(c.i, 4)
-
-
-def test_lower_of_one_tensor_ends() -> None:
-    c = _Case()
-    with pytest.raises(ScheduleError, match=r"list of tensors and variables"):
-        tlx.lower(c.s, c.A)
-
-
-def test_parallel_around_a_kernel() -> None:
-    def schedule(c: _Case) -> None:
-        c.stage.parallel(c.i)
-        c.stage.bind(c.j, te.thread_axis("blockIdx.x"))
-
-    assert _when_applied(schedule) == (
-        "parallel of i of C is not legal around the loop j of C, which blockIdx.x runs; "
-        "bind i to blockIdx or leave it serial."
-    )
-
-
-def test_parallel_around_a_kernel_of_an_attached_stage() -> None:
-    def schedule(c: _Case) -> None:
-        c.stage.parallel(c.i)
-        c.s[c.P].compute_at(c.stage, c.i)
-        c.s[c.P].bind(c.P.op.axis[1], te.thread_axis("blockIdx.x"))
-
-    assert "parallel of i of C is not legal around the loop j of P" in _when_applied(schedule)
-
-
-def test_compute_at_a_stage_left_to_auto_coalesce() -> None:
-    def schedule(c: _Case) -> None:
-        c.s[c.P].compute_at(c.stage, c.i)
-        c.stage.auto_coalesce()
-
-    assert "whose loops auto_coalesce makes anew" in _when_applied(schedule)
-
-
-def test_store_predicate_of_no_reduction_over_threads() -> None:
-    def schedule(c: _Case) -> None:
-        thread = c.bind(c.j)
-        c.stage.set_store_predicate(thread.var.equal(0))
-
-    assert "use te.if_then_else in the compute" in _when_applied(schedule)
 
 
 @pytest.mark.parametrize("number", [np.int64(4), np.uint8(4), tirx.IntImm("int32", 4)])

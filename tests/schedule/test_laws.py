@@ -13,6 +13,7 @@ from tvm.ir import assert_structural_equal
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 import tvm_layout_ext as tlx
+from tests.coalesce.test_sums_in_kernels import sums_of
 from tests.programs import prefetched
 from tests.programs.mapped import computed
 from tests.programs.products import Product, config
@@ -20,6 +21,7 @@ from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.layout import BlockedLayout
 from tvm_layout_ext.schedule.install import PRIMITIVES
 from tvm_layout_ext.schedules import gemm
+from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.tune.space.operator import find_operator
 
 ROWS = BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
@@ -54,8 +56,11 @@ def staged(sch: s_tir.Schedule) -> Any:
     return outer
 
 
-def _auto_coalesce(sch: s_tir.Schedule) -> None:
-    sch.auto_coalesce("B")
+def _coalesced(path: str, block: str = "B") -> Callable[[s_tir.Schedule], None]:
+    def apply(sch: s_tir.Schedule) -> None:
+        assert sch.auto_coalesce(block).path == path
+
+    return apply
 
 
 def _cluster(sch: s_tir.Schedule) -> None:
@@ -149,7 +154,31 @@ class Case:
 
 
 CASES = (
-    Case("auto_coalesce", doubled, _auto_coalesce),
+    *(
+        Case("auto_coalesce", lambda made=made: made().mod["main"], _coalesced(path))
+        for path, made in (
+            ("direct", lambda: computed((100, 12), lambda a, i, j: a[i, j])),
+            (
+                "direct",
+                lambda: computed((64, 64), lambda a, i, j: a[i, j + 4], "float16", (64, 20)),
+            ),
+            ("staged", lambda: computed((256, 256), lambda a, i, j: a[j, i])),
+            ("staged", lambda: computed((64, 64), lambda a, i, j: a[i, j] + a[j, i])),
+            (
+                "shifted",
+                lambda: computed(
+                    (66, 1002), lambda a, i, j: a[i + 1, j + 1], "float16", (64, 1000)
+                ),
+            ),
+            (
+                "reduction",
+                lambda: s_tir.Schedule(te.create_prim_func(column_sum((4096, 512), "float16"))),
+            ),
+        )
+    ),
+    Case(
+        "auto_coalesce", lambda: sums_of((64, 48), 1).mod["main"], _coalesced("copy", "S"), "none"
+    ),
     Case("cluster", doubled, _cluster),
     Case("double_buffer", doubled, _double_buffer),
     Case("eviction_policy", doubled, _eviction_policy),
@@ -183,9 +212,9 @@ CASES = (
         "none",
     ),
     Case(
-        "use_tensor_core pipeline persistent specialize_warps",
+        "use_tensor_core pipeline persistent specialize_warps cluster",
         WIDE.func,
-        lambda sch: gemm.multiply(sch, "C", SMALL | {"wgmma": "64x64"}),
+        lambda sch: gemm.multiply(sch, "C", SMALL | {"wgmma": "64x64", "cluster": 2}),
         "none",
     ),
 )

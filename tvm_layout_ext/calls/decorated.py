@@ -179,7 +179,7 @@ def kernel(function: Callable[..., Any]) -> ScheduledFunction:
     ...     s = te.create_schedule(B.op)
     ...     s[B].auto_coalesce()
     ...     return s
-    >>> doubled(np.ones((4, 32), "float32"))[0, 0]
+    >>> print(doubled(np.ones((4, 32), "float32"))[0, 0])
     2.0
     """
     return ScheduledFunction(function)

@@ -223,7 +223,7 @@ def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:
 
 def tensor_map(
     buffer: Any,
-    extents: Sequence[int],
+    extents: Sequence[Any],
     box: Sequence[int],
     shape: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
@@ -236,7 +236,7 @@ def tensor_map(
     ----------
     buffer : Buffer
         In global memory, without gaps.
-    extents : sequence of int
+    extents : sequence of int or Expr
         Elements along each dim.
     box : sequence of int
         Elements of a box along each dim, the innermost first.
@@ -251,8 +251,8 @@ def tensor_map(
         The variable of the map, and the statements that fill it.
     """
     size = np.dtype(str(buffer.dtype)).itemsize
-    shape = [int(extent) for extent in shape or buffer.shape]
-    pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
+    shape = list(shape or buffer.shape)  # The first one may be symbolic.
+    pitches = [size * prod(map(int, shape[i:])) for i in range(len(shape) - 1, 0, -1)]
     kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)

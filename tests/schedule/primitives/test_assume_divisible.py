@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +17,6 @@ from tests.programs.emitted import cuda_text
 from tests.programs.mapped import share
 from tests.programs.running import gives
 from tvm_layout_ext import te
-from tvm_layout_ext.analysis import assumptions
 from tvm_layout_ext.analysis.assumptions import read_assumptions
 from tvm_layout_ext.errors import LayoutError, SimulationError
 
@@ -248,10 +245,3 @@ def test_tensors_of_te_are_refused_in_script() -> None:
     a = stock_te.placeholder((4,), "float32", name="A")
     with pytest.raises(Exception, match="tensor of TE"):
         twice(lambda n: tlx.assume_divisible(a, 16))
-
-
-def test_examples_in_the_documentation() -> None:
-    for module in (sys.modules[tlx.assume_divisible.__module__], assumptions):
-        found = doctest.testmod(module)
-        assert found.failed == 0
-        assert found.attempted >= 1

@@ -324,15 +324,6 @@ def test_the_chart_shows_copies_ahead_of_the_products_of_a_tile() -> None:
     assert "A: 3 versions x 16,384 = 49,152 bytes" in text
 
 
-def test_the_trace_makes_the_same_kernel_from_json() -> None:
-    sch = w.schedule(w.product((256, 256, 128)), persistent=True, cluster=(2, 1))
-    again = w.product((256, 256, 128))
-    s_tir.schedule.Trace.apply_json_to_schedule(sch.trace.as_json(), again)
-    assert again.mod.script() == sch.mod.script()
-    one, other = (next(iter(w.program(x).kernels.values())).script() for x in (sch, again))
-    assert one == other
-
-
 def test_a_result_that_tma_cannot_store_is_stored_by_threads() -> None:
     with decisions.collect() as made:
         a, b, want = w.operands((72, 133, 64))

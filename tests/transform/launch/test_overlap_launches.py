@@ -13,6 +13,7 @@ from tvm import s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.running import gives
+from tests.programs.stages import chain, elementwise
 from tvm_layout_ext import decisions
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
@@ -23,12 +24,11 @@ from tvm_layout_ext.transform.launch.overlap_launches import waits_first
 
 TAG = "tirx.use_programtic_dependent_launch"
 CONTROL = "tirx.ptx.griddepcontrol"
+VALUE = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
 
 
 def two_kernels(*, ours: bool) -> s_tir.Schedule:
-    A = te.placeholder((4, 256), "float32", name="A")
-    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
-    C = te.compute(A.shape, lambda i, j: B[i, j] * 2, name="C")
+    A, _, C, _ = chain(4, 256)
     sch = s_tir.Schedule(te.create_prim_func([A, C]))
     for name in ("B", "C"):
         if ours:
@@ -69,10 +69,7 @@ def test_only_the_follower_waits_and_before_anything_else() -> None:
 
 
 def test_a_kernel_between_two_others_lets_the_next_begin_once_it_has_waited() -> None:
-    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
-    A = te.placeholder((4, 256), "float32", name="A")
-    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
-    C = te.compute(A.shape, lambda i, j: B[i, j] * 2, name="C")
+    A, B, C, _ = chain(4, 256)
     D = te.compute(A.shape, lambda i, j: C[i, j] - B[i, j], name="D")
     sch = s_tir.Schedule(te.create_prim_func([A, D]))
     for name in ("B", "C", "D"):
@@ -80,7 +77,7 @@ def test_a_kernel_between_two_others_lets_the_next_begin_once_it_has_waited() ->
     kernels = device_program(sch).kernels.values()
     starts = ["launch_dependents"]
     assert [controls(kernel) for kernel in kernels] == [starts, ["wait", *starts], ["wait"]]
-    gives(sch, value, None, D=(value + 1) * 2 - (value + 1))
+    gives(sch, VALUE, None, D=VALUE + 1)
 
 
 def without(kernel: tirx.PrimFunc, action: str) -> tirx.PrimFunc:
@@ -99,14 +96,13 @@ def test_a_missing_wait_is_a_race_and_a_missing_start_is_none(
     action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the first kernel lets nobody begin early: its end makes nothing visible."""
-    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
     compiled = kernel_module.compile_kernel
 
     def broken(name: str, function: tirx.PrimFunc, *rest: Any) -> Any:
         return compiled(name, without(function, action), *rest)
 
     monkeypatch.setattr(run_module, "compile_kernel", broken)
-    hazards = simulate(two_kernels(ours=True), value, None).hazards
+    hazards = simulate(two_kernels(ours=True), VALUE, None).hazards
     if action == "launch_dependents":
         assert not hazards
         return
@@ -118,8 +114,7 @@ def test_a_missing_wait_is_a_race_and_a_missing_start_is_none(
 
 
 def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:
-    A = te.placeholder((4, 256), "float32", name="A")
-    B = te.compute(A.shape, lambda i, j: A[i, j] + 1, name="B")
+    A, B, _ = elementwise(4, 256, lambda a: a + 1.0)
     C = te.compute(A.shape, lambda i, j: B[i, 255 - j], name="C")
     sch = s_tir.Schedule(te.create_prim_func([A, C]))
     sch.auto_coalesce("B")
@@ -132,8 +127,7 @@ def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:
     sch.bind(sch.get_loops(staged)[-1], "threadIdx.x")
     _, second = device_program(sch).kernels.values()
     assert tags(second)[-2:] == [TAG, "tirx.use_dyn_shared_memory"]
-    value = np.random.default_rng(0).integers(-8, 8, (4, 256)).astype("float32")
-    np.testing.assert_array_equal(simulate(sch, value, None).outputs["C"], value[:, ::-1] + 1)
+    gives(sch, VALUE, None, C=VALUE[:, ::-1] + 1)
 
 
 @pytest.mark.parametrize(("ours", "arch"), [(False, "sm_90a"), (True, "sm_80")])

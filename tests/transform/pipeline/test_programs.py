@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
-from tests.programs.pipelines import LANES, block, copy, loop, program
+from tests.programs.pipelines import (
+    LANES,
+    SUM,
+    ZEROS,
+    block,
+    copy,
+    loop,
+    params,
+    program,
+    rows,
+)
 from tests.programs.running import gives
 from tvm_layout_ext import decisions
 
 F32, I32 = '"float32"', '"int32"'
-SUM = block("sum", "B[t], S[31 - t]", "B[t]", "B[t] = B[t] + S[31 - t]")
-ZEROS = np.zeros(LANES, "float32")
-
-
-def rows(number: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(-8, 8, (number, LANES)).astype("float32")
 
 
 def gather(index_stages: int, stages: int, extent: int) -> Any:
@@ -131,9 +135,7 @@ def test_an_epilogue_of_a_symbolic_extent_may_take_the_memory_of_the_versions(st
 
 
 def one_copy(*body: str, head: str = "for k in range(6)") -> Any:
-    return program(
-        f"A: T.Buffer((7, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})", [loop(head, *body)]
-    )
+    return program(params(7), [loop(head, *body)])
 
 
 def test_a_store_outside_of_blocks_is_seen() -> None:
@@ -151,7 +153,7 @@ def test_a_read_that_its_block_does_not_declare_is_seen() -> None:
     step = block("step", "p[0]", "p[0]", "p[0] = p[0] + 3")
     index = "p = T.sblock_alloc_buffer((1,), 'int32', scope='local')"
     func = program(
-        f"A: T.Buffer((7, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32})",
+        params(7),
         [index, "p[0] = 0", loop("for k in range(6)", fill, SUM, step)],
     )
     with pytest.raises(tlx.ScheduleError, match="Block S reads p, which loop k writes in block st"):

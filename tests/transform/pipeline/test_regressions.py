@@ -13,27 +13,20 @@ import pytest
 import tvm
 
 import tvm_layout_ext as tlx
-from tests.programs.pipelines import LANES, block, copy, loop, program
-from tvm_layout_ext.simulate import simulate
+from tests.programs.pipelines import (
+    LANES,
+    SUM,
+    ZEROS,
+    block,
+    copy,
+    loop,
+    params,
+    program,
+    rows,
+)
+from tests.programs.running import gives
 
 F32 = '"float32"'
-SUM = block("sum", "B[t], S[31 - t]", "B[t]", "B[t] = B[t] + S[31 - t]")
-
-
-def rows(number: int) -> np.ndarray:
-    return np.random.default_rng(number).integers(-8, 8, (number, LANES)).astype("float32")
-
-
-def params(number: int, **more: int) -> str:
-    """A of some rows, and vectors."""
-    extra = "".join(f", {name}: T.Buffer(({size},), {F32})" for name, size in more.items())
-    return f"A: T.Buffer(({number}, {LANES}), {F32}), B: T.Buffer(({LANES},), {F32}){extra}"
-
-
-def run(func: Any, *arrays: Any) -> np.ndarray:
-    report = simulate(func, *arrays)
-    assert not report.hazards
-    return report.outputs["B"]
 
 
 def test_tilelang_2668_read_then_overwrite() -> None:
@@ -46,8 +39,7 @@ def test_tilelang_2668_read_then_overwrite() -> None:
         tlx.lower(program(params(4), body))
     plain = [body[0], loop("for k in range(3)", SUM, copy("S", "A[k + 1, t]", 1))]
     a = rows(4)
-    found = run(program(params(4), plain), a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, a[:3].sum(0)[::-1])
+    gives(program(params(4), plain), a, ZEROS, B=a[:3].sum(0)[::-1])
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "detected"])
@@ -82,8 +74,7 @@ def test_tilelang_3031_legal_reuse() -> None:
         return program(params(8), [loop("for k in range(4)", *twice)])
 
     a = rows(8)
-    found = run(func(1), a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, a.sum(0)[::-1])
+    gives(func(1), a, ZEROS, B=a.sum(0)[::-1])
     with pytest.raises(tlx.ScheduleError, match="Buffer S is written by block S and again in loop"):
         tlx.lower(func(2))
 
@@ -119,8 +110,7 @@ def test_tilelang_2613_warps_of_their_own_copy(stages: int) -> None:
     kernel = indent(loop("for x in T.thread_binding(1, thread='blockIdx.x')", lanes), "    ")
     source = f"@T.prim_func(s_tir=True)\ndef main({params(5)}):\n{kernel}\n"
     a = rows(5)
-    found = run(tvm.script.from_source(source), a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, a.sum(0)[::-1])
+    gives(tvm.script.from_source(source), a, ZEROS, B=a.sum(0)[::-1])
 
 
 @pytest.mark.parametrize(
@@ -187,8 +177,7 @@ def test_a_sliding_window_has_one_version(stages: int) -> None:
             tlx.lower(func)
         return
     a = rows(6)
-    found = run(func, a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, (a[1:] * a[:-1]).sum(0)[::-1])
+    gives(func, a, ZEROS, B=(a[1:] * a[:-1]).sum(0)[::-1])
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
@@ -206,9 +195,8 @@ def test_a_copy_of_growing_rows_is_pipelined(stages: int) -> None:
     alloc = "S = T.sblock_alloc_buffer((4, 32), scope='shared')"
     func = program(params(4), [alloc, loop("for k in range(4)", fill, sums)], ())
     a = rows(4)
-    found = run(func, a, np.zeros(LANES, "float32"))
     weights = np.arange(4, 0, -1, dtype="float32")
-    np.testing.assert_array_equal(found, (a * weights[:, None]).sum(0)[::-1])
+    gives(func, a, ZEROS, B=(a * weights[:, None]).sum(0)[::-1])
 
 
 def test_a_copy_by_a_bound_value_is_refused_by_name() -> None:
@@ -221,8 +209,7 @@ def test_a_copy_by_a_bound_value_is_refused_by_name() -> None:
 
     a = rows(4)
     a[:, 0] = 2, 0, 3, 1
-    found = run(func(1), a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, a.sum(0)[::-1])
+    gives(func(1), a, ZEROS, B=a.sum(0)[::-1])
     with pytest.raises(tlx.ScheduleError, match="Block S uses c, which loop k binds"):
         tlx.lower(func(3))
 
@@ -234,5 +221,4 @@ def test_tiles_of_a_single_iteration_do_not_overlap(stages: int) -> None:
     more = copy("R", "A[k, t]", stages).replace("= A[k, t]", "= A[k, t] + T.float32(1)")
     body = [loop("for k in range(1)", more, copy("S", "A[k, t]", stages), both)]
     a = rows(1)
-    found = run(program(params(1), body, ("R", "S"), "shared.dyn"), a, np.zeros(LANES, "float32"))
-    np.testing.assert_array_equal(found, ((a + 1) * a)[0, ::-1])
+    gives(program(params(1), body, ("R", "S"), "shared.dyn"), a, ZEROS, B=((a + 1) * a)[0, ::-1])

@@ -14,6 +14,7 @@ from tvm import s_tir
 import tvm_layout_ext as tlx
 from tests.programs.prefetched import beside, nested, scheduled, simulated
 from tests.programs.products import simulated as simulated_product
+from tests.programs.running import gives
 from tests.sampling import pairs
 from tests.schedule.primitives.test_use_tensor_core import TYPES
 from tests.schedules.test_gemm import SMALL
@@ -137,10 +138,9 @@ def test_what_stands_between_copies_and_steps_comes_before_the_steps(steps: int,
     """A chunk's own factor was shared out over the steps with the copies: too late for one."""
     rng = np.random.default_rng(0)
     a, w = rng.integers(-8, 8, (4, 64)).astype("float32"), rng.integers(1, 5, 4).astype("int32")
-    report = tlx.simulate(beside(FACTOR, "31 - t", steps=steps, copy=copy), a, w, np.zeros(32, "f"))
+    func = beside(FACTOR, "31 - t", steps=steps, copy=copy)
     rows = (a * w[:, None]).sum(0).reshape(2, 32).sum(0)[::-1]
-    np.testing.assert_array_equal(report.outputs["B"], rows * (steps // 2))
-    assert not report.hazards
+    gives(func, a, w, np.zeros(32, "f"), B=rows * (steps // 2))
 
 
 @pytest.mark.parametrize("stages", [2, 3])
@@ -151,10 +151,9 @@ def test_a_load_by_an_index_is_not_done_for_a_chunk_that_is_none(bound: bool, st
     load = f"(t + {'c' if bound else 'W[k]'}) % 32"
     rng = np.random.default_rng(0)
     a, w = rng.integers(-8, 8, (4, 64)).astype("float32"), rng.integers(0, 32, 4).astype("int32")
-    report = tlx.simulate(beside(between, load, stages=stages), a, w, np.zeros(32, "f"))
     k, t = np.arange(4)[:, None], (np.arange(32) + w[:, None]) % 32
-    np.testing.assert_array_equal(report.outputs["B"], (a[k, t] + a[k, t + 32]).sum(0))
-    assert not report.hazards
+    func = beside(between, load, stages=stages)
+    gives(func, a, w, np.zeros(32, "f"), B=(a[k, t] + a[k, t + 32]).sum(0))
 
 
 def test_a_value_bound_in_a_step_is_refused_by_name() -> None:

@@ -10,7 +10,7 @@ from ...gpu.hardware import architecture
 from ...ir.annotations import ATTENTION
 from ...ir.block_bindings import holder_of
 from ...transform.attention.plan import AttentionPlan, fit_attention
-from ..handles import find_block, own_arch
+from ..handles import annotate, find_block, own_arch
 
 NAME = "fuse_attention"
 
@@ -54,8 +54,6 @@ def fuse_attention(
     gpu = architecture(own_arch(sch))
     attention = read_attention(holder[1], name)
     plan = fit_attention(attention, gpu, keys=keys, stages=stages, consumers=consumers)
-    if ATTENTION in sch.get(found).annotations:
-        sch.unannotate(found, ATTENTION)
-    sch.annotate(found, ATTENTION, [plan.keys, plan.stages, plan.consumers, plan.splits])
+    annotate(sch, found, ATTENTION, [plan.keys, plan.stages, plan.consumers, plan.splits])
     decisions.note(NAME, name, plan.told())
     return plan

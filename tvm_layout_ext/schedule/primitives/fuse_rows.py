@@ -12,7 +12,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, architecture
 from ...ir.annotations import FUSE_ROWS
 from ...ir.block_bindings import holder_of
-from ..handles import find_block, own_arch
+from ..handles import annotate, find_block, own_arch
 
 
 def fuse_rows(
@@ -59,9 +59,7 @@ def fuse_rows(
     chain = read_chain(holder[1], [str(block.name_hint) for block in found])
     plan = plan_rows(chain, wishes, architecture(own_arch(sch)))
     last = find_block(sch, chain.blocks[-1].label, NAME)
-    if FUSE_ROWS in sch.get(last).annotations:
-        sch.unannotate(last, FUSE_ROWS)
     ordered = [block.label for block in chain.blocks]
-    sch.annotate(last, FUSE_ROWS, [*plan.numbers(), *ordered])
+    annotate(sch, last, FUSE_ROWS, [*plan.numbers(), *ordered])
     decisions.note(NAME, ordered[-1], plan.text(chain))
     return plan

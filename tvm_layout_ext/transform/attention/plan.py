@@ -185,7 +185,7 @@ def fit_attention(
         If the kernel is not legal.
     """
     _, _, depth, width = attention.sizes
-    keys = keys or (128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64)
+    keys = keys or keys_of(depth, width)
     usual = [n for n in _PER_ROW if n < 3 or max(depth, width) <= PANEL]
     plans = [AttentionPlan(attention, keys, 2, n) for n in ([consumers] if consumers else usual)]
     best = min(plans, key=_waves)
@@ -194,6 +194,11 @@ def fit_attention(
         best = replace(best, stages=min(3, room))
     best = replace(best, stages=stages or best.stages)
     return checked(replace(best, splits=_splits(best)), gpu)
+
+
+def keys_of(depth: int, width: int) -> int:
+    """Keys of a tile, where nobody asks for others."""
+    return 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
 
 
 def _splits(plan: AttentionPlan) -> int:
@@ -237,21 +242,8 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
     ScheduleError
         If they do not.
     """
-    _, extent, depth, width = plan.attention.sizes
-    if plan.consumers not in REGISTERS:
-        raise ScheduleError(f"{plan.consumers} warpgroups cannot multiply; 1 to 3 can.")
-    for columns in (plan.keys, width):
-        choose_warpgroup("wgmma", plan.dtype, "float32", columns, gpu)
-    if any(n % STEP for n in (depth, plan.keys)) or depth < PANEL or width < PANEL:
-        raise ScheduleError(
-            f"Heads of {depth} and {width} columns and tiles of {plan.keys} keys are no multiples "
-            f"of {STEP}, or heads narrower than {PANEL}; such heads go through products."
-        )
-    if max(plan.rows, plan.keys) > BOX_ELEMENTS or depth > BOX_ELEMENTS:
-        raise ScheduleError(
-            f"A tile has {plan.rows} rows of {depth} and {plan.keys} keys; {BOX_ELEMENTS} are the "
-            "most of each."
-        )
+    extent = plan.attention.sizes[1]
+    check_room(plan, gpu)
     kinds = {
         str(one.source.dtype) for one in (plan.attention.q, plan.attention.k, plan.attention.v)
     }
@@ -273,6 +265,31 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
                 f"Buffer {one.buffer.name} is read at {along}; {extent} keys are no multiple of "
                 f"{plan.keys}, and what lies behind them would be read."
             )
+    return plan
+
+
+def check_room(plan: AttentionPlan, gpu: Architecture) -> None:
+    """Refuse tiles that instructions, TMA, registers or shared memory do not take.
+
+    Raises
+    ------
+    ScheduleError
+    """
+    _, _, depth, width = plan.attention.sizes
+    if plan.consumers not in REGISTERS:
+        raise ScheduleError(f"{plan.consumers} warpgroups cannot multiply; 1 to 3 can.")
+    for columns in (plan.keys, width):
+        choose_warpgroup("wgmma", plan.dtype, "float32", columns, gpu)
+    if any(n % STEP for n in (depth, plan.keys)) or depth < PANEL or width < PANEL:
+        raise ScheduleError(
+            f"Heads of {depth} and {width} columns and tiles of {plan.keys} keys are no multiples "
+            f"of {STEP}, or heads narrower than {PANEL}; such heads go through products."
+        )
+    if max(plan.rows, plan.keys) > BOX_ELEMENTS or depth > BOX_ELEMENTS:
+        raise ScheduleError(
+            f"A tile has {plan.rows} rows of {depth} and {plan.keys} keys; {BOX_ELEMENTS} are the "
+            "most of each."
+        )
     if crowded := why_crowded(plan.keys, width, plan.consumers):
         raise ScheduleError(crowded)
     needed = plan.arena_bytes + (4 * plan.stages + 1) * _BARRIER_BYTES
@@ -281,4 +298,3 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
             f"A tile of Q and {plan.stages} stages of K and V take {needed:,} bytes of shared "
             f"memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
         )
-    return plan

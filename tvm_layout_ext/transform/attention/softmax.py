@@ -22,7 +22,7 @@ from .plan import AttentionPlan
 from .reach import read_bounds
 
 #: In place of minus infinity, so that differences are numbers.
-_LOWEST = -1e30
+LOWEST = -1e30
 
 
 def _local(name: str, length: int, dtype: str = "float32") -> Any:
@@ -64,7 +64,7 @@ class RowRegisters:
         """Allocate them; there is nothing in the rows yet."""
         made = [tirx.AllocBuffer(one) for one in vars(self).values()]
         for half in range(2):
-            made.append(_put(self.tops, half, tirx.const(_LOWEST, "float32")))
+            made.append(_put(self.tops, half, tirx.const(LOWEST, "float32")))
             made.append(_put(self.sums, half, tirx.const(0.0, "float32")))
         return made
 
@@ -121,8 +121,14 @@ def weigh(
         hidden = _Hidden(plan, rows, place, thread, masked, plain)
         made += [_put(rows.scores, i, hidden.score(i)) for i in range(plan.keys // 2)]
     factor = tirx.const(scores.scale if plain else 1.0, "float32")
+    return made + weights_of(rows, factor)
+
+
+def weights_of(rows: RowRegisters, factor: Any) -> list[Any]:
+    """Turn scores, which are multiplied by a factor, into weights, and add these up."""
+    made = []
     for half in range(2):
-        own = [i for i in range(plan.keys // 2) if i // 2 % 2 == half]
+        own = [i for i in range(int(rows.scores.shape[0])) if i // 2 % 2 == half]
         top = rows.shifts
         made.append(_put(top, half, rows.tops[half]))
         made += [_put(top, half, tirx.max(top[half], rows.scores[i])) for i in own]
@@ -174,7 +180,7 @@ class _Hidden:
         row = self.place[attention.row] + row_of(self.thread, half)
         key = self.place[attention.key] + column + column_of(self.thread, 0)
         values = typed({**self.place, attention.row: row, attention.key: key})
-        lowest = tirx.const(_LOWEST, "float32")
+        lowest = tirx.const(LOWEST, "float32")
         if not self.plain:
             value = value * tirx.const(attention.scores.scale, "float32")
         if attention.scores.bias is not None:

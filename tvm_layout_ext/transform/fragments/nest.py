@@ -13,6 +13,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from ...errors import ScheduleError
+from ...ir.conditions import analyzer_of
 from ...ir.queries import are_equal, is_load_of, is_number, loads_in, substitute, uses
 from ...ir.rebuild import with_accesses
 from .fragment import Fragment, Fragments
@@ -171,9 +172,7 @@ def _fills(
     """Whether there are as many iterations as elements, and the indices just reach the ends."""
     if not all(is_number(loop.min, 0) and isinstance(loop.extent, tirx.IntImm) for loop in loops):
         return False
-    analyzer = tvm.sym.Analyzer()
-    for var, own in ranges.items():
-        analyzer.bind(var, own)
+    analyzer = analyzer_of(ranges.items())
     bounds = [analyzer.const_int_bound(index) for index in indices]
     ends = [(b.min_value, b.max_value + 1) for b in bounds]
     iterations = prod(int(loop.extent) for loop in loops)
@@ -181,9 +180,7 @@ def _fills(
 
 
 def _simplified(tile: FragmentTile) -> Any:
-    analyzer = tvm.sym.Analyzer()
-    for var, own in tile.ranges().items():
-        analyzer.bind(var, own)
+    analyzer = analyzer_of(tile.ranges().items())
     return with_accesses(
         tile.store, lambda buffer, indices: (buffer, list(map(analyzer.simplify, indices)))
     )

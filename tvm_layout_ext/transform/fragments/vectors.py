@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm
 from tvm import tirx
 
 from ...gpu.hardware import MAX_ACCESS_BYTES
+from ...ir.conditions import analyzer_of
 from ...ir.pointers import offset_of
 from ...ir.queries import loads_in, substitute
 from ...layout import LinearLayout
@@ -65,14 +65,10 @@ def _moves_vectors(
 
 def _step(tile: FragmentTile, dim: int, width: int, offset: Any) -> int | None:
     """Distance of a vector's elements in memory, 0 or 1; None if they are not accessed at once."""
-    analyzer = tvm.sym.Analyzer()
     var = tile.coordinates[dim]
-    for other, own in tile.ranges().items():
-        analyzer.bind(other, own)
     group, lane = tirx.Var("group", var.ty), tirx.Var("lane", var.ty)
     size = list(tile.fragment.layout.out_sizes.values())[dim]
-    analyzer.bind(group, tvm.ir.Range(0, size // width))
-    analyzer.bind(lane, tvm.ir.Range(0, width))
+    analyzer = analyzer_of([*tile.ranges().items(), (group, size // width), (lane, width)])
     first = substitute(offset, {var: group * width})
     moved = analyzer.simplify(substitute(offset, {var: group * width + lane}) - first)
     if isinstance(moved, tirx.IntImm) and int(moved) == 0:

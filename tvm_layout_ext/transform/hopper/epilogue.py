@@ -71,7 +71,7 @@ def _ends(plan: Plan, tile: Tile) -> dict[Any, Any]:
     )
     # Boxes that a last tile has no rows for lie beyond the first dim.
     for var, extent, size in zip(rows, extents, each, strict=True):
-        if extent % size or (plan.ragged[0] and var.same_as(rows[0])):
+        if (size > 1 and extent % size) or (plan.ragged[0] and var.same_as(rows[0])):
             ends[var] = extent
     return ends
 

@@ -11,7 +11,7 @@ from tvm import tirx
 
 from ... import decisions
 from ...errors import ScheduleError
-from ...gpu.hardware import architecture
+from ...gpu.hardware import Architecture, architecture
 from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir import ops
@@ -25,16 +25,17 @@ from ..tensor_core.lower_tensor_core import narrowed
 from .add_up import add_up
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan, recorded
-from .read_kernel import multiplies, read_kernel
+from .read_kernel import multiplies, read_kernel, with_rows
 from .roles import Parts, Tile, boxes, consume, end, make_parts, produce, start
 from .scaled import consume_scaled
 
 _NAME = "LowerWarpgroups"
 
 
-def _written(nest: Any, func: tirx.PrimFunc) -> Any:
+def _written(nest: Any, gpu: Architecture, rows: Any) -> Any:
     """The kernel of a nest."""
-    plan = make_plan(read_kernel(nest), architecture(target_arch(func)))
+    kernel = read_kernel(nest) if rows is None else with_rows(read_kernel(nest), rows)
+    plan = make_plan(kernel, gpu)
     decisions.note(_NAME, "the kernel", plan.told(), record=recorded(plan))
     maps, host = _tensor_maps(plan)
     parts = make_parts(plan, maps)
@@ -79,14 +80,14 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
     return maps, host
 
 
-def launched(body: Any, block: Any, thread: Any, sizes: tuple[int, int], cluster: int = 1) -> Any:
+def launched(body: Any, block: Any, thread: Any, sizes: tuple[Any, int], cluster: int = 1) -> Any:
     """Launch so many blocks of so many threads, one block at a time on a multiprocessor."""
     rank = tirx.Var("rank", "int32")
     body = tirx.AttrStmt(block, ops.LAUNCH_BOUNDS_MIN_BLOCKS_PER_SM, tirx.IntImm("int32", 1), body)
     axes = [(thread, "threadIdx.x", sizes[1]), (block, "blockIdx.x", sizes[0])]
     axes[:0] = [(rank, "clusterCtaIdx.x", cluster)] if cluster > 1 else []
     for var, tag, extent in axes:
-        size = tirx.IntImm("int32", extent)
+        size = tirx.IntImm("int32", extent) if isinstance(extent, int) else extent
         axis = tirx.IterVar(tvm.ir.Range(0, size), var, tirx.IterVar.ThreadIndex, tag)
         body = tirx.AttrStmt(axis, "thread_extent", size, body)
     return body
@@ -133,13 +134,18 @@ def LowerWarpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not any(asks_for(func, key) for key in (WARPGROUP, PRODUCERS, PERSISTENT, MULTICAST)):
         return func
+    return lowered(func, architecture(target_arch(func)))
+
+
+def lowered(func: tirx.PrimFunc, gpu: Architecture, rows: Any = None) -> tirx.PrimFunc:
+    """Lower the kernels of a function, each of ``rows`` rows if any are given."""
     func = narrowed(tvm.IRModule({"main": func}))["main"]
     root = func.body.block
     parts = list(statements_of(root.body))
     for one in parts:
         if not multiplies(one):
             _check_others(one)
-    body = sequence([_written(one, func) if multiplies(one) else one for one in parts])
+    body = sequence([_written(one, gpu, rows) if multiplies(one) else one for one in parts])
     used = variables(body)
     kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]
     block = block_with(root, body=body, alloc_buffers=kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Plan:
     kernel: Kernel
     stages: int
     stores_by_box: bool
-    grid: int
+    grid: Any
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -45,11 +46,11 @@ class Plan:
         return rows * self.kernel.consumers * self.kernel.pieces, columns, depth
 
     @property
-    def tiles(self) -> tuple[int, int]:
+    def tiles(self) -> tuple[Any, int]:
         """Tiles along rows and columns; of groups of rows the most that there can be."""
         sizes = self.kernel.rows, self.kernel.sizes[1]
         rows, columns = (
-            ceil(size / (tile * blocks)) * blocks
+            (size + (tile * blocks - 1)) // (tile * blocks) * blocks
             for size, tile, blocks in zip(sizes, self.tile, self.kernel.cluster, strict=False)
         )
         if self.kernel.groups is not None:
@@ -60,7 +61,7 @@ class Plan:
     def ragged(self) -> tuple[bool, bool]:
         """Whether tiles reach beyond the last row and the last column."""
         rows, columns = (
-            count * tile > size
+            not isinstance(size, int) or count * tile > size
             for count, tile, size in zip(
                 self.tiles, self.tile, (self.kernel.rows, self.kernel.sizes[1]), strict=False
             )
@@ -85,12 +86,12 @@ class Plan:
         return ceil(every / self.kernel.slices)
 
     @property
-    def turns(self) -> int:
+    def turns(self) -> Any:
         """Tiles that a block takes at most."""
-        return ceil(self.count / self.grid)
+        return (self.count + (self.grid - 1)) // self.grid if self.kernel.persistent else 1
 
     @property
-    def count(self) -> int:
+    def count(self) -> Any:
         """Tiles of all products, and slices of them."""
         return self.tiles[0] * self.tiles[1] * self.kernel.products * self.kernel.slices
 
@@ -217,7 +218,8 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_groups(kernel)
     plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
     most = MULTIPROCESSORS // plan.blocks * plan.blocks
-    plan = replace(plan, grid=min(plan.count, most) if kernel.persistent else plan.count)
+    few = isinstance(plan.count, int) and plan.count < most
+    plan = replace(plan, grid=most if kernel.persistent and not few else plan.count)
     _check_cluster(plan)
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b

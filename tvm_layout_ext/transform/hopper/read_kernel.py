@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class BoxedBuffer:
     moving : tuple of Var
         For an operand its row (or column) of the product and its place along K; for the result row
         and column. Pixels of a convolution have several variables in the place of a row.
-    extents : tuple of int
+    extents : tuple of int or Expr
         How far the buffer is read or written; zeros fill tiles up.
     folded : tuple of int, optional
         What its shape is taken for where one variable counts through neighbouring dims.
@@ -55,7 +55,7 @@ class BoxedBuffer:
     buffer: Any
     indices: tuple[Any, ...]
     moving: tuple[Any, ...]
-    extents: tuple[int, ...]
+    extents: tuple[Any, ...]
     folded: tuple[int, ...] | None = None
 
     @property
@@ -195,7 +195,7 @@ class Kernel:
     pieces: int
     group: int
     persistent: bool
-    sizes: tuple[int, int, int]
+    sizes: tuple[Any, int, int]
     batch: Any
     products: int
     cluster: tuple[int, int] = (1, 1)
@@ -205,9 +205,35 @@ class Kernel:
     groups: Groups | None = None
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> Any:
         """Rows of all tiles, also those that fill boxes of pixels up."""
         return self.sizes[0] if self.windows is None else self.windows.boxes * WARPGROUP_ROWS
+
+
+def with_rows(kernel: Kernel, rows: Any) -> Kernel:
+    """The same product of another number of rows, which may be symbolic.
+
+    Raises
+    ------
+    ScheduleError
+        If its rows are pixels, groups or a batch's, or a cluster shares its tiles.
+    """
+    special = (kernel.windows, kernel.groups, kernel.scaled)
+    shared = (*kernel.cluster, kernel.slices, kernel.products)
+    if any(one is not None for one in special) or any(n > 1 for n in shared):
+        raise ScheduleError("Rows are any number in products of matrices, by blocks on their own.")
+
+    def of_rows(source: BoxedBuffer) -> BoxedBuffer:
+        pairs = zip(source.indices, source.extents, strict=True)
+        extents = (rows if at.same_as(source.moving[0]) else extent for at, extent in pairs)
+        return replace(source, extents=tuple(extents))
+
+    return replace(
+        kernel,
+        sizes=(rows, *kernel.sizes[1:]),
+        a=replace(kernel.a, source=of_rows(kernel.a.source)),
+        result=replace(kernel.result, target=of_rows(kernel.result.target)),
+    )
 
 
 @dataclass(frozen=True)

@@ -108,14 +108,15 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
         )
         inside = [
             tirx.Bind(tile, number // plan.kernel.slices),
-            tirx.Bind(batch, tile // (rows * columns)),
+            tirx.Bind(batch, tile // (rows * columns) if isinstance(rows, int) else 0),
             *(
                 tirx.Bind(var, at * size)
                 for var, at, size in zip((row, column), _place(plan, tile), plan.tile, strict=False)
             ),
             body(Tile(t, batch, row, column)),
         ]
-        if plan.count % plan.grid == 0:
+        even = isinstance(plan.count, int) and plan.count % plan.grid == 0
+        if even or not plan.kernel.persistent:
             return sequence(inside)
         return when(number < plan.count, *inside)
 
@@ -134,6 +135,8 @@ def _over_groups(parts: Parts, body: Callable[[Tile], Any]) -> Any:
 
 def _place(plan: Plan, tile: Any) -> tuple[Any, Any]:
     """Row and column of a tile, by its number; tiles of a cluster follow each other."""
+    if not isinstance(plan.tiles[0], int):
+        return _place_of_any(plan, tile)
     rows, columns = (n // size for n, size in zip(plan.tiles, plan.kernel.cluster, strict=True))
     number = tile % (rows * columns * plan.blocks)
     if plan.blocks == 1:
@@ -143,6 +146,15 @@ def _place(plan: Plan, tile: Any) -> tuple[Any, Any]:
     high, wide = plan.kernel.cluster
     rank = number % plan.blocks
     return row * high + rank % high, column * wide + rank % wide
+
+
+def _place_of_any(plan: Plan, tile: Any) -> tuple[Any, Any]:
+    """Row and column of a tile of one product of a symbolic number of rows."""
+    (rows, columns), group = plan.tiles, plan.kernel.group
+    first, inside = tile // (group * columns) * group, tile % (group * columns)
+    # Not below 1, or TVM divides as if it might be negative.
+    height = tirx.max(tirx.min(rows - first, group), 1)
+    return first + inside % height, inside // height
 
 
 def produce(parts: Parts) -> Any:

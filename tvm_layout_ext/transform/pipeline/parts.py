@@ -145,8 +145,10 @@ def _ends(index: Any, ranges: dict[Any, Any], bound: list[Any]) -> tuple[Any, An
 def _by_address(stmt: Any) -> tuple[Region, ...]:
     """Global buffers that calls may write through an address, as ``atomicAdd``: no region tells."""
     calls = nodes_in(stmt, tvm.ir.Call)
-    elements = (one.args[0].source for one in calls if is_call_of(one, ops.ADDRESS_OF))
-    pointers = (one.args[0] for one in calls if is_call_of(one, ops.BUFFER_DATA))
+    pointed = [one.args[0] for one in calls if is_call_of(one, ops.ADDRESS_OF)]
+    # Others are addresses of tensor maps.
+    elements = [one.source for one in pointed if isinstance(one, tvm.ir.TensorLoad)]
+    pointers = [one.args[0] for one in calls if is_call_of(one, ops.BUFFER_DATA)]
     buffers = distinct(one for one in (*elements, *pointers) if is_global(one))
     return tuple(Region(buffer, None) for buffer in buffers)
 

@@ -22,6 +22,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
+from ...ir.conditions import analyzer_of, range_of
 from ...ir.queries import depends_on, is_global, is_load_of, loads_in, nodes_in, substitute
 from .parts import Part, Region, check_own
 
@@ -182,8 +183,7 @@ def _within(read: Region, written: Region, loop: Any) -> bool:
     """Whether all that is read of a buffer is written, as far as bounds tell."""
     if read.bounds is None or written.bounds is None:
         return False
-    analyzer = tvm.sym.Analyzer()
-    analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    analyzer = analyzer_of([range_of(loop)])
     return all(
         analyzer.can_prove(first <= low) and analyzer.can_prove(high <= last)
         for (low, high), (first, last) in zip(read.bounds, written.bounds, strict=True)
