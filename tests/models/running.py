@@ -15,8 +15,10 @@ from tvm.target import Target
 from tvm_layout_ext import DefaultSchedule, cuda_target, simulate
 from tvm_layout_ext.ir.evaluate import evaluate
 from tvm_layout_ext.ir.ops import IS_SCHEDULED
+from tvm_layout_ext.ir.queries import is_among
 from tvm_layout_ext.models.default_schedule import FunctionChoice
 from tvm_layout_ext.models.pipeline import lowered_passes
+from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.tune.space.functions import blocks_of
 
 TARGET = cuda_target("sm_90a")
@@ -59,19 +61,25 @@ def scheduled(mod: tvm.IRModule, schedule: Any = None) -> list[Scheduled]:
     ]
 
 
-def check(one: Scheduled, seed: int = 0) -> None:
-    """Fail unless a scheduled function launches kernels and gives what CPU code of it gives."""
+def check(one: Scheduled, seed: int = 0, **given: Any) -> Report:
+    """Fail unless a scheduled function launches kernels and gives what CPU code of it gives.
+
+    ``given`` has values of parameters by name, where random ones would be illegal.
+    """
     assert one.after.attrs[IS_SCHEDULED]
     rng = np.random.default_rng(seed)
-    written = {str(r.source.name) for _, block in blocks_of(one.before) for r in block.writes}
-    arrays = [array_of(param, rng) for param in one.before.params]
+    written = [r.source for _, block in blocks_of(one.before) for r in block.writes]
+    drawn = [(param.name, array_of(param, rng)) for param in one.before.params]
+    arrays = [given.get(name, array) for name, array in drawn]
     want = on_cpu(one.before, arrays)
     after = one.after.with_attr("global_symbol", "main")
     report = simulate(after, *arrays, target=TARGET, progress=False)
     assert not report.hazards
-    for param, expected in zip(one.before.params, want, strict=True):
-        if param.name in written:
-            _require_near(report.outputs[param.name], expected, f"{one.name}, {param.name}")
+    pairs = zip(one.before.params, want, strict=True)
+    expected = [(str(param.name), value) for param, value in pairs if is_among(param, written)]
+    for (name, value), output in zip(expected, report.outputs.values(), strict=True):
+        _require_near(output, value, f"{one.name}, {name}")
+    return report
 
 
 def on_cpu(func: tirx.PrimFunc, arrays: list[Any]) -> list[Any]:

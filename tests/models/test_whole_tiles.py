@@ -6,18 +6,21 @@ from typing import Any
 
 import pytest
 from tvm import tirx
+from tvm.script import tirx as T
 
 from benchmarks.model_zoo import block, mlp
 from tests.models import running
 from tests.models.random_programs import Program, module, op
 from tests.models.running import check, fused, scheduled
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.models import on_tensor_cores
 from tvm_layout_ext.models.merged_rows import merge_rows
 from tvm_layout_ext.models.whole_tiles import TILE, whole_tiles
 
 
 def test_products_of_any_tokens_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [one for one in scheduled(block("n", 64, 2).module) if "matmul" in one.name]
-    assert {one.choice.rule for one in found} == {"tensor cores"}
+    assert {one.choice.rule for one in found} == {"tensor cores", "warpgroups"}
     # Scores have two symbolic sizes, and the product behind them a symbolic K.
     for size, some in ((1, found[:2]), (TILE, found[-1:]), (TILE + 6, found)):
         monkeypatch.setattr(running, "SIZE", size)
@@ -32,7 +35,7 @@ def test_products_of_float32_are_too(monkeypatch: pytest.MonkeyPatch) -> None:
         check(one)
 
 
-@pytest.mark.parametrize(("dtype", "rule"), [("float16", "tensor cores"), ("float32", "threads")])
+@pytest.mark.parametrize(("dtype", "rule"), [("float16", "warpgroups"), ("float32", "threads")])
 def test_rows_of_several_dims_are_counted_through(
     monkeypatch: pytest.MonkeyPatch, dtype: str, rule: str
 ) -> None:
@@ -44,9 +47,27 @@ def test_rows_of_several_dims_are_counted_through(
     shapes = [[b, s, 24], [24, 2080], [2080], [b, s, 2080]]
     (one,) = scheduled(module(Program([(shape, dtype) for shape in shapes], build)))
     assert one.choice.rule == rule
-    for size in (1, 9):
+    for size in (1, 9) if rule == "threads" else (9,):
         monkeypatch.setattr(running, "SIZE", size)
         check(one)
+
+
+def test_the_host_chooses_slices_of_k_for_few_rows_and_wgmma_for_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    b, s = (tirx.Var(name, "int64") for name in "bs")
+    shapes = [[b, s, 1024], [1024, 64], [b, s, 64]]
+    program = Program(
+        [(shape, "float16") for shape in shapes], lambda x, w, y: op.add(op.matmul(x, w), y)
+    )
+    monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
+    (one,) = scheduled(module(program))
+    assert one.choice.rule == "warpgroups"
+    assert "of up to 10 rows" in one.choice.text
+    assert "8 slices of K; of more" in one.choice.text
+    for size, kernels in ((3, 2), (9, 1)):
+        monkeypatch.setattr(running, "SIZE", size)
+        assert len(check(one).launches) == kernels
 
 
 def test_rows_stay_apart_where_a_place_in_them_counts() -> None:
@@ -64,6 +85,29 @@ def test_rows_stay_apart_where_a_place_in_them_counts() -> None:
 def test_calls_beyond_32_bits_are_refused() -> None:
     (one, *_) = (f for f in scheduled(mlp("n", 20, 48, 12).module) if "matmul" in f.name)
     assert "T.assume(n <=" in str(one.after)
+
+
+@T.prim_func(s_tir=True)
+def but_the_last(a: T.handle, B: T.Buffer((64, 32), "float16"), c: T.handle) -> None:
+    n = T.int64()
+    A = T.match_buffer(a, (n, 32), "float16")
+    C = T.match_buffer(c, (n, 64), "float32")
+    S = T.sblock_alloc_buffer((n, 64), "float32")
+    for i, j, k in T.grid(n, 64, 32):
+        with T.sblock("S"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                S[vi, vj] = T.float32(0)
+            S[vi, vj] += T.Cast("float32", A[vi, vk]) * T.Cast("float32", B[vj, vk])
+    for i, j in T.grid(n, 64):
+        with T.sblock("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = T.if_then_else(vi < n - 1, S[vi, vj], T.float32(0))
+
+
+def test_values_that_depend_on_a_size_have_no_whole_tiles() -> None:
+    with pytest.raises(ScheduleError, match="computed from n, which whole tiles change"):
+        whole_tiles(but_the_last)
 
 
 def test_numbers_need_no_tiles() -> None:

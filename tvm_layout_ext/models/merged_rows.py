@@ -67,7 +67,9 @@ class MergedRows:
 
         rules = [*access_rules(change), (tvm.ir.TensorRegion, region)]
         body = tvm_ffi.structural_map(scheduled.body, rules, order="post")
-        body = substitute(body, {self.rows: prod(self.dims)})
+        # What is left of the parameters are their addresses.
+        addressed = dict(zip(scheduled.params, self.original.params, strict=True))
+        body = substitute(body, addressed | {self.rows: prod(self.dims)})
         return tirx.PrimFunc(
             self.original.params, body, scheduled.ret_type, attrs=self.original.attrs
         )

@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from ..coalesce.cost import cost
 from ..gpu.measured import H200
-from ..transform import AutoCoalesce, FuseRows, MarkAnnotated
+from ..transform.mapped_kernels import mapped_kernels
 
 #: What counting raises on a program that it does not take.
 _UNCOUNTED = (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
@@ -21,10 +21,11 @@ def seconds(func: tirx.PrimFunc, target: Target) -> float:
 
     Kernels that are written when the program is lowered are written first.
     """
-    passes = tvm.transform.Sequential([MarkAnnotated(), FuseRows(), AutoCoalesce()])
     try:
         with target:
-            written = passes(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
+            written = mapped_kernels(
+                tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+            )
         return cost(written["main"])
     except _UNCOUNTED:
         return float("inf")

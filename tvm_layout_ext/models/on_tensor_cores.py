@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture, architecture
+from ..ir.annotations import MARK
+from ..ir.queries import blocks_in, is_number, substitute
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
+from ..transform.hopper.lower_warpgroups import lowered
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .products import ModelProduct, batch_of, scheduled_products
-from .rule import Scheduled
+from .rule import Scheduled, either
 from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
@@ -30,12 +35,15 @@ TILES = (
     {"tile_m": 128, "tile_n": 64, "tile_k": 64, "stages": 3},
     {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 4},
 )
-#: The configuration where rows, columns or terms are symbolic: few or many, tiles are small.
+#: The configuration where columns or terms are symbolic, too: few or many, tiles are small.
 _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
     **dict.fromkeys(("tile_m", "tile_n", "tile_k"), TILE),
     "group": 1,
     "split_k": 1,
 }
+#: Calls of up to so many rows have a kernel of their own, where rows are symbolic. Tiles and slices
+#: are chosen for so few, and tiles for so many.
+MOST_FEW, _FEW, _MANY = 128, 64, 1024
 #: Types of sums that ``wgmma`` has here; in ``float16`` it rounds more than what was written.
 _SUMS = ("float32", "int32")
 #: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
@@ -46,9 +54,9 @@ _BETTER = 0.95
 
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
-    if whole_tiles(func) is not None:
-        return None
     arch = architecture(str(target.attrs["arch"]))
+    if whole_tiles(func) is not None:
+        return _of_any_rows(func, arch) if arch.name == "sm_90a" else None
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
@@ -63,17 +71,86 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     None if it has no product, or one of a single row or column, which is a sum. ScheduleError if a
     product cannot go to tensor cores.
     """
-    arch = architecture(str(target.attrs["arch"]))
+    arch, whole = architecture(str(target.attrs["arch"])), whole_tiles(func)
+    count = None if whole is None else whole.rows
+    if count is None:
+        return _of_rows(func, arch, 0)
+    few, many = (_of_rows(func, arch, rows) for rows in (_FEW, _MANY))
+    return few and many and _either(count, few, many)
+
+
+def _of_rows(func: tirx.PrimFunc, arch: Architecture, rows: int) -> Scheduled | None:
+    """The same by one kernel, whose tiles are for so many rows where these alone are symbolic."""
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str:
-        config = _OF_ANY_SIZE
+        what, config = product.what, _OF_ANY_SIZE
         if not product.has_any_size:
-            what = product.what
             windows = what.a.is_window and sum(what.extents[i] > 1 for i in what.depth) > 1
             config = configuration(what, arch, windows)
+        elif rows and _has_only_rows_of_any_size(sch, name, what):
+            extents = dict(enumerate(what.extents)) | dict.fromkeys(what.rows, 1)
+            extents[what.rows[-1]] = rows
+            of_rows = replace(what, extents=tuple(extents.values()))
+            config = configuration(of_rows, arch, sliced=rows == _FEW, tile_m=TILE)
         return _by(sch, name, config, "x".join(str(config[f"tile_{dim}"]) for dim in "mnk"))
 
     return scheduled_products(func, multiply, _refuse)
+
+
+def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
+    """Few rows by ``mma.sync``, and many by ``wgmma``; None where more than rows is symbolic.
+
+    The kernel for many is lowered here, of a number of rows, and then given that of each call.
+    """
+    whole = whole_tiles(func)
+    if whole is None or whole.rows is None:
+        return None
+    merged, (size, _) = whole.merged, whole.counts[0]
+    own = merged.func if merged else func
+    if not _is_leading(own):
+        return None
+    known = substitute(own, {size: tirx.IntImm(size.ty, _MANY)})
+
+    def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
+        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
+        if not config:
+            return None
+        return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
+
+    found = scheduled_products(known, multiply, _refuse)
+    if found is None:
+        return None
+    made = lowered(found.function, arch, tirx.Cast("int32", size))
+    if len(blocks_in(made.body)) > 1:
+        return None  # Another nest has as many rows as were read.
+    values = dict(zip(made.params, own.params, strict=True))
+    made = tirx.PrimFunc(own.params, substitute(made.body, values), func.ret_type, attrs=func.attrs)
+    made = (merged.restored(made) if merged else made).with_attr(MARK, 1)
+    many = Scheduled(s_tir.Schedule(tvm.IRModule({"main": made}), debug_mask="none"), found.text)
+    few = _of_rows(func, arch, _FEW)
+    return few and _either(whole.rows, few, many)
+
+
+def _is_leading(func: tirx.PrimFunc) -> bool:
+    """Whether of each parameter only the first of several dims is symbolic."""
+    shapes = [list(param.shape) for param in func.params if hasattr(param, "shape")]
+    for shape in shapes:
+        while len(shape) > 1 and is_number(shape[0], 1):
+            del shape[0]
+    return all(isinstance(n, tirx.IntImm) for shape in shapes for n in shape[1:])
+
+
+def _either(count: Any, few: Scheduled, many: Scheduled) -> Scheduled:
+    if few.text == many.text:
+        return many
+    text = f"of up to {MOST_FEW} rows {few.text}; of more {many.text}"
+    return either(count <= MOST_FEW, few, many, text)
+
+
+def _has_only_rows_of_any_size(sch: s_tir.Schedule, name: str, what: Contraction) -> bool:
+    iterators = sch.get(sch.get_sblock(name)).iter_vars
+    others = (*what.batch, *what.columns, *what.depth)
+    return all(isinstance(iterators[i].dom.extent, tirx.IntImm) for i in others)
 
 
 def _refuse(func: tirx.PrimFunc) -> None:
@@ -89,17 +166,27 @@ def _by(sch: s_tir.Schedule, name: str, config: Config, tile: str) -> str:
 
 
 def configuration(
-    product: Contraction, arch: Architecture, windows: bool = False
+    product: Contraction,
+    arch: Architecture,
+    windows: bool = False,
+    *,
+    sliced: bool = True,
+    tile_m: int = 0,
 ) -> dict[str, Any]:
     """The legal configuration of the fewest modelled cycles; ScheduleError if none is legal.
 
     Windows have small tiles, for places in them take registers, and whole sums, for a slice of K
-    hides from the copies which elements are neighbours.
+    hides from the copies which elements are neighbours. If ``tile_m`` is given, all tiles have as
+    many rows; without ``sliced`` sums are whole, too.
     """
     batch = batch_of(product)
     best, least, why = None, float("inf"), ""
     for config in _configurations():
         if windows and (config["tile_n"] > 64 or config["split_k"] > 1):
+            continue
+        if config["tile_m"] != (tile_m or config["tile_m"]):
+            continue
+        if config["split_k"] > 1 and not sliced:
             continue
         refusal = _refusal(product, config, arch)
         if refusal:

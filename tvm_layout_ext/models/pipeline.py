@@ -11,9 +11,11 @@ from tvm.target import Target
 
 from ..target import resolve
 from ..tune.apply.apply import fuse_transposes
+from .attention.compose import ComposeAttention
+from .attention.gather import GatherAttention
 from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
-from .gather_attention import GatherAttention
+from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
 from .slices import SplitsAsSlices
 from .views import PermutationsAsViews
@@ -63,6 +65,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
     return [
         *stock.library_dispatch_passes(target),
         ChannelsLast(),
+        ComposeAttention(),
         WidenSums(),
         SplitsAsSlices(),
         PermutationsAsViews(),
@@ -77,6 +80,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         # Before schedules, or TVM no longer sees which functions only reshape.
         relax.transform.RewriteDataflowReshape(),
         relax.transform.DeadCodeElimination(),
+        PagedCache(),
     ]
 
 

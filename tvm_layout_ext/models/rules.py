@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .by_attention import by_attention
+from .attention.by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
 from .by_rows import by_rows

@@ -14,7 +14,15 @@ from tvm.s_tir import SBlockRealize
 from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import conjuncts
-from ..ir.queries import is_among, loads_in, substitute, uses, variables
+from ..ir.queries import (
+    depends_on,
+    is_among,
+    loads_in,
+    nodes_in,
+    substitute,
+    uses,
+    variables,
+)
 from ..ir.rebuild import block_with, realize_with, sequence
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
@@ -45,6 +53,13 @@ class WholeTiles:
     func: tirx.PrimFunc
     counts: tuple[tuple[Any, Any], ...]
     merged: MergedRows | None = None
+
+    @property
+    def rows(self) -> Any | None:
+        """How many rows a call has, if only one size is symbolic, or those merged to one."""
+        if len(self.counts) != 1:
+            return None
+        return prod(self.merged.dims) if self.merged else self.counts[0][0]
 
     def schedule(self, scheduled: s_tir.Schedule) -> s_tir.Schedule:
         """The schedule of a function with its own sizes again."""
@@ -128,7 +143,7 @@ def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
     Raises
     ------
     ScheduleError
-        If one of them is more than a variable.
+        If one of them is more than a variable, or something is computed from it.
     """
     extents = [extent for param in func.params for extent in getattr(param, "shape", ())]
     if all(isinstance(extent, tirx.IntImm) for extent in extents):
@@ -143,9 +158,23 @@ def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
             )
         if not is_among(extent, sizes):
             sizes.append(extent)
+    for part in _computed(func):
+        for size in sizes:
+            if depends_on(part, size):
+                raise ScheduleError(f"{part} is computed from {size}, which whole tiles change.")
     counts = tuple((n, tirx.Var(f"{n.name}_tiles", str(n.ty.dtype))) for n in sizes)
     tiled = substitute(func, {n: count * TILE for n, count in counts})
     return WholeTiles(func, tiled, counts, merged)
+
+
+def _computed(func: tirx.PrimFunc) -> list[Any]:
+    """Values, places and conditions of a function."""
+    found = [
+        part for one in nodes_in(func.body, tirx.BufferStore) for part in (one.value, *one.indices)
+    ]
+    for one in nodes_in(func.body, SBlockRealize):
+        found += [one.predicate, *one.iter_values]
+    return [*found, *(one.condition for one in nodes_in(func.body, tirx.IfThenElse))]
 
 
 def _cut(block: Any) -> list[Any]:

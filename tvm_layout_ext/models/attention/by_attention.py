@@ -5,10 +5,10 @@ from __future__ import annotations
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..analysis.attention import has_attention, read_attention
-from ..errors import ScheduleError
-from ..ir.walk import top_statements
-from .rule import Scheduled
+from ...analysis.attention import has_attention, read_attention
+from ...errors import ScheduleError
+from ...ir.walk import top_statements
+from ..rule import Scheduled
 
 
 def by_attention(func: tirx.PrimFunc, target: Target) -> Scheduled | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,11 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from ..analysis.attention import read_attention
-from ..errors import ScheduleError
-from ..gpu.hardware import architecture
-from ..transform.attention.plan import fit_attention
+from ...analysis.attention import read_attention
+from ...errors import ScheduleError
+from ...gpu.hardware import architecture
+from ...transform.attention.plan import fit_attention
+from ..relax_values import name_of
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, or scales them, so that the kernel reads them in place.
@@ -27,6 +28,8 @@ _BETWEEN = (
     *("astype", "multiply", "divide", "add", "subtract", "where", "triu", "tril", "reshape"),
     *("nn.softmax", "exp", "max", "sum"),
 )
+#: Relax's operators of attention: Q, K and V as batch, place, head and element.
+_OPERATORS = ("nn.attention", "nn.attention_bias")
 #: What may follow the second product, if nobody else reads it.
 _BEHIND = ("astype", "permute_dims")
 
@@ -94,13 +97,6 @@ def _replaced(value: Any, values: list[tuple[Any, Any]]) -> Any:
     return next((new for old, new in reversed(values) if old.same_as(value)), value)
 
 
-def _name(value: Any) -> str:
-    """Name of an operator that is called, without its family."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
-        return ""
-    return str(value.op.name).removeprefix("relax.")
-
-
 @dataclass
 class _Bindings:
     """The bindings of a function, and who uses each."""
@@ -130,9 +126,9 @@ class _Bindings:
     def scores(self, var: Any, path: set[Any]) -> set[Any]:
         """Products that a value is computed from; adds what is between to ``path``."""
         call = self.call(var)
-        if _name(call) == "matmul":
+        if name_of(call) == "matmul":
             return {var}
-        if _name(call) not in _BETWEEN:
+        if name_of(call) not in _BETWEEN:
             return set()
         found = set().union(*(self.scores(one, path) for one in call.args))
         if found:
@@ -142,7 +138,7 @@ class _Bindings:
     def before(self, var: Any, names: tuple[str, ...]) -> Iterator[Any]:
         """A value and what it is made from by some operators alone."""
         call = self.call(var)
-        if _name(call) in names:
+        if name_of(call) in names:
             yield var
             for one in call.args:
                 yield from self.before(one, names)
@@ -152,7 +148,7 @@ class _Bindings:
         call = self.call(var)
         if call is None:
             return not isinstance(var, relax.Var)
-        return _name(call) in _MADE and all(self.is_made(one) for one in call.args)
+        return name_of(call) in _MADE and all(self.is_made(one) for one in call.args)
 
 
 def _groups(func: relax.Function) -> Iterator[_Group]:
@@ -160,7 +156,13 @@ def _groups(func: relax.Function) -> Iterator[_Group]:
         return
     reader = _Bindings.of(func)
     for var in reader.order:
-        if _name(reader.bound[var]) == "matmul" and (found := _group(reader, var)) is not None:
+        name = name_of(reader.bound[var])
+        found = None
+        if name in _OPERATORS:
+            found = _around(reader, {var}, var, reader.bound[var].args[:3])
+        elif name == "matmul":
+            found = _group(reader, var)
+        if found is not None:
             yield found
 
 
@@ -169,7 +171,7 @@ def _group(reader: _Bindings, mean: Any) -> _Group | None:
     weights, values = reader.bound[mean].args
     path: set[Any] = set()
     scores = reader.scores(weights, path)
-    names = {_name(reader.bound[one]) for one in path}
+    names = {name_of(reader.bound[one]) for one in path}
     if len(scores) != 1 or not names & {"nn.softmax", "exp"}:
         return None
     (product,) = scores
@@ -180,10 +182,19 @@ def _group(reader: _Bindings, mean: Any) -> _Group | None:
         for side in reader.bound[one].args:
             if side not in inside and reader.is_made(side):
                 inside.update(reader.before(side, _MADE))
-    for side in (*reader.bound[product].args, values):
+    return _around(reader, inside, mean, [*reader.bound[product].args, values])
+
+
+def _around(
+    reader: _Bindings, inside: set[Any], mean: Any, operands: Sequence[Any]
+) -> _Group | None:
+    """The attention with what moves its operands, and what follows its result."""
+    for side in operands:
         inside.update(reader.before(side, _MOVES))
     last = mean
-    while len(after := reader.users.get(last, [])) == 1 and _name(reader.call(after[0])) in _BEHIND:
+    while len(after := reader.users.get(last, [])) == 1:
+        if name_of(reader.call(after[0])) not in _BEHIND:
+            break
         last = after[0]
         inside.add(last)
     bindings = [(var, reader.bound[var]) for var in reader.order if var in inside]
@@ -206,6 +217,18 @@ def _is_known(kind: Any) -> bool:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, tvm.ir.Constant) and getattr(value.ty, "ndim", 0) > 0
+
+
+def has_kernel(operator: Callable[..., relax.Expr], operands: Sequence[relax.Expr]) -> bool:
+    """Whether an operator of Relax is an attention that has a kernel; operands have known sizes."""
+    builder = relax.BlockBuilder()
+    params = [builder.normalize(one).ty for one in operands]
+    given = [relax.Var(f"in_{i}", kind) for i, kind in enumerate(params)]
+    with builder.function("main", given):
+        with builder.dataflow():
+            out = builder.emit_output(operator(*given))
+        builder.emit_func_output(out)
+    return any(_made(one) is not None for one in _groups(builder.get()["main"]))
 
 
 def _made(group: _Group) -> tuple[_Group, tirx.PrimFunc] | None:

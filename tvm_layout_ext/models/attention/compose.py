@@ -1,0 +1,136 @@
+"""Attention that PyTorch has taken apart becomes Relax's operator again."""
+
+from __future__ import annotations
+
+from math import isclose
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..relax_values import array_of, dims_of, name_of, scalar_of
+from ..views import rewritten
+from .gather import has_kernel
+
+#: What changes neither an element nor its place in a matrix of a head.
+_VIEWS = ("reshape", "broadcast_to", "astype")
+#: Part by which two roots of a scale in bfloat16 may be off.
+_ROUNDED = 2**-7
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.ComposeAttention")
+class ComposeAttention:
+    """Make ``nn.attention`` of the operators that ``torch.export`` leaves of it.
+
+    ``run_decompositions`` writes ``scaled_dot_product_attention`` as products of scaled Q and K, a
+    softmax of which rows without a key are made 0, and a product with V, each over heads in one
+    dim. Taken back are such of float16 and bfloat16 for which there is a kernel, without a mask or
+    with a causal one.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        return rewritten(mod, _Compose)
+
+
+@mutator
+class _Compose(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        found = self._attention(call) if name_of(call) == "matmul" else None
+        return call if found is None else found
+
+    def _attention(self, mean: relax.Call) -> relax.Expr | None:
+        """The operator in place of a product of weights and values."""
+        softmax = self._call(self._weights(self._past(mean.args[0], _VIEWS)))
+        if name_of(softmax) != "nn.softmax":
+            return None
+        scores, causal = self._unmasked(softmax.args[0])
+        product = self._call(self._past(scores, _VIEWS))
+        if name_of(product) != "matmul":
+            return None
+        (q, q_scale), (k, k_scale) = (self._scaled(one) for one in product.args)
+        turned, shape = self._call(k), dims_of(q)
+        if name_of(turned) != "permute_dims" or not causal or shape is None or len(shape) != 4:
+            return None
+        if [int(axis) % 4 for axis in turned.attrs.axes or ()] != [0, 1, 3, 2]:
+            return None
+        v = self._split(mean.args[1], shape[:2])
+        if v is None:
+            return None
+        heads = [self._cast(one, mean.ty.dtype) for one in (q, turned.args[0], v)]
+        operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
+        mask = None if causal == "all" else causal
+        # Square roots of the operator's own scale, rounded to the operands' type.
+        scale: float | None = q_scale * k_scale
+        if isclose(q_scale * k_scale, shape[3] ** -0.5, rel_tol=_ROUNDED):
+            scale = None
+        if not has_kernel(lambda *a: relax.op.nn.attention(*a, None, scale, mask), operands):
+            return None
+        whole = relax.op.nn.attention(
+            *(self.builder_.emit(one) for one in operands), None, scale, mask
+        )
+        turned = relax.op.permute_dims(self.builder_.emit(whole), [0, 2, 1, 3])
+        return relax.op.reshape(self.builder_.emit(turned), mean.ty.shape)
+
+    def _cast(self, value: Any, dtype: Any) -> Any:
+        """A value of a type; Q and K may have been rotated in float32."""
+        if value.ty.dtype == dtype:
+            return value
+        return self.builder_.emit(relax.op.astype(value, dtype))
+
+    def _call(self, value: Any) -> Any:
+        return self.lookup_binding(value) if isinstance(value, relax.Var) else value
+
+    def _past(self, value: Any, names: tuple[str, ...]) -> Any:
+        """What a value is made from by some operators alone."""
+        while name_of(call := self._call(value)) in names:
+            value = call.args[0]
+        return value
+
+    def _split(self, value: Any, heads: list[int]) -> Any:
+        """A value before its batch and heads became one dim, or None."""
+        while (dims := dims_of(value)) is not None and dims[:-2] != heads:
+            if name_of(call := self._call(value)) not in _VIEWS:
+                return None
+            value = call.args[0]
+        return None if dims is None else value
+
+    def _weights(self, value: Any) -> Any:
+        """A softmax, also where rows of which all is masked are made 0."""
+        call = self._call(value)
+        if name_of(call) != "where" or name_of(self._call(call.args[1])) != "full_like":
+            return value
+        masked = self._past(call.args[0], ("logical_not", "astype", "max"))
+        return call.args[2] if name_of(self._call(masked)) == "equal" else value
+
+    def _unmasked(self, value: Any) -> tuple[Any, str]:
+        """Scores before a mask, and which it is: ``all`` keys, a causal one, or none known."""
+        value = self._past(value, ("astype",))
+        call = self._call(value)
+        if name_of(call) != "add":
+            return value, "all"
+        mask = array_of(call.args[1], self.lookup_binding)
+        if mask is None or mask.ndim < 2 or mask.size != mask.shape[-1] * mask.shape[-2]:
+            return value, ""
+        rows, keys = mask.shape[-2:]
+        seen = np.reshape(mask, (rows, keys))
+        if not np.isin(seen, (0, -np.inf)).all():
+            return value, ""
+        offsets = {"TopLeft": 0} | ({"BottomRight": keys - rows} if keys > rows else {})
+        for form, offset in offsets.items():
+            if np.array_equal(seen == 0, np.tri(rows, keys, offset, dtype=bool)):
+                return call.args[0], form
+        return call.args[0], "all" if (seen == 0).all() else ""
+
+    def _scaled(self, value: Any) -> tuple[Any, float]:
+        """A value and the number by which it was multiplied."""
+        value = self._past(value, _VIEWS)
+        call = self._call(value)
+        if name_of(call) == "multiply":
+            factor = scalar_of(call.args[1], self.lookup_binding)
+            if factor is not None:
+                return call.args[0], factor
+        return value, 1.0

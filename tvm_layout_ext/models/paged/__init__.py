@@ -1,0 +1,1 @@
+"""What a module hands to TVM's paged cache of keys and values."""

@@ -1,0 +1,80 @@
+"""What Relax's values are called, how large they are, and what they hold if that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir.expr import GenericConst
+
+#: Elements of a constant that is worked out; masks of 4,096 keys have more than enough.
+_MOST = 1 << 26
+#: Operators of NumPy, by those of Relax.
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "less_equal": np.less_equal,
+    "less": np.less,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "where": np.where,
+}
+
+
+def name_of(value: Any) -> str:
+    """Name of an operator that is called, without its family."""
+    if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+        return ""
+    return str(value.op.name).removeprefix("relax.")
+
+
+def dims_of(value: Any) -> list[int] | None:
+    """Extents of a tensor, or None where some are not known."""
+    shape = getattr(getattr(value.ty, "shape", None), "values", None)
+    if shape is None or not all(isinstance(one, tirx.IntImm) for one in shape):
+        return None
+    return [int(one) for one in shape]
+
+
+def scalar_of(value: Any, binding: Callable[[Any], Any]) -> float | None:
+    """The number that a value without dims holds, or None."""
+    found = array_of(value, binding)
+    return float(found) if found is not None and found.ndim == 0 else None
+
+
+def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
+    """What a value holds that depends on no input, or None where that is not known.
+
+    ``binding`` gives the expression that a variable is bound to.
+    """
+    if isinstance(value, relax.Var):
+        value = binding(value)
+    if isinstance(value, GenericConst):
+        return np.asarray(value.value.numpy())
+    name, dims = name_of(value), None if value is None else dims_of(value)
+    if not name or dims is None or np.prod(dims, dtype=np.int64) > _MOST:
+        return None
+    if name == "arange":
+        return np.arange(*(int(one.value) for one in value.args)).astype(str(value.ty.dtype))
+    if name == "full":
+        filler = array_of(value.args[1], binding)
+        return None if filler is None else np.full(dims, filler)
+    given = list[np.ndarray]()
+    for one in value.args:
+        if isinstance(one, relax.ShapeExpr):
+            continue
+        if (known := array_of(one, binding)) is None:
+            return None
+        given.append(known)
+    if name in _NUMPY:
+        return np.asarray(_NUMPY[name](*given))
+    if name == "astype":
+        return given[0].astype(str(value.ty.dtype))
+    if name in ("expand_dims", "squeeze", "reshape"):
+        return given[0].reshape(dims)
+    return np.broadcast_to(given[0], dims) if name == "broadcast_to" else None
