@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,10 @@ class CpuBuilder:
         info = json.loads((self.artifact / INFO).read_text()) | {"smem_bytes": 4224}
         (self.artifact / INFO).write_text(json.dumps(info))
 
+    def asked(self, function: Any, *args: Any) -> Any:
+        """What this process finds."""
+        return partial(function, *args)
+
     def begin(self, modules: Sequence[Any]) -> list[Building]:
         """A copy for each."""
         folders = [Path(tempfile.mkdtemp(dir=self.folder)) for _ in modules]
@@ -55,7 +60,9 @@ class CpuBuilder:
         built.set_result(None)
         return [Building(str(folder), built) for folder in folders]
 
-    def apart(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    def apart(
+        self, function: Callable[..., Any], *args: Any, timeout: float | None = None
+    ) -> Future[Any]:
         """Run a function here."""
         done: Future[Any] = Future()
         done.set_result(function(*args))

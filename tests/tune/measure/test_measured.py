@@ -14,7 +14,7 @@ from tvm_layout_ext.tune.measure import backend_pool, measured
 from tvm_layout_ext.tune.measure.backend import config_key
 from tvm_layout_ext.tune.measure.builder.builder import INFO
 from tvm_layout_ext.tune.measure.measured import MeasuringBackend
-from tvm_layout_ext.tune.measure.protocol import Measured
+from tvm_layout_ext.tune.measure.protocol import Inputs, Measured
 from tvm_layout_ext.tune.measure.simulated import count
 from tvm_layout_ext.tune.space.task import Task, make_task
 
@@ -24,7 +24,8 @@ class Stopwatch:
 
     best_so_far = None
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task) -> None:
+        self.inputs = Inputs(task)
         self.tasks: list[Task] = []
 
     def take(self, task: Task) -> None:
@@ -40,7 +41,7 @@ class Stopwatch:
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[MeasuringBackend]:
     task = make_task("transpose", (64, 64), "float32")
-    made = MeasuringBackend(task, Stopwatch(), "cuda", "NVIDIA H200", workers=1)
+    made = MeasuringBackend(task, Stopwatch(task), "cuda", "NVIDIA H200", workers=1)
     for index, config in enumerate(task.space.legal[:2], 1):
         folder = tmp_path / str(index)
         folder.mkdir()
@@ -71,13 +72,14 @@ def test_finalists_are_simulated_in_a_build_process(
     checked(backend)
 
 
-def test_finalists_that_no_process_can_take_are_simulated_here(
+def test_finalists_that_are_not_counted_in_time_have_no_counters(
     backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused: Future[Any] = Future()
-    refused.set_exception(TypeError("cannot pickle"))
-    monkeypatch.setattr(backend.builder, "apart", lambda *_: refused)
-    checked(backend)
+    late: Future[Any] = Future()
+    late.set_exception(TimeoutError())
+    monkeypatch.setattr(backend.builder, "apart", lambda *_, timeout: late)
+    found = backend.remeasure(backend._task.space.legal[:2])
+    assert [(one.median, one.conflict_model) for one in found if one] == [(1.0, None), (2.0, None)]
 
 
 def test_one_crew_serves_several_tasks_with_the_same_processes(

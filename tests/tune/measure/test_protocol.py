@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,8 +16,11 @@ from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext.tune.measure.backend import ReportedError, quartile_distance
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
 from tvm_layout_ext.tune.measure.protocol import (
+    FRESH,
     MOST_COPIES,
+    TRIALS,
     Arguments,
+    Inputs,
     Timing,
     failed,
     measure,
@@ -24,6 +29,7 @@ from tvm_layout_ext.tune.measure.protocol import (
 from tvm_layout_ext.tune.measure.reference.problem import Problem, WrongResultError
 from tvm_layout_ext.tune.measure.reference.reference import Expected
 from tvm_layout_ext.tune.space.operator import Tolerance
+from tvm_layout_ext.tune.space.task import make_task
 
 
 class Clock:
@@ -134,3 +140,23 @@ def test_problem_survives_its_files(tmp_path: Path, dtype: str) -> None:
     assert again.want.rows is not None
     assert again.want.rows.tolist() == [1]
     assert (again.output_dtype, again.tolerance) == (dtype, Tolerance(0.1, 0.2))
+
+
+def test_inputs_of_a_task_to_come_are_drawn_once_and_outlive_the_task_before() -> None:
+    first, later = (make_task("transpose", (n, 32), "float32") for n in (32, 64))
+    inputs, drawn = Inputs(first), list[tuple[Any, ...]]()
+
+    def asked(function: Any, *args: Any) -> Any:
+        drawn.append(args[:2])
+        return partial(function, *args)
+
+    inputs.asked = asked
+    inputs.begin(later)
+    before = Path(inputs.job("artifact", "cpu", Timing()).problem)
+    assert Problem.load(before).want.values.shape == (32, 32)
+    inputs.take(later)
+    after = inputs.job("artifact", "cpu", Timing()).problem
+    assert Problem.load(Path(after)).want.values.shape == (32, 64)
+    assert not before.exists()
+    assert drawn == [(task, stream) for task in (later, first) for stream in (TRIALS, FRESH)]
+    inputs.remove()

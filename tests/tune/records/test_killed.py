@@ -18,7 +18,7 @@ from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Record, tune
 from tvm_layout_ext.tune.measure.backend import Measurement
 from tvm_layout_ext.tune.records.log import Log
-from tvm_layout_ext.tune.search import run
+from tvm_layout_ext.tune.search import prepare, run
 from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task
 
@@ -39,6 +39,7 @@ class Quick(FakeRunner):
 def tune_and_tell(folder: str, there: Connection) -> None:
     """Tune a transpose; send ``started``, each trial's id once written down, and ``finished``."""
     vars(run).update(BRIEF)
+    prepare.RANKED = BRIEF["RANKED"]
 
     def tell(record: Record, _done: int, _total: int) -> None:
         there.send_bytes(record.id.encode())

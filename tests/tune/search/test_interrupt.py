@@ -68,7 +68,7 @@ def test_another_error_after_ctrl_c_is_ctrl_c(
         except KeyboardInterrupt:
             raise RuntimeError("parallel_for_dynamic error with") from None
 
-    monkeypatch.setattr(run.Run, "_ranked", translated)
+    monkeypatch.setattr(run, "openers", translated)
     result = tune("transpose", shape=(64, 64), trials=4, runner=FakeRunner(), log=tmp_path)
     assert result.interrupted
 

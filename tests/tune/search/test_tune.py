@@ -14,6 +14,7 @@ from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import backend_pool
 from tvm_layout_ext.tune.measure.backend import InProcess, Measurement
+from tvm_layout_ext.tune.model.latency import least_seconds
 from tvm_layout_ext.tune.records.log import Log, Record
 from tvm_layout_ext.tune.search.tune import Result
 from tvm_layout_ext.tune.space.knobs import Config
@@ -37,6 +38,20 @@ def test_trial_0_is_the_default_and_the_best_wins(runner: FakeRunner) -> None:
     assert result.best.verified_on
     assert result.best.score == min(offset_cost(config) for config in runner.ran)
     assert result.ranking[0] == result.best
+
+
+@pytest.mark.parametrize(("slower", "tried"), [(0.99, 1), (1.01, 1), (0.9, 12), (1.1, 12)])
+def test_a_default_that_takes_as_long_as_its_bytes_ends_the_search(
+    slower: float, tried: int
+) -> None:
+    class Timed(FakeRunner):
+        name, device = "cuda", "NVIDIA H200"
+
+        def run(self, task: Task, config: Config) -> Measurement:
+            self.ran.append(config)
+            return Measurement(0, None, (slower * least_seconds(task),) * 3, l2="rotated")
+
+    assert len(run(Timed(), 12).trials) == tried
 
 
 def test_failed_candidates_are_failed_trials_with_their_reasons_and_never_win(

@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tvm_layout_ext.tune.search.cost_model import Facts, facts
 from tvm_layout_ext.tune.search.design import Candidates, openers
 from tvm_layout_ext.tune.space.candidate import config_of, traced
 from tvm_layout_ext.tune.space.operator import find_operator
@@ -79,10 +80,21 @@ def test_search_starts_from_the_best_scored_and_some_others() -> None:
     task = make_task(find_operator("row_sum"), (64, 256), "float16")
     candidates = Candidates(task)
     order = {candidates.key(config): rank for rank, config in enumerate(task.space.legal)}
-    start = openers(
-        candidates, lambda config, _sch: order[candidates.key(config)], 0, len(order), 16
-    )
+    scored = [(config, float(rank)) for rank, config in enumerate(task.space.legal)]
+    start = openers(candidates, scored[::-1], random.Random(0), 16)
     found = [order[candidates.key(config_of(sch, task.operator.knobs))] for sch in start]
     assert found[:12] == list(range(12))
     assert len(set(found)) == 16
     assert min(found[12:]) >= 12
+
+
+def test_facts_of_what_cannot_be_scheduled_are_none() -> None:
+    task = make_task(find_operator("row_sum"), (64, 256), "float16")
+    config = task.space.default()
+    (known, unknown) = facts(task, [config, config | {"threads": 7}])
+    assert unknown is None
+    assert known is not None
+    sch = Candidates(task).schedule(config)
+    assert sch is not None
+    row, seconds = Facts(Candidates(task)).of_schedule(sch)
+    assert (list(known[0]), known[1]) == (list(row), seconds)

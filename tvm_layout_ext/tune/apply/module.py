@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
+from tvm_ffi import structural_equal
 
 from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
@@ -19,10 +21,12 @@ from ...target import resolve
 from ..measure.backend_pool import BackendPool
 from ..records.record import best_first
 from ..records.records import Records, archive
+from ..search.prepare import Prepared
 from ..search.tune import Result, tune
 from ..space.off_tensor_cores import off_tensor_cores
-from ..space.operator import Operator, Shape, known_operators, operator_of
+from ..space.operator import Operator, Shape, Workload, known_operators, operator_of
 from ..space.recognise import recognise
+from ..space.task import make_task
 from .apply import as_module, fused
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -159,25 +163,51 @@ def tune_module(
     if not tasks and not skipped:
         raise ScheduleError("No function of the module can be tuned. It holds none.")
     records = Records(log)
-    records.prepare()
+    known = {record.workload for record in records.prepare().records}
     result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=off)
     if target is not None:
         options["target"] = resolve(target)
     # Processes take seconds to import TVM: those of one task serve the next.
     pool = options["runner"] = BackendPool(options.get("runner", "auto"))
+    ordered = sorted(tasks, key=lambda one: -one.weight)
     try:
-        for task in sorted(tasks, key=lambda one: -one.weight):
+        for index, task in enumerate(ordered):
+            if search is tune:
+                for one in ordered[index : index + 2]:
+                    _prepare(one, pool, trials, known, options)
             found = search(
                 task.operator, shape=task.shape, dtype=task.dtype, trials=trials, log=log, **options
             )
             result.results[task.name] = found
-            for record in best_first(found.trials)[:_ARCHIVED]:
-                archive(records.database, found.task, record, workload=task.module)
+            # Of what was tuned as it stands, all that ran now is in the database already.
+            if found.resumed or not structural_equal(task.module, found.task.unscheduled):
+                for record in best_first(found.trials)[:_ARCHIVED]:
+                    archive(records.database, found.task, record, workload=task.module)
             if found.interrupted:
                 return replace(result, interrupted=True)
+    except KeyboardInterrupt:
+        return replace(result, interrupted=True)
     finally:
         pool.close()
     return result
+
+
+def _prepare(
+    one: ModuleTask,
+    pool: BackendPool,
+    trials: int,
+    known: set[Workload],
+    options: Mapping[str, Any],
+) -> None:
+    """Begin a task while the one before is tuned, unless the log has trials of it."""
+    with suppress(LayoutExtError):
+        # What is refused is refused again when it is tuned.
+        task = make_task(
+            one.operator, one.shape, one.dtype, options.get("seed", 0), options.get("target")
+        )
+        if task not in pool.prepared and task.workload not in known:
+            pool.prepared[task] = Prepared(task)
+            pool.prepared[task].begin(pool, trials)
 
 
 def _warn(what: str, reasons: Mapping[str, str]) -> None:

@@ -120,6 +120,9 @@ class Backend(Protocol):
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Begin to build scheduled modules, and to run each once it is built."""
 
+    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Begin a function elsewhere if there are processes; what is returned has its result."""
+
     def verify(self, config: Config) -> str:
         """Compare a candidate's output with the reference on fresh inputs; say on what shape."""
 
@@ -147,6 +150,10 @@ class InProcess:
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Put candidates aside; the runner schedules them anew."""
         return [Begun(partial(self.measure, config)) for config, _ in candidates]
+
+    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """A function with its arguments, for there are no other processes."""
+        return partial(function, *args)
 
     def measure(self, config: Config) -> Measurement:
         """Run a candidate."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import tvm
+
 from ..._compat import has_gpu
 from ...errors import TargetError
+from ..space.knobs import Config
 from ..space.task import Task
 from . import environment
 from .backend import Backend, InProcess, Runner
@@ -52,6 +57,8 @@ class BackendPool:
     def __init__(self, runner: str | Runner = "auto") -> None:
         self.runner = runner
         self._backend: Backend | None = None
+        #: What is ready of tasks to come, by whoever searches.
+        self.prepared: dict[Task, Any] = {}
 
     def backend(self, task: Task) -> Backend:
         """What tries the candidates of a task; the one before must have ended."""
@@ -60,6 +67,15 @@ class BackendPool:
         else:
             self.close()
             self._backend = make_backend(self.runner, task)
+        return self._backend
+
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule) -> Backend | None:
+        """Begin what a task to come needs first, if processes are there that will serve it."""
+        if self._backend is None:
+            self._backend = make_backend(self.runner, task)
+        if not (isinstance(self._backend, MeasuringBackend) and self._backend.serves(task)):
+            return None
+        self._backend.prepare(task, config, module)
         return self._backend
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
@@ -17,12 +18,15 @@ from ...errors import NotModelled
 from ..space.knobs import Config
 from ..space.task import Task
 from .backend import Begun, Measurement, ReportedError, config_key, try_one
-from .builder.builder import INFO, CubinBuilder
+from .builder.builder import INFO, Building, CubinBuilder
 from .protocol import Measured, Timing
 from .simulated import count
 
 #: How often each finalist is timed again, taking turns.
 ROUNDS = 5
+#: A finalist that the simulated GPU does not count in so many seconds has no counters: most take
+#: one, and one by warpgroups of 6144 terms a sum takes 295.
+COUNTING = 5.0
 
 
 def modelled(task: Task, config: Config) -> dict[str, Any] | None:
@@ -44,8 +48,13 @@ class MeasuringBackend:
     ) -> None:
         self.name, self.device, self.runner = name, device, runner
         self.builder = CubinBuilder(task.architecture.name, workers)
+        #: What processes of the builder find, or this one if it cannot be sent to them.
+        self.asked = self.builder.asked
+        runner.inputs.asked = self.asked
         self._task = task
         self._artifacts: dict[tuple[Any, ...], str] = {}
+        #: Default candidates of tasks to come.
+        self._ahead: dict[tuple[Task, tuple[Any, ...]], Building] = {}
 
     def serves(self, task: Task) -> bool:
         """Whether another task is for the architecture that the processes build for."""
@@ -54,18 +63,29 @@ class MeasuringBackend:
     def take(self, task: Task) -> None:
         """Go on with another task for the same architecture, in the same processes."""
         self._task = task
+        for folder in self._artifacts.values():
+            shutil.rmtree(folder, ignore_errors=True)
         self._artifacts.clear()
-        self.builder.clear()
         self.runner.take(task)
+
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule) -> None:
+        """Begin to draw the inputs of a task to come, and to build the first of its candidates."""
+        self.runner.inputs.begin(task)
+        (self._ahead[task, config_key(config)],) = self.builder.begin([module])
 
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Build in as many processes as there are cores, and measure what is built meanwhile."""
-        folders, built = zip(*self.builder.begin([mod for _, mod in candidates]), strict=True)
+        building = [self._building(config, mod) for config, mod in candidates]
+        folders, built = zip(*building, strict=True)
         futures = self.runner.begin(folders, built)
         return [
             Begun(partial(self._read, config, folder, future), future.done)
             for (config, _), folder, future in zip(candidates, folders, futures, strict=True)
         ]
+
+    def _building(self, config: Config, module: tvm.IRModule) -> Building:
+        ahead = self._ahead.pop((self._task, config_key(config)), None)
+        return ahead or self.builder.begin([module])[0]
 
     def _read(self, config: Config, artifact: str, future: Future[Measured]) -> Measurement:
         """What compiler and device said of a candidate; the best so far goes to the runner."""
@@ -91,7 +111,9 @@ class MeasuringBackend:
         Round by round, so that a drift of the clock meets all alike, without rounds that failed.
         """
         artifacts = [self._artifact(config) for config in configs]
-        models = [self.builder.apart(modelled, self._task, config) for config in configs]
+        models = [
+            self.builder.apart(modelled, self._task, config, timeout=COUNTING) for config in configs
+        ]
         measured = self.runner.in_turn(artifacts * ROUNDS)
         found: list[Measurement | None] = []
         for index, artifact in enumerate(artifacts):
@@ -100,7 +122,7 @@ class MeasuringBackend:
                 found.append(None)
                 continue
             times = tuple(median(one.times) for one in turns)
-            model = self._model(models[index], configs[index])
+            model = None if models[index].exception() else models[index].result()
             timed = self._measurement(artifact, turns[-1], times)
             found.append(replace(timed, conflict_model=model))
         return found
@@ -109,13 +131,6 @@ class MeasuringBackend:
         """End all processes and remove their files."""
         self.runner.close()
         self.builder.close()
-
-    def _model(self, begun: Future[dict[str, Any] | None], config: Config) -> dict[str, Any] | None:
-        try:
-            return begun.result()
-        except Exception:
-            # A user's schedule may be nothing that can be sent to a process, or take it too long.
-            return modelled(self._task, config)
 
     def _measurement(
         self, artifact: str, measured: Measured, times: tuple[float, ...]

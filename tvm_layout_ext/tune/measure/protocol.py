@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -205,26 +206,47 @@ class Job:
     best: float | None = None
 
 
+def _draw(task: Task, stream: int, folder: Path) -> None:
+    Problem.draw(task, stream).save(folder)
+
+
 class Inputs:
-    """A task's inputs and reference in files, drawn when first asked for."""
+    """Inputs and references of tasks in files, drawn once each; ``task`` is the one at hand.
+
+    ``asked`` is :meth:`.Backend.asked`: they are drawn in processes where there are any.
+    """
 
     def __init__(self, task: Task) -> None:
-        self.task, self._number = task, 0
+        self.task = task
+        self.asked: Callable[..., Callable[[], Any]] = partial
         self.folder = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_run_"))
         self.remove = weakref.finalize(self, shutil.rmtree, str(self.folder), True)
+        #: What waits until a task's stream is drawn; None once it has.
+        self._drawn: dict[tuple[Task, int], tuple[Path, Callable[[], Any] | None]] = {}
+        self._count = 0
 
     def take(self, task: Task) -> None:
-        """Draw another task's from now on; processes know problems by their folders' names."""
+        """Go on with another task's."""
         for stream in (TRIALS, FRESH):
-            shutil.rmtree(self._place(stream), ignore_errors=True)
-        self.task, self._number = task, self._number + 1
+            if found := self._drawn.pop((self.task, stream), None):
+                shutil.rmtree(found[0], ignore_errors=True)
+        self.task = task
 
-    def _place(self, stream: int) -> Path:
-        return self.folder / f"inputs{self._number}_{stream}"
+    def begin(self, task: Task) -> None:
+        """Draw a task's; processes know problems by their folders' names."""
+        for stream in (TRIALS, FRESH):
+            if (task, stream) not in self._drawn:
+                self._count += 1
+                folder = self.folder / f"inputs{self._count}"
+                # A copy: what is worked out of a task stays here.
+                result = self.asked(_draw, replace(task), stream, folder)
+                self._drawn[task, stream] = folder, result
 
     def job(self, artifact: str, kind: str, timing: Timing, stream: int = TRIALS) -> Job:
         """A trial of an artifact on a kind of device."""
-        folder = self._place(stream)
-        if not folder.exists():
-            Problem.draw(self.task, stream).save(folder)
+        self.begin(self.task)
+        folder, drawn = self._drawn[self.task, stream]
+        if drawn is not None:
+            drawn()
+            self._drawn[self.task, stream] = folder, None
         return Job(artifact, str(folder), kind, timing)

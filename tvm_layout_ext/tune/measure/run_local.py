@@ -50,7 +50,7 @@ class LocalRunner(PooledRunner):
 
     def __init__(self, task: Task, timeout: float = 60.0, timing: Timing | None = None) -> None:
         super().__init__(task, timeout, timing)
-        self._use([DeviceSlot(self._inputs.folder / "worker.log")])
+        self._use([DeviceSlot(self.inputs.folder / "worker.log")])
 
 
 class Here:

@@ -69,7 +69,7 @@ class PooledRunner:
     def __init__(self, task: Task, timeout: float, timing: Timing | None) -> None:
         self.timeout, self.timing = timeout, timing or Timing()
         self.best_so_far: float | None = None
-        self._inputs = Inputs(task)
+        self.inputs = Inputs(task)
 
     def _use(self, slots: Sequence[WorkerSlot]) -> None:
         self._slots = slots
@@ -78,13 +78,13 @@ class PooledRunner:
     def take(self, task: Task) -> None:
         """Go on with another task, on the same slots."""
         self.best_so_far = None
-        self._inputs.take(task)
+        self.inputs.take(task)
 
     def begin(
         self, artifacts: Sequence[str], after: Sequence[Future[str | None]] = ()
     ) -> list[Future[Measured]]:
         """Start a trial of each artifact once its build ends, of which ``after`` tells."""
-        jobs = [self._inputs.job(one, self.kind, self.timing) for one in artifacts]
+        jobs = [self.inputs.job(one, self.kind, self.timing) for one in artifacts]
         return self._queue.submit(jobs, after)
 
     def _ready(self, slot: WorkerSlot, job: Job) -> None:
@@ -97,18 +97,18 @@ class PooledRunner:
 
     def in_turn(self, artifacts: Sequence[str]) -> list[Measured]:
         """Measure on one slot, one after the other, without the early stop."""
-        return self._alone([self._inputs.job(one, self.kind, self.timing) for one in artifacts])
+        return self._alone([self.inputs.job(one, self.kind, self.timing) for one in artifacts])
 
     def verify(self, artifact: str) -> Measured:
         """Compare a candidate's output, as far as it is known, on inputs that no trial has seen."""
         timing = replace(self.timing, repeats=1, most_repeats=1)
-        return self._alone([self._inputs.job(artifact, self.kind, timing, FRESH)])[0]
+        return self._alone([self.inputs.job(artifact, self.kind, timing, FRESH)])[0]
 
     def close(self) -> None:
         """End the processes and remove the inputs."""
         for slot in self._slots:
             slot.close()
-        self._inputs.remove()
+        self.inputs.remove()
 
     def _alone(self, jobs: Sequence[Job]) -> list[Measured]:
         """Run trials on the slot that ran most; all of them again if its server is lost."""

@@ -13,7 +13,7 @@ from ... import decisions
 from ...analysis.access_cost import Use
 from ...analysis.kernel_facts import KernelFacts, read_kernels
 from ...gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES, WARP_SIZE
-from ...transform import AutoCoalesce
+from ...transform.mapped_kernels import mapped_kernels
 from ..space.knobs import Config, Knob
 from ..space.task import Task
 
@@ -25,8 +25,7 @@ KNOBS = 12
 def kernels_of(module: tvm.IRModule) -> list[KernelFacts]:
     """Facts of each kernel of a scheduled module; features and latency ask for them in turn."""
     with decisions.collect():
-        # Blocks that are only marked have no threads yet.
-        module = AutoCoalesce()(module)
+        module = mapped_kernels(module)
     functions = [func for _, func in module.functions_items() if hasattr(func, "body")]
     return [kernel for func in functions for kernel in read_kernels(func)]
 

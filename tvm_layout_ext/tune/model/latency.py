@@ -76,9 +76,14 @@ def latency(task: Task, kernels: Sequence[KernelFacts]) -> float:
         _seconds(kernel, task, total / sum(plain) if own else 0.0)
         for kernel, own in zip(kernels, plain, strict=True)
     )
-    memory = task.operator.traffic(task.shape, task.dtype) / H200.memory
+    memory = least_seconds(task)
     memory *= max(_stretch(kernel, task) for kernel in kernels)
     return max(memory, busy) + BEHIND_MEMORY * min(memory, busy)
+
+
+def least_seconds(task: Task) -> float:
+    """What the bytes of a task take an H200 at the rate of its best copies."""
+    return task.operator.traffic(task.shape, task.dtype) / H200.memory
 
 
 def _stretch(kernel: KernelFacts, task: Task) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from tvm.s_tir import meta_schedule as ms
 from ..model.costs import costs
 from ..model.features import FEATURES
 from ..space.candidate import config_of
-from ..space.knobs import Config
-from .design import Candidates
+from ..space.knobs import Config, Refusal
+from ..space.task import Task
+from .design import Candidates, judged
 
 #: Measured trials below which trees have nothing to go by, and the closed form decides alone.
 WARM_UP = 8
@@ -23,27 +25,49 @@ WARM_UP = 8
 SLOWEST = 1e6
 
 
+#: A row of features, the logarithm of the modelled latency last, and that in seconds.
+Fact = tuple[np.ndarray, float]
+
+
+def fact(task: Task, config: Config, sch: s_tir.Schedule) -> Fact:
+    """What is known of a candidate before it is measured."""
+    found = costs(task, config, sch.mod)
+    values, seconds = found.features, min(found.seconds, SLOWEST)
+    row = [values[name] for name in FEATURES] + [float(np.log(seconds))]
+    return np.array(row, "float32"), seconds
+
+
+def facts(task: Task, configs: Sequence[Config]) -> list[Fact | None]:
+    """The facts of candidates, in any process; None for one that cannot be scheduled."""
+    found: list[Fact | None] = []
+    for config in configs:
+        with suppress(Exception):
+            sch = judged(task, config)
+            found.append(None if isinstance(sch, Refusal) else fact(task, config, sch))
+            continue
+        found.append(None)
+    return found
+
+
 class Facts:
     """Features and modelled latency of candidates, each worked out once."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.candidates = candidates
-        self._known: dict[tuple[Any, ...], tuple[np.ndarray, float]] = {}
+        self._known: dict[tuple[Any, ...], Fact] = {}
 
-    def of(self, config: Config, sch: s_tir.Schedule) -> tuple[np.ndarray, float]:
-        """A row of features, the logarithm of the modelled latency last, and that in seconds."""
+    def add(self, config: Config, found: Fact) -> None:
+        """Take in what another process has worked out."""
+        self._known[self.candidates.key(config)] = found
+
+    def of_schedule(self, sch: s_tir.Schedule) -> Fact:
+        """The facts of a candidate that the tuner hands over."""
+        task = self.candidates.task
+        config = config_of(sch, task.operator.knobs)
         key = self.candidates.key(config)
         if key not in self._known:
-            task = self.candidates.task
-            found = costs(task, config, sch.mod)
-            values, seconds = found.features, min(found.seconds, SLOWEST)
-            row = [values[name] for name in FEATURES] + [float(np.log(seconds))]
-            self._known[key] = np.array(row, "float32"), seconds
+            self._known[key] = fact(task, config, sch)
         return self._known[key]
-
-    def of_schedule(self, sch: s_tir.Schedule) -> tuple[np.ndarray, float]:
-        """The same for a candidate that the tuner hands over."""
-        return self.of(config_of(sch, self.candidates.task.operator.knobs), sch)
 
 
 @derived_object

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import s_tir
@@ -25,6 +25,18 @@ ATTEMPTS = 40
 
 #: Knobs in which a neighbour differs at most.
 _NEAR = 2
+
+
+def judged(task: Task, config: Config) -> s_tir.Schedule | Refusal:
+    """A candidate's traced schedule, or why it turns out not to be legal."""
+    late = task.operator.judged_late
+    try:
+        sch = traced(task, config)
+    except LayoutExtError as error:
+        if not late:
+            raise
+        return Refusal(SCHEDULE, str(error))
+    return (over_limits(sch.mod, task.architecture) if late else None) or sch
 
 
 class Candidates:
@@ -60,21 +72,17 @@ class Candidates:
         return program_of(sch.trace)
 
     def _judged(self, config: Config, key: tuple[Any, ...]) -> s_tir.Schedule | None:
-        late = self.task.operator.judged_late
         try:
-            sch = traced(self.task, config)
-            refusal = over_limits(sch.mod, self.task.architecture) if late else None
+            found = judged(self.task, config)
         except Exception as error:
             # A user's schedule may raise anything, e.g. TVM's own ScheduleError.
-            if not (late and isinstance(error, LayoutExtError)):
-                self.failed[key] = error
-                return None
-            refusal = Refusal(SCHEDULE, str(error))
-        if refusal is None:
-            return sch
+            self.failed[key] = error
+            return None
+        if not isinstance(found, Refusal):
+            return found
         if key in self._legal:
             self._legal.remove(key)
-            self.task.space.refuse(config, refusal)
+            self.task.space.refuse(config, found)
         return None
 
     def neighbour(self, config: Config, rng: random.Random) -> dict[str, Any] | None:
@@ -123,29 +131,23 @@ class KnobMutator(ms.mutator.PyMutator):
 
 def openers(
     candidates: Candidates,
-    score: Callable[[Config, s_tir.Schedule], float],
-    seed: int,
-    ranked: int,
+    scored: Sequence[tuple[Config, float | None]],
+    rng: random.Random,
     count: int,
 ) -> list[s_tir.Schedule]:
     """The candidates from which the search begins.
 
-    The best by ``score`` of a seeded sample of ``ranked`` legal ones, and a few others, so that a
-    blind spot of the score is not one of the search.
+    The best of a sample by their scores, and a few others, so that a blind spot of the score is not
+    one of the search. What has no score could not be scheduled, which is tried again for its sake.
     """
-    rng = random.Random(seed)
-    legal = candidates.task.space.legal
-    # A copy: what turns out not to be legal leaves the space meanwhile.
-    sample = list(legal) if len(legal) <= ranked else rng.sample(legal, ranked)
-    scored = (
-        (score(config, sch), index, sch)
-        for index, config in enumerate(sample)
-        if (sch := candidates.schedule(config))
-    )
-    order = sorted(scored, key=lambda entry: entry[:2])
+    for config in [config for config, score in scored if score is None]:
+        candidates.schedule(config)
+    order = sorted(((score, index) for index, (_, score) in enumerate(scored) if score is not None))
     first = round(count * BEST)
     best, rest = order[:first], order[first:]
-    return [sch for _, _, sch in [*best, *rng.sample(rest, min(count - first, len(rest)))]]
+    taken = [*best, *rng.sample(rest, min(count - first, len(rest)))]
+    found = [candidates.schedule(scored[index][0]) for _, index in taken]
+    return [sch for sch in found if sch is not None]
 
 
 def space_generator(

@@ -15,27 +15,27 @@ from ..._compat import without_tensor_intrinsics
 from ...errors import RecordError
 from ...target import cuda_target
 from ..measure.backend import Backend, failure_text
+from ..model.latency import least_seconds
 from ..records.log import Reading, Record
 from ..records.record import best_first
 from ..records.records import Records
 from ..space.candidate import config_of
 from ..space.knobs import Config
-from ..space.task import Task
 from .batches import Batches
-from .cost_model import Facts, GuidedModel
-from .design import Candidates, openers, space_generator
+from .cost_model import GuidedModel
+from .design import openers, space_generator
 from .history import History, Interrupt, failed, worked
+from .prepare import Prepared
 
 STRATEGIES = ("evolutionary", "replay")
 #: Candidates between two updates of the cost model. With a batch under way while the next is
 #: proposed, twice as many are built at once at most; more cores than that have nothing to do. What
 #: a search tries must not depend on the machine's cores, so it is a constant.
 BATCH = 8
+#: A search ends where the default is so near to the least that its bytes take.
+NEAR = 0.02
 #: How many of the best are timed again before one is named.
 FINALISTS = 3
-#: At most so many candidates are ranked in closed form before the search, 4 a trial; one takes 20
-#: to 50 ms to schedule.
-RANKED = 256
 #: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
 #: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
 POPULATION, GENERATIONS = 32, 2
@@ -50,20 +50,19 @@ class Run:
 
     def __init__(
         self,
-        task: Task,
+        prepared: Prepared,
         backend: Backend,
         records: Records | None,
         reading: Reading[Record],
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
     ) -> None:
-        self.task, self.backend = task, backend
+        self.task, self.backend, self.prepared = prepared.task, backend, prepared
         self.interrupt = Interrupt()
-        self.candidates = Candidates(task)
+        self.candidates = prepared.candidates
         self.history = History(
             self.candidates, backend, records, reading, trials, progress, self.interrupt
         )
-        self._facts = Facts(self.candidates)
         #: Trials under way, the first begun first.
         self._begun: list[Any] = []
 
@@ -71,7 +70,7 @@ class Run:
         """Try the candidates and name a winner; whether Ctrl-C ended it early."""
         try:
             with self.interrupt:
-                self._begin([self._default()])
+                self._begin([self.prepared.default])
                 if self._left() and strategy == "evolutionary":
                     self._guided()
                 self._settle()
@@ -86,14 +85,6 @@ class Run:
             self.history.note_finished()
             ranked = best_first(self.history.trials)
             return next((r for r in ranked if r.score is not None), None), True
-
-    def _default(self) -> Config:
-        """The configuration of trial 0, which is only known to be legal once it is scheduled."""
-        while True:
-            config = self.task.space.default()
-            self.candidates.schedule(config)
-            if self.candidates.is_legal(config):
-                return config
 
     def _left(self) -> int:
         return self.history.total - len(self.history.trials) - len(self._begun)
@@ -114,26 +105,16 @@ class Run:
             else:
                 self._begun.append(one)
 
-    def _settle(self, *, wait: bool = True) -> None:
-        """Write down the trials that were begun; without waiting, those that have ended."""
-        while self._begun and (wait or self._begun[0].done()):
+    def _settle(self) -> None:
+        """Wait for the trials that were begun, and write them down."""
+        while self._begun:
             self._begun.pop(0).result()
-
-    def _ranked(self, config: Config, sch: s_tir.Schedule) -> float:
-        """A candidate's modelled latency; the first trial is built and run meanwhile."""
-        self._settle(wait=False)
-        return self._facts.of(config, sch)[1]
 
     def _guided(self) -> None:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
         population = min(POPULATION, self.history.total)
-        start = openers(
-            self.candidates,
-            self._ranked,
-            self.task.seed,
-            min(RANKED, 4 * self.history.total),
-            population,
-        )
+        self.prepared.rank(self.backend.asked, self.history.total)
+        start = openers(self.candidates, self.prepared.ranking(), self.prepared.rng, population)
         if self.history.total <= BATCH:
             # No result comes in time to tell what to try next.
             configs = [config_of(sch.mod, self.task.operator.knobs) for sch in start]
@@ -141,6 +122,9 @@ class Run:
             self._begin(fresh[: self._left()])
             return
         self._settle()
+        if self._is_at_the_bound():
+            self.history.limit = len(self.history.trials)
+            return
         strategy = ms.search_strategy.EvolutionarySearch(
             population_size=population,
             init_measured_ratio=0.3,
@@ -149,7 +133,17 @@ class Run:
             genetic_mutate_prob=0.85,
             eps_greedy=0.1,
         )
-        self._tune(start, strategy, GuidedModel(self._facts, self.task.seed))
+        self._tune(start, strategy, GuidedModel(self.prepared.facts, self.task.seed))
+
+    def _is_at_the_bound(self) -> bool:
+        """Whether the default takes as long as its bytes do, and nothing is left to be gained.
+
+        Where it takes less, as a gather that reads a part of a table, the bytes are no bound.
+        """
+        default = self.history.trials[0]
+        if default.l2 != "rotated" or default.score is None:
+            return False
+        return abs(default.score / least_seconds(self.task) - 1) <= NEAR
 
     def _tune(self, start: list[s_tir.Schedule], strategy: Any, model: Any) -> None:
         if not start or not self._left():

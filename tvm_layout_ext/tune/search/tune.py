@@ -27,6 +27,7 @@ from ..space.knobs import Config, Knob
 from ..space.operator import Operator, operator_of
 from ..space.task import Task, make_task
 from .history import History
+from .prepare import Prepared
 from .run import STRATEGIES, Run
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -158,17 +159,17 @@ def tune(
     seed = whole_number("The seed", seed, 0, ScheduleError)
     tell = _teller(progress)
     task = make_task(_operator(what, schedule, knobs), shape, dtype, seed, target)
-    task.space.default()
     if strategy not in STRATEGIES:
         raise ScheduleError(f"Unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}.")
     pool = runner if isinstance(runner, BackendPool) else BackendPool(runner)
-    backend = pool.backend(task)
+    prepared = pool.prepared.pop(task, None) or Prepared(task)
+    backend = pool.backend(prepared.task)
     try:
         records = None if log is None else Records(log)
         reading = Reading([]) if records is None else records.prepare()
         with nullcontext(False) if records is None else records.log.in_use() as shared:
             shared_text = _of_another_run(log) if shared else None
-            run = Run(task, backend, records, reading, trials, tell)
+            run = Run(prepared, backend, records, reading, trials, tell)
             best, interrupted = run.search(strategy)
     finally:
         if pool is not runner:

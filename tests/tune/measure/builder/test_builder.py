@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,6 +139,16 @@ def test_schedule_that_does_not_fit_is_a_build_failure(builder: CubinBuilder) ->
 
 
 @pytest.mark.nvcc
+def test_what_cannot_be_sent_to_a_process_is_asked_here_and_what_takes_too_long_is_ended(
+    builder: CubinBuilder,
+) -> None:
+    here = threading.Lock()
+    assert builder.asked(lambda: os.getpid())() != os.getpid()
+    assert builder.asked(lambda lock: (os.getpid(), lock is here), here)() == (os.getpid(), True)
+    ended = builder.apart(time.sleep, 60, timeout=0.1)
+    assert isinstance(ended.exception(), TimeoutError)
+
+
 def test_build_that_hangs_or_crashes_ends_alone(builder: CubinBuilder) -> None:
     fine = odd("*(float*)p = 1;")
     hung, crashed, well = builder.begin([odd("/*hang_here*/"), odd("/*crash_here*/"), fine])

@@ -88,7 +88,7 @@ class _Pool(PopenPoolExecutor):
                     self._stderr,
                 )
             worker = self._worker_map[own]
-        worker.send(fn, args, kwargs, self._timeout)
+        worker.send(fn, args, {}, kwargs["timeout"])
         return worker.recv()
 
 
@@ -127,16 +127,27 @@ class CubinBuilder:
             started.append(building)
         return started
 
-    def apart(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Run a function in one of the processes, in at most :attr:`timeout` seconds."""
-        running: Future[Any] = self._workers().submit(function, *args)
+    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Begin a function in one of the processes; what is returned waits for its result.
+
+        A user's operator may be nothing that can be sent to a process: it is then asked here.
+        """
+        running = self.apart(function, *args)
+
+        def result() -> Any:
+            return function(*args) if running.exception() else running.result()
+
+        return result
+
+    def apart(
+        self, function: Callable[..., Any], *args: Any, timeout: float | None = None
+    ) -> Future[Any]:
+        """Run a function in one of the processes, in at most :attr:`timeout` seconds or so many."""
+        running: Future[Any] = self._workers().submit(
+            function, *args, timeout=timeout or self.timeout
+        )
         self._waiting = [*(one for one in self._waiting if not one.done()), running]
         return running
-
-    def clear(self) -> None:
-        """Remove the artifacts, of which nobody wants any more."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(exist_ok=True)
 
     def close(self) -> None:
         """End the workers and remove the temporary folder, and with it the artifacts there."""
@@ -152,7 +163,6 @@ class CubinBuilder:
         if self._pool is None:
             self._pool = _Pool(
                 max_workers=self.workers,
-                timeout=self.timeout,
                 initializer=start_worker,
                 initargs=(self._objects.driver,),
                 maximum_process_uses=USES,
@@ -161,7 +171,7 @@ class CubinBuilder:
             )
             # All start now, not only those that the first build needs, which is the default alone.
             for _ in range(self.workers):
-                self._pool.submit(_nothing)
+                self._pool.submit(_nothing, timeout=None)
         return self._pool
 
     def _end(self, error: Future[str | None], done: Future[Any]) -> None:
