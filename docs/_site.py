@@ -54,10 +54,10 @@ def _relinked(text: str, names: set[str]) -> str:
     def change(link: re.Match[str]) -> str:
         told, target = link[1], link[2]
         path, _, anchor = target.partition("#")
-        name = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}.get(Path(path).name)
-        name = name or Path(path).with_suffix(".md").name
         if "://" in target or not path:
             return link[0]
+        name = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}.get(Path(path).name)
+        name = name or Path(path).with_suffix(".md").name
         is_page = Path(path).suffix in (".md", ".py") and name in names
         return f"[{told}]({name}{'#' + anchor if anchor else ''})" if is_page else told
 

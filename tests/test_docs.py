@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import os
 import re
 import subprocess
@@ -9,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +37,22 @@ def prose(document: Path) -> Iterator[tuple[int, str]]:
 def anchors(document: Path) -> set[str]:
     heads = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
     return {"#" + re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+#: Modules whose docstrings have examples.
+EXAMPLES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if re.search(r"^ +>>> ", path.read_text(), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_examples_of_docstrings_are_right(module: str) -> None:
+    found = doctest.testmod(
+        importlib.import_module(module), extraglobs={"np": np}, optionflags=doctest.ELLIPSIS
+    )
+    assert found.failed == 0
 
 
 @EACH
