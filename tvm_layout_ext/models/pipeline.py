@@ -13,6 +13,7 @@ from ..target import resolve
 from ..tune.apply.apply import fuse_transposes
 from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
+from .batch_norm import BatchNormsAsScales
 from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
 from .paged.cache import PagedCache
@@ -65,6 +66,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
     return [
         *stock.library_dispatch_passes(target),
         ChannelsLast(),
+        BatchNormsAsScales(),
         ComposeAttention(),
         WidenSums(),
         SplitsAsSlices(),
