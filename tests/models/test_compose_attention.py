@@ -17,8 +17,13 @@ from tests.models.running import check, fused, scheduled
 BATCH, HEADS, HEAD = 2, 2, 64
 
 
-def decomposed(rows: int, keys: int, mask: Any, dtype: str = "float16") -> tvm.IRModule:
-    """Products and a safe softmax, as ``run_decompositions`` writes them; mask adds to scores."""
+def decomposed(
+    rows: int, keys: int, mask: Any, dtype: str = "float16", wide: bool = False
+) -> tvm.IRModule:
+    """Products and a safe softmax, as ``run_decompositions`` writes them; mask adds to scores.
+
+    Products are ``wide`` as ``ToMixedPrecision`` leaves them by default.
+    """
     builder = relax.BlockBuilder()
     q, k, v = (
         relax.Var(name, relax.TensorType((BATCH, HEADS, length, HEAD), dtype))
@@ -30,6 +35,11 @@ def decomposed(rows: int, keys: int, mask: Any, dtype: str = "float16") -> tvm.I
     def emit(value: Any) -> Any:
         return builder.emit(value)
 
+    def product(*operands: Any) -> Any:
+        if not wide:
+            return emit(op.matmul(*operands))
+        return emit(op.astype(emit(op.matmul(*operands, out_dtype="float32")), dtype))
+
     with builder.function("main", [q, k, v]):
         with builder.dataflow():
             scaled = emit(op.multiply(q, emit(root)))
@@ -37,7 +47,7 @@ def decomposed(rows: int, keys: int, mask: Any, dtype: str = "float16") -> tvm.I
             turned = emit(op.multiply(turned, emit(root)))
             left = emit(op.reshape(scaled, (flat, rows, HEAD)))
             right = emit(op.reshape(turned, (flat, HEAD, keys)))
-            scores = emit(op.reshape(emit(op.matmul(left, right)), (BATCH, HEADS, rows, keys)))
+            scores = emit(op.reshape(product(left, right), (BATCH, HEADS, rows, keys)))
             scores = emit(op.astype(scores, "float32"))
             if mask is not None:
                 scores = emit(op.add(scores, emit(mask(emit, rows, keys))))
@@ -50,8 +60,8 @@ def decomposed(rows: int, keys: int, mask: Any, dtype: str = "float16") -> tvm.I
             zeros = emit(op.full_like(weights, relax.const(0.0, "float32")))
             weights = emit(op.where(empty, zeros, weights))
             weights = emit(op.astype(emit(op.reshape(weights, (flat, rows, keys))), dtype))
-            values = emit(op.reshape(v, (flat, keys, HEAD)))
-            mean = emit(op.matmul(weights, values))
+            values = emit(op.reshape(emit(op.broadcast_to(v, v.ty.shape)), (flat, keys, HEAD)))
+            mean = product(weights, values)
             out = builder.emit_output(op.reshape(mean, (BATCH, HEADS, rows, HEAD)))
         builder.emit_func_output(out)
     return builder.get()
@@ -71,11 +81,18 @@ def causal(offset: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rows", "keys", "mask"),
-    [(40, 40, None), (40, 40, causal(0)), (24, 40, causal(16)), (24, 40, causal(0))],
+    ("rows", "keys", "mask", "wide"),
+    [
+        (40, 40, None, True),
+        (40, 40, causal(0), False),
+        (24, 40, causal(16), True),
+        (24, 40, causal(0), False),
+    ],
 )
-def test_products_and_a_safe_softmax_are_attention(rows: int, keys: int, mask: Any) -> None:
-    mod = decomposed(rows, keys, mask)
+def test_products_and_a_safe_softmax_are_attention(
+    rows: int, keys: int, mask: Any, wide: bool
+) -> None:
+    mod = decomposed(rows, keys, mask, wide=wide)
     lowered = fused(mod)
     rng = np.random.default_rng(0)
     shapes = [(BATCH, HEADS, length, HEAD) for length in (rows, keys, keys)]

@@ -60,7 +60,8 @@ class _Compose(PyExprMutator):
         v = self._split(mean.args[1], shape[:2])
         if v is None:
             return None
-        heads = [self._cast(one, mean.ty.dtype) for one in (q, turned.args[0], v)]
+        # Of narrow operands ToMixedPrecision writes products in float32, too.
+        heads = [self._cast(one, mean.args[0].ty.dtype) for one in (q, turned.args[0], v)]
         operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
         mask = None if causal == "all" else causal
         # Square roots of the operator's own scale, rounded to the operands' type.
@@ -73,7 +74,8 @@ class _Compose(PyExprMutator):
             *(self.builder_.emit(one) for one in operands), None, scale, mask
         )
         turned = relax.op.permute_dims(self.builder_.emit(whole), [0, 2, 1, 3])
-        return relax.op.reshape(self.builder_.emit(turned), mean.ty.shape)
+        whole = self.builder_.emit(relax.op.reshape(self.builder_.emit(turned), mean.ty.shape))
+        return self._cast(whole, mean.ty.dtype)
 
     def _cast(self, value: Any, dtype: Any) -> Any:
         """A value of a type; Q and K may have been rotated in float32."""
@@ -96,6 +98,10 @@ class _Compose(PyExprMutator):
             if name_of(call := self._call(value)) not in _VIEWS:
                 return None
             value = call.args[0]
+        copied = self._call(value)
+        # A copy of the same shape would be stored.
+        if name_of(copied) == "broadcast_to" and dims_of(copied.args[0]) == dims:
+            value = copied.args[0]
         return None if dims is None else value
 
     def _weights(self, value: Any) -> Any:
