@@ -70,6 +70,17 @@ def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: A
     assert {other.choice.rule for other in rest} <= {"blocks"}
 
 
+@pytest.mark.parametrize(
+    ("image", "weight"), [((8, 64, 1, 1), (16, 64, 1, 1)), ((2, 64, 7, 1), (72, 64, 1, 1))]
+)
+def test_pixels_in_a_single_row_or_column_are_a_product(image: Shape, weight: Shape) -> None:
+    # As of squeeze and excite: TVM drops no iterator of a window where all have extent 1.
+    *rest, one = sorted(scheduled(convolution(image, weight)), key=lambda f: len(f.name))
+    assert one.choice.rule == "warpgroups", one.choice.text
+    check(one)
+    assert {other.choice.rule for other in rest} == {"blocks"}
+
+
 def test_bfloat16_is_taken_and_float32_keeps_its_bits() -> None:
     sizes = (1, 16, 5, 5), (16, 16, 3, 3)
     *_, narrow = scheduled(convolution(*sizes, "bfloat16", padding=1))

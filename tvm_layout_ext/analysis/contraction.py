@@ -201,8 +201,9 @@ class _ContractionReader:
         return inner
 
     def _iterators(self, block: Any, index: Any) -> list[int]:
+        # Of a sum, TVM keeps iterators of extent 1 only where all are.
         found = iterators_of(block, index) or list(window_of(block, index))
-        return [i for i in found if not self._is_unit(i)] or found[:1]
+        return [i for i in found if not self._is_unit(i)] or found
 
     def _positions(
         self, buffer: Any, indices: Sequence[Any], iterators: Callable[[Any, Any], list[int]]
