@@ -114,6 +114,20 @@ def test_sums_of_halves_are_wide() -> None:
     assert str(product.before.params[-1].dtype) == "float16"
 
 
+def test_sums_are_wide_also_where_the_type_of_results_is_named() -> None:
+    # As ToMixedPrecision names it.
+    x, w = (relax.Var(name, relax.TensorType((16, 16), "float16")) for name in "xw")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.matmul(x, w, out_dtype="float16"))
+        builder.emit_func_output(out)
+    (one,) = scheduled(builder.get())
+    (body, *_) = (b for _, b in blocks_of(one.before) if "matmul" in b.name_hint)
+    assert read_contraction(body).sums == "float32"
+    assert str(one.before.params[-1].dtype) == "float16"
+
+
 def test_a_rule_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no luck")

@@ -32,9 +32,10 @@ class _Widen(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         make = _MAKERS.get(str(getattr(call.op, "name", "")))
-        if make is None or call.attrs.out_dtype:
+        if make is None:
             return call
-        types = {str(getattr(one.ty, "dtype", "")) for one in call.args}
+        # ToMixedPrecision names the type of the result also where it is the operands'.
+        types = {str(getattr(one.ty, "dtype", "")) for one in (*call.args, call)}
         if len(types) != 1 or not types & set(_NARROW):
             return call
         wide = self.builder_.emit(make(call))
