@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.tune.helpers import make_record
 from tvm_layout_ext._compat import has_gpu
 from tvm_layout_ext.cli import app
+from tvm_layout_ext.tune.records.log import Log
 
 HUGE = "99999999999999999999"
 #: What typer itself refuses, it frames; what is refused here is one line.
@@ -55,6 +58,11 @@ FILES = {
     "interrupts.py": "x = 1\nraise RuntimeError('two\\nlines')", "nothing.py": "x = 1",
     "imports.py": "import no_such_module", "deep.py": "f = lambda n: f(n + 1)\nf(0)",
     "script.py": "@T.prim_func\ndef f(:", "text.txt": "hello", "null.py": "\x00",
+    "base.py": "class Odd(BaseException): ...\nraise Odd",
+    "silent.py": "class Odd(Exception):\n    def __str__(self): return 1 / 0\nraise Odd",
+    "proxy.py": "class Odd:\n    __class__ = property(lambda self: 1 / 0)\nx = Odd()",
+    "type.py": "# from tvm.script import tirx as T\n@T.prim_func\n"
+    "def main(A: T.Buffer((8,), 'float33')):\n    T.evaluate(0)\n",
     "noargs.py": "from tvm_layout_ext import te\nA = te.placeholder((8,), name='A')\n"
     "B = te.compute((8,), lambda i: A[i], name='B')\ns = te.create_schedule(B.op)\n",
     "badargs.py": "from tvm_layout_ext import te\nA = te.placeholder((8,), name='A')\n"
@@ -64,6 +72,10 @@ FILES = {
     "symbolic.py": "from tvm_layout_ext import te\nn = te.var('n')\n"
     "A = te.placeholder((n, 8), name='A')\nB = te.compute((n, 8), lambda i, j: A[i, j], name='B')\n"
     "s = te.create_schedule(B.op)\ns[B].bind(B.op.axis[0], te.thread_axis('blockIdx.x'))\n"
+    "s[B].bind(B.op.axis[1], te.thread_axis('threadIdx.x'))\nargs = [A, B]\n",
+    "large.py": "from tvm_layout_ext import te\nn = 1 << 30\nA = te.placeholder((n, n), name='A')\n"
+    "B = te.compute((n, n), lambda i, j: A[i, j], name='B')\ns = te.create_schedule(B.op)\n"
+    "s[B].bind(B.op.axis[0], te.thread_axis('blockIdx.x'))\n"
     "s[B].bind(B.op.axis[1], te.thread_axis('threadIdx.x'))\nargs = [A, B]\n",
 }  # fmt: skip
 ON_FILES = [
@@ -75,7 +87,9 @@ OTHERS = [
     "compare EMPTY", "compare EMPTY EMPTY", "report EMPTY -o x.pdf",
     "report EMPTY -o /nowhere/x.html",
     "replay EMPTY --id zzz", "export EMPTY -o x", "export EMPTY -o /nowhere/x --id 1", "--nosuch",
-    "lint nosuch", "lint no.such.module", "lint empty.py --format x", "lint .", "explain .",
+    f"report FULL --no-kernels -o {'x' * 300}.html", "export FULL -o é", "lint '\x00'",
+    "explain '\x00'", "lint nosuch", "lint no.such.module", "lint empty.py --format x", "lint .",
+    "explain .",
     "explain unbound.py --pipeline -o x.png", "explain unbound.py -o x.svg",
     "explain unbound.py --picture x.png", "lint unbound.py --max-sectors-ratio 0",
     "lint unbound.py --min-vector-bytes 3", "lint unbound.py --hazards -1", "operators x",
@@ -108,6 +122,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     (tmp_path / "file").write_text("no log\n")
     (tmp_path / "empty").mkdir()
+    Log(tmp_path / "full").prepare()
+    Log(tmp_path / "full").append(make_record())
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "records.jsonl").write_text('{"id": 1}\n[]\nnull\n{"schema_version": 9}\n')
     monkeypatch.chdir(tmp_path)
@@ -115,7 +131,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 PATHS = {"NOWHERE": "nowhere", "FILE": "file", "BINARY": "binary", "EMPTY": "empty", "BAD": "bad",
-         "LOG": "log"}  # fmt: skip
+         "LOG": "log", "FULL": "full"}  # fmt: skip
 
 
 def words_of(line: str) -> list[str]:
@@ -134,6 +150,8 @@ def check(words: list[str]) -> str:
     errors = [line for line in said if not line.startswith(("Warning: ", "simulate "))]
     assert len(errors) <= 1, f"{words} says {errors}"
     assert all(len(line) < 600 for line in errors), errors
+    unforeseen = [line for line in errors if re.match(r"Error: [A-Z]\w*(Error|Exception):", line)]
+    assert not unforeseen, f"{words} says {unforeseen}"
     return ran.output
 
 
@@ -143,6 +161,24 @@ def test_a_wrong_command_line_is_one_sentence(line: str) -> None:
     if line.endswith("--runner cuda") and has_gpu():
         pytest.skip("right beside a GPU")
     check(words_of(line))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, AttributeError, MemoryError, AssertionError])
+def test_an_error_that_nobody_foresaw_is_one_sentence(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: str) -> None:
+        raise error("two\nlines")
+
+    monkeypatch.setattr("tvm_layout_ext.layout.parse", fails)
+    ran = CliRunner().invoke(app, ["layout", "x"])
+    assert (ran.exit_code, ran.stderr) == (2, f"Error: {error.__name__}: two\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_is_run_once() -> None:
+    Path("says.py").write_text("import sys\nsys.stderr.write('run\\n')\n")
+    assert CliRunner().invoke(app, ["lint", "says.py"]).stderr.count("run\n") == 1
 
 
 @pytest.mark.parametrize("text", LAYOUTS)

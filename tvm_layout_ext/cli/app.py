@@ -53,22 +53,16 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of this package ends it with code 2.
 
-        So does an error that nobody foresaw, whose traceback ``TVM_LAYOUT_EXT_DEBUG=1`` shows.
+        So does any error that nobody foresaw, whose traceback ``TVM_LAYOUT_EXT_DEBUG=1`` shows.
         """
         try:
             return super().invoke(ctx)
         except LayoutExtError as error:
             typer.echo(f"Error: {_short(str(error))}", err=True)
             raise typer.Exit(BAD_INPUT) from None
-        except (
-            ArithmeticError,
-            LookupError,
-            OSError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
-            if os.environ.get("TVM_LAYOUT_EXT_DEBUG"):
+        except Exception as error:
+            # What typer itself raises, such as Exit, has a code.
+            if hasattr(error, "exit_code") or os.environ.get("TVM_LAYOUT_EXT_DEBUG"):
                 raise
             first = (str(error).strip() or "no text").splitlines()[0]
             typer.echo(f"Error: {type(error).__name__}: {_short(first)}", err=True)

@@ -171,14 +171,15 @@ def write_text(out: Path, text: str) -> None:
     """Write a file at once and say so; where it cannot be, what was there stays."""
     from ..tune.records.files import replace_file
 
-    content = text.encode()
+    content, was_there = text.encode(), False
     try:
-        if out.exists() and not out.is_file():
+        was_there = out.is_file()
+        if out.exists() and not was_there:
             # Such as /dev/stdout, which nothing may take the place of.
             out.write_bytes(content)
         else:
             replace_file(out.resolve(), content)
     except OSError as error:
-        kept = "; it is as it was" if out.is_file() else ""
+        kept = "; it is as it was" if was_there else ""
         raise LayoutError(f"Cannot write {out}: {error.strerror}{kept}.") from None
     typer.echo(f"Wrote {out}.")

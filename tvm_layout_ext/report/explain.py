@@ -348,7 +348,14 @@ def _argument(rng: np.random.Generator, param: Any, values: Mapping[str, int]) -
             raise ScheduleError(f"Parameter {param.name} is a number; give its value.")
         return values[param.name]
     shape = tuple(_extent(extent, param.name, values) for extent in param.shape)
-    return (rng.random(shape) * 8).astype(str(param.dtype))
+    try:
+        return (rng.random(shape) * 8).astype(str(param.dtype))
+    except (MemoryError, TypeError, ValueError):
+        size = " x ".join(map(str, shape))
+        raise ScheduleError(
+            f"Parameter {param.name} of {size} {param.dtype} cannot be drawn here: it must fit in "
+            "this machine's memory and have a type that NumPy knows."
+        ) from None
 
 
 def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:

@@ -30,7 +30,8 @@ def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any]
     text = _read(path)
     if _is_printed_script(text):
         return _parse(path, text), None
-    return _choose(str(path), _run(path), name)
+    defined = _run(path)
+    return _with_args(defined, _choose(path, defined, name))
 
 
 def load_all(source: str, name: str | None = None) -> tuple[Path, dict[str, tuple[Any, Any]]]:
@@ -39,13 +40,12 @@ def load_all(source: str, name: str | None = None) -> tuple[Path, dict[str, tupl
     Parameters and refusals are as of :func:`load_file`, but that there may be several.
     """
     path = Path(source)
-    if not path.exists() and re.fullmatch(r"\w+(\.\w+)*", source):
+    if re.fullmatch(r"\w+(\.\w+)*", source) and not path.exists():
         path = _file_of(source)
     if name is None and path.suffix == ".py" and not _is_printed_script(_read(path)):
         defined = _run(path)
-        names = [key for key, value in defined.items() if isinstance(value, _KINDS)]
-        if names:
-            return path, {key: _choose(str(path), defined, key) for key in names}
+        names = _names(defined) or [_choose(path, defined, None)]
+        return path, {key: _with_args(defined, key) for key in names}
     return path, {name or path.stem: load_file(path, name)}
 
 
@@ -65,7 +65,7 @@ def _file_of(module: str) -> Path:
 def _read(path: str | Path) -> str:
     try:
         return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ScheduleError(f"Cannot read {path}: {why}.") from None
 
@@ -87,18 +87,29 @@ def _run(path: str | Path) -> dict[str, Any]:
     try:
         with redirect_stdout(sys.stderr):
             return runpy.run_path(str(path))
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         kind = type(error).__name__
         raise ScheduleError(f"Running {path} failed with {kind}: {_first_line(error)}.") from None
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else "no text"
 
 
-def _choose(path: str, defined: dict[str, Any], name: str | None) -> tuple[Any, list[Any] | None]:
-    found = {key: value for key, value in defined.items() if isinstance(value, _KINDS)}
+def _names(defined: dict[str, Any]) -> list[str]:
+    """Names of what can be explained; values are asked for nothing, as they may be anything."""
+    return [key for key, value in defined.items() if issubclass(type(value), _KINDS)]
+
+
+def _choose(path: str | Path, defined: dict[str, Any], name: str | None) -> str:
+    found = _names(defined)
     names = ", ".join(found) or "none"
     if name is not None and name not in found:
         raise ScheduleError(
@@ -109,7 +120,11 @@ def _choose(path: str, defined: dict[str, Any], name: str | None) -> tuple[Any, 
             f"{path} should define one schedule, function or module and defines {names}"
             f"{'; choose with --name' if found else ''}."
         )
-    chosen = found[name] if name is not None else next(iter(found.values()))
+    return name or found[0]
+
+
+def _with_args(defined: dict[str, Any], name: str) -> tuple[Any, list[Any] | None]:
+    chosen = defined[name]
     if not isinstance(chosen, Schedule):
         return chosen, None
     args = defined.get("args")

@@ -136,7 +136,9 @@ def test_line_from_before_the_later_fields_is_read(tmp_path: Path) -> None:
         ("spill_bytes", 0.5), ("modelled_seconds", "1"), ("server", 3), ("phases", [1.0]),
         ("runner", "tpu"), ("conflict_model", {}), ("conflict_model", {"cost": 1.0}),
         ("conflict_model", make_model(1.0) | {"cost": "low"}), ("conflict_model", []),
-        ("conflict_model", 3),
+        ("conflict_model", 3), ("config", {"tile": [1]}), ("config", {"tile": {}}),
+        ("conflict_model", make_model(1.0) | {"requests": math.inf}),
+        ("conflict_model", make_model(1.0) | {"cost": math.nan}),
         # Its hash does not fit.
         ("workload", make_record().to_json()["workload"] | {"shape": [64, 65]}),
     ],

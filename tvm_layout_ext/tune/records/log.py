@@ -98,7 +98,7 @@ class Log:
                     continue
                 record = Record.from_json(data)
                 records[record.id] = record
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except Exception:  # as a line may hold anything
                 corrupt += 1
         return Reading(list(records.values()), corrupt, foreign)
 

@@ -158,6 +158,8 @@ class Record:
                 isinstance(value, float) and not math.isfinite(value)
             ):
                 raise ValueError(f"{name} is {value!r}")
+        if not all(isinstance(value, Value) for value in values["config"].values()):
+            raise ValueError(f"config is {values['config']!r}")
         if values["conflict_model"] is not None:
             _check_model(values["conflict_model"])
         return cls(**values)
@@ -166,7 +168,7 @@ class Record:
 def _check_model(model: Any) -> None:
     """Raise unless all counters are there, and all numbers; KeyError, TypeError or ValueError."""
     Counters.from_json(model)
-    if not all(isinstance(model[name], int | float) for name in ("cost", "sectors_per_request")):
+    if not all(math.isfinite(model[name]) for name in ("cost", "sectors_per_request")):
         raise ValueError(f"conflict_model is {model!r}")
 
 
