@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import pydoc
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -56,3 +57,22 @@ def test_help_is_ours() -> None:
     assert "builtins.Exception" not in text
     assert "tvm.ir.transform" not in text
     assert "op(name" in text
+    assert text.count("\n") <= 120
+
+
+def test_the_docstring_tells_of_every_name() -> None:
+    """It is what help() prints, of all names."""
+    words = set(re.findall(r"\w+", tlx.__doc__ or ""))
+    assert {*dir(tlx)} - {*errors.__all__, "__version__"} - words == set()
+
+
+def test_the_command_line_has_every_name_once_a_command_runs() -> None:
+    """It imports the package late; a file that it explains imports it as anyone does."""
+    code = (
+        "import sys; sys.orig_argv = ['python', 'tvm-layout'];"
+        "import tvm_layout_ext as tlx; from tvm_layout_ext import _interrupt;"
+        "assert 'tvm' not in sys.modules; _interrupt.load();"
+        "print(all(name in vars(tlx) for name in dir(tlx)), callable(tlx.tune))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -1,10 +1,12 @@
 """Ctrl-C while the command line is still loading ends it without a traceback.
 
-Loading takes a second, most of it TVM's. Imported first of all; as a library, nothing is changed.
+Loading takes a second, most of it TVM's, and is done when a command runs. Imported first of all;
+as a library, nothing is changed.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -24,6 +26,17 @@ def is_command_line(argv: list[str]) -> bool:
 
 def _leave(*_: Any) -> None:
     os._exit(INTERRUPTED)
+
+
+def load() -> None:
+    """Import all of the package; from then on Ctrl-C raises KeyboardInterrupt.
+
+    As a library it has been imported.
+    """
+    api = importlib.import_module("tvm_layout_ext._api")
+    vars(sys.modules["tvm_layout_ext"]).update({name: getattr(api, name) for name in api.__all__})
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if is_command_line(sys.orig_argv):

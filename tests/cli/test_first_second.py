@@ -28,6 +28,27 @@ def test_ctrl_c_while_tvm_is_imported_is_no_traceback(command: list[str], tmp_pa
     assert (done.returncode, done.stderr) == (130, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [("--help", 0), ("--version", 0), ("tune --help", 0), ("explian x", 2)]
+)
+def test_what_needs_no_tvm_does_not_wait_for_it(words: str, code: int) -> None:
+    """--version takes 0.1 s of a core; with the import of TVM it took 1.5 s."""
+    told = (
+        "import sys, atexit; atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr))"
+    )
+    line = ["tvm-layout", *words.split()]
+    run = f"import runpy; sys.orig_argv[1:] = sys.argv = {line}; runpy.run_module('tvm_layout_ext')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{told}; {run}"], cwd=ROOT, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    modules = done.stderr.splitlines()[-1]
+    assert "'tvm_layout_ext.cli.tune'" in modules
+    for name in ("tvm", "tvm_ffi", "numpy", "xgboost", "tvm_layout_ext.tune"):
+        assert f"'{name}'" not in modules
+
+
 def test_importing_the_package_leaves_ctrl_c_alone() -> None:
     code = (
         "import signal; before = signal.getsignal(signal.SIGINT); import tvm_layout_ext; "

@@ -6,7 +6,6 @@ Exit codes: 0 done; 1 no candidate worked, a result was wrong, or a recorded win
 
 from __future__ import annotations
 
-import signal
 import sys
 
 from . import (
@@ -50,7 +49,6 @@ __all__ = [
 
 def main() -> None:
     """Run the command line; the console script ``tvm-layout``."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from .._compat import tvm_version
+from .._interrupt import load
 from .._version import __version__
 from ..errors import LayoutExtError
 from .codes import BAD_INPUT
@@ -56,6 +57,7 @@ class Command(TyperCommand):
         So does any error that nobody foresaw, whose traceback ``TVM_LAYOUT_EXT_DEBUG=1`` shows.
         """
         try:
+            load()
             return super().invoke(ctx)
         except LayoutExtError as error:
             typer.echo(f"Error: {_short(str(error))}", err=True)
