@@ -181,6 +181,15 @@ def test_a_file_is_run_once() -> None:
     assert CliRunner().invoke(app, ["lint", "says.py"]).stderr.count("run\n") == 1
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_short_error_of_a_file_is_told_whole() -> None:
+    """Of assert_kernel's there was but the last line, a statement of the kernel."""
+    text = r"raise AssertionError('Rules are broken.\nconflicts: 3\n  A = B')"
+    Path("asserts.py").write_text(text)
+    said = CliRunner().invoke(app, ["lint", "asserts.py"]).stderr
+    assert "failed with AssertionError: Rules are broken. conflicts: 3 A = B." in said
+
+
 @pytest.mark.parametrize("text", LAYOUTS)
 def test_a_wrong_layout_is_one_sentence(text: str) -> None:
     check(["layout", text, "--shape", "32"])

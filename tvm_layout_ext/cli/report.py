@@ -41,7 +41,8 @@ def report(
     programs, skipped = Programs(log), reading.warning or ""
     # The page is there at once, and has charts and kernels in the end.
     shown = workloads(reading.records, kernels=False, programs=programs)
-    write_text(out, render_page(str(log), shown, skipped, is_first=True))
+    first = render_page(str(log), shown, skipped, is_first=True)
+    write_text(out, first, "; charts and kernels follow")
     shown = workloads(reading.records, kernels=kernels, told=_tell, programs=programs)
     write_text(out, render_page(str(log), shown, skipped))
     if png is not None:

@@ -167,8 +167,8 @@ def print_command(*words: str) -> None:
     typer.echo(shlex.join(["python", "-m", "tvm_layout_ext", *words]))
 
 
-def write_text(out: Path, text: str) -> None:
-    """Write a file at once and say so; where it cannot be, what was there stays."""
+def write_text(out: Path, text: str, more: str = "") -> None:
+    """Write a file at once and say so, and more; where it cannot be, what was there stays."""
     from ..tune.records.files import replace_file
 
     content, was_there = text.encode(), False
@@ -182,4 +182,4 @@ def write_text(out: Path, text: str) -> None:
     except OSError as error:
         kept = "; it is as it was" if was_there else ""
         raise LayoutError(f"Cannot write {out}: {error.strerror}{kept}.") from None
-    typer.echo(f"Wrote {out}.")
+    typer.echo(f"Wrote {out}{more}.")

@@ -20,6 +20,10 @@ from ..schedule import Schedule
 _KINDS = (Schedule, s_tir.Schedule, tirx.PrimFunc, tvm.IRModule)
 
 
+#: Lines of an error that are all told, such as ``assert_kernel``'s.
+_SHORT = 4
+
+
 def load_file(path: str | Path, name: str | None = None) -> tuple[Any, list[Any] | None]:
     """Load what a file schedules.
 
@@ -80,7 +84,7 @@ def _parse(path: str | Path, text: str) -> Any:
     try:
         return tvm.script.from_source(text)
     except Exception as error:
-        raise ScheduleError(f"{path} is no TVMScript: {_first_line(error)}.") from None
+        raise ScheduleError(f"{path} is no TVMScript: {_told(error)}.") from None
 
 
 def _run(path: str | Path) -> dict[str, Any]:
@@ -91,16 +95,20 @@ def _run(path: str | Path) -> dict[str, Any]:
         raise
     except BaseException as error:
         kind = type(error).__name__
-        raise ScheduleError(f"Running {path} failed with {kind}: {_first_line(error)}.") from None
+        raise ScheduleError(f"Running {path} failed with {kind}: {_told(error)}.") from None
 
 
-def _first_line(error: BaseException) -> str:
+def _told(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:
         text = ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].rstrip(".") if lines else "no text"
+    if not lines:
+        return "no text"
+    # TVM says what is wrong last, behind a page of where.
+    told = " ".join(lines) if len(lines) <= _SHORT else lines[-1]
+    return told.rstrip(".")
 
 
 def _names(defined: dict[str, Any]) -> list[str]:
