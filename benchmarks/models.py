@@ -30,6 +30,8 @@ from benchmarks.memory_bound import provenance
 from benchmarks.model_zoo import MODELS, Model
 from tvm_layout_ext.text import columns
 
+#: Builds a model of a name: what is told of that, and what runs it, by contestant.
+Prepare = Callable[[str], tuple[dict[str, Any], dict[str, Callable[[], Any]]]]
 #: Runs before, and while, kernels are counted.
 WARM_UP, REPEATS, FEW = 2, 15, 3
 #: Seconds after which whoever waits for the others gives up.
@@ -178,7 +180,13 @@ def measured(name: str, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     return {"model": name, "sums": sums, "wall": walls, "errors": errors, "kernels": kernels}
 
 
-def work(name: str, ready: Any, turn: Any, rows: Any) -> None:
+def prepared(name: str) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+    """What is told of a model's compilation, and its calls."""
+    executables, choices, seconds = built(model := MODELS[name](), tlx.default_target())
+    return {"choices": choices, "compile": seconds}, calls_of(model, executables)
+
+
+def work(prepare: Prepare, name: str, ready: Any, turn: Any, rows: Any) -> None:
     """Build a model; once all processes have built theirs, measure it when it is its turn."""
     import torch
 
@@ -186,16 +194,15 @@ def work(name: str, ready: Any, turn: Any, rows: Any) -> None:
     row: dict[str, Any] = {"model": name}
     calls: dict[str, Callable[[], Any]] = {}
     try:
-        executables, choices, seconds = built(model := MODELS[name](), tlx.default_target())
-        row |= {"choices": choices, "compile": seconds}
         with torch.no_grad():
-            calls = calls_of(model, executables)
+            more, calls = prepare(name)
+            row |= more
             calls["torch.compile"]()
             torch.cuda.synchronize()
     except Exception as error:  # Others are to be measured all the same.
         row["failed"] = f"{type(error).__name__} {str(error)[-500:]}"
     ready.wait(WAIT)
-    if calls:
+    if "failed" not in row:
         try:
             with turn, torch.no_grad():
                 row |= measured(name, calls)
@@ -242,27 +249,33 @@ def main(
             print(name, "compiled in", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
             print("\n".join(f"  {k}: {v}" for k, v in choices.items()), flush=True)
         return
+    timed(names, prepared, "models", out)
+
+
+def timed(names: list[str], prepare: Prepare, module: str, out: Path | None) -> None:
+    """Build all models, each in a process, time one after the other, and print and write all."""
     context = multiprocessing.get_context("spawn")
     ready, turn, queue = context.Barrier(len(names)), context.Lock(), context.Queue()
     for name in names:
-        context.Process(target=work, args=(name, ready, turn, queue), daemon=True).start()
+        given = (prepare, name, ready, turn, queue)
+        context.Process(target=work, args=given, daemon=True).start()
     rows = []
     for _ in names:
         row = queue.get(timeout=WAIT)
         print(told(row) if "sums" in row else f"{row['model']} fails: {row['failed']}", flush=True)
         rows.append(row)
         if out is not None:
-            out.write_text(json.dumps({**provenance("models"), "rows": rows}, indent=1))
-    print(table(rows), flush=True)
+            out.write_text(json.dumps({**provenance(module), "rows": rows}, indent=1))
+    print(table(rows, names), flush=True)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]], names: list[str]) -> str:
     """Sums of all models side by side."""
     who = ("ours", "dlight", "torch eager", "torch.compile")
     lines = [
         [row["model"], *(f"{row['sums'].get(one, float('nan')):.1f}" for one in who)]
         + [f"{row['errors'].get(one, float('nan')):.1e}" for one in ("ours", "torch eager")]
-        for row in sorted(rows, key=lambda one: list(MODELS).index(one["model"]))
+        for row in sorted(rows, key=lambda one: names.index(one["model"]))
         if "sums" in row
     ]
     return columns(["kernels, us", *who, "error of ours", "of torch"], lines)
