@@ -78,3 +78,22 @@ def test_heads_without_a_kernel_stay_products(caplog: pytest.LogCaptureFixture) 
         names = {gv.name_hint for gv in fused(model(2, 2, 72, 32, "plain", "float16")).functions}
     assert not any(name.startswith("attention") for name in names)
     assert "Attention stays products and a softmax: Heads of 32" in caplog.text
+
+
+def test_slices_of_a_product_are_read_where_they_are() -> None:
+    # In the product's rows, of all batches, 70 keys of a batch are followed by those of the next.
+    batch, rows, heads, size = 2, 70, 2, 64
+    builder = relax.BlockBuilder()
+    flat = relax.Var("x", relax.TensorType((batch * rows, 3 * heads * size), "float16"))
+    op = relax.op
+    with builder.function("main", [flat]):
+        with builder.dataflow():
+            every = builder.emit(op.reshape(flat, (batch, rows, 3, heads, size)))
+            parts = [op.strided_slice(every, [2], [at], [at + 1]) for at in range(3)]
+            q, k, v = (builder.emit(op.squeeze(builder.emit(one), [2])) for one in parts)
+            out = builder.emit_output(builder.emit(op.nn.attention(q, k, v)))
+        builder.emit_func_output(out)
+    mod = fused(builder.get())
+    (one,) = scheduled(mod)
+    assert one.choice.rule == "attention"
+    check(one)
