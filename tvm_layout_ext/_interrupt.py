@@ -19,9 +19,15 @@ INTERRUPTED = 130
 
 def is_command_line(argv: list[str]) -> bool:
     """Whether Python was started as ``tvm-layout`` or ``python -m tvm_layout_ext``."""
-    words = argv[1:]
-    module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
-    return module == ["tvm_layout_ext"] or Path(next(iter(words), "")).name == "tvm-layout"
+    words = iter(argv[1:])
+    for word in words:
+        if word in ("-X", "-W"):
+            next(words, None)
+        elif word == "-m":
+            return next(words, "") == "tvm_layout_ext"
+        elif not word.startswith("-"):
+            return Path(word).name == "tvm-layout"
+    return False
 
 
 def _leave(*_: Any) -> None:

@@ -341,6 +341,9 @@ def test_a_kernel_is_lowered_for_the_architecture_that_is_asked_for(tmp_path: Pa
         (["python", "-m", "pytest"], False),
         (["python"], False),
         (["python", "-m"], False),
+        (["python", "train.py", "-m", "tvm_layout_ext"], False),
+        (["python", "-m", "pytest", "-m", "tvm_layout_ext"], False),
+        (["python", "-c", "import tvm_layout_ext", "tvm-layout"], False),
     ],
 )
 def test_only_the_command_line_handles_interrupts_itself(argv: list[str], is_command: bool) -> None:
