@@ -80,7 +80,8 @@ FILES = {
 }  # fmt: skip
 ON_FILES = [
     "", "--name x", "--name ''", "--size x", "--size n", "--size n=x", "--size n=-1", "--size n=0",
-    f"--size n={HUGE}", "--size =1", "--blocks -1", "--blocks x", "--arch sm_00",
+    f"--size n={HUGE}", "--size n=2147483647", "--size =1", "--blocks -1",
+    "--blocks x", "--arch sm_00",
 ]  # fmt: skip
 OTHERS = [
     "", "nosuch", "explian x.py", "tune", "layout", "explain", "lint", "simulate", "best", "report",
@@ -88,8 +89,8 @@ OTHERS = [
     "report EMPTY -o /nowhere/x.html",
     "replay EMPTY --id zzz", "export EMPTY -o x", "export EMPTY -o /nowhere/x --id 1", "--nosuch",
     f"report FULL --no-kernels -o {'x' * 300}.html", "export FULL -o é", "lint '\x00'",
-    "explain '\x00'", "lint nosuch", "lint no.such.module", "lint empty.py --format x", "lint .",
-    "explain .",
+    "explain '\x00'", "explain /dev/zero", "best /dev/zero", f"best {'x' * 300}", "lint nosuch",
+    "lint no.such.module", "lint empty.py --format x", "lint .", "explain .",
     "explain unbound.py --pipeline -o x.png", "explain unbound.py -o x.svg",
     "explain unbound.py --picture x.png", "lint unbound.py --max-sectors-ratio 0",
     "lint unbound.py --min-vector-bytes 3", "lint unbound.py --hazards -1", "operators x",

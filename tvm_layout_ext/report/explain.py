@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -348,14 +349,20 @@ def _argument(rng: np.random.Generator, param: Any, values: Mapping[str, int]) -
             raise ScheduleError(f"Parameter {param.name} is a number; give its value.")
         return values[param.name]
     shape = tuple(_extent(extent, param.name, values) for extent in param.shape)
+    size = f"{' x '.join(map(str, shape))} {param.dtype}"
     try:
-        return (rng.random(shape) * 8).astype(str(param.dtype))
-    except (MemoryError, TypeError, ValueError):
-        size = " x ".join(map(str, shape))
+        dtype = np.dtype(str(param.dtype))
+    except TypeError:
+        raise ScheduleError(f"Parameter {param.name} is {size}, a type without arrays.") from None
+    # Drawn as doubles. Linux grants any memory, and ends the process that uses it.
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (8 + dtype.itemsize)
+    if prod(shape) > most:
         raise ScheduleError(
-            f"Parameter {param.name} of {size} {param.dtype} cannot be drawn here: it must fit in "
-            "this machine's memory and have a type that NumPy knows."
-        ) from None
+            f"Parameter {param.name} is {size}; this machine's memory holds {most:,} elements."
+        )
+    drawn = rng.random(shape)
+    drawn *= 8
+    return drawn.astype(dtype)
 
 
 def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:

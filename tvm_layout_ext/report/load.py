@@ -68,6 +68,9 @@ def _file_of(module: str) -> Path:
 
 def _read(path: str | Path) -> str:
     try:
+        if Path(path).is_char_device():
+            # Such as /dev/zero, which has no end.
+            raise ValueError("it is a device")
         return Path(path).read_text()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error

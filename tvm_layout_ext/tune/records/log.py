@@ -113,6 +113,9 @@ class Log:
 
     def _lines(self) -> Iterator[bytes]:
         with refusing(f"Cannot read a log at {self.folder}"):
+            if self.folder.is_char_device():
+                # Such as /dev/zero, which has no end.
+                raise RecordError(f"Cannot read a log at {self.folder}: it is a device.")
             texts = [file.read_bytes() for file in self.files()]
         if not texts:
             raise RecordError(f"Folder {self.folder} holds no *.jsonl file of records.")
