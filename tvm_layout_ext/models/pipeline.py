@@ -16,6 +16,8 @@ from .attention.gather import GatherAttention
 from .batch_norm import BatchNormsAsScales
 from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
+from .imported.drop_broadcasts import DropBroadcasts
+from .imported.hoist_reshapes import HoistReshapes
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
 from .slices import SplitsAsSlices
@@ -68,6 +70,8 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         ChannelsLast(),
         BatchNormsAsScales(),
         ComposeAttention(),
+        DropBroadcasts(),
+        HoistReshapes(),
         WidenSums(),
         SplitsAsSlices(),
         PermutationsAsViews(),

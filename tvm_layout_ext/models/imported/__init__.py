@@ -1,0 +1,1 @@
+"""What ``torch.export`` and its decompositions write otherwise than Relax's own modules do."""

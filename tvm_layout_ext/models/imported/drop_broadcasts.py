@@ -1,0 +1,50 @@
+"""Operands of products are not repeated for each of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..relax_values import dims_of, name_of
+from ..views import rewritten
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.DropBroadcasts")
+class DropBroadcasts:
+    """Give a ``matmul`` what is before a ``broadcast_to`` of an operand where its result is same.
+
+    ``run_decompositions`` repeats a weight for each of a batch, and a constant one is then folded
+    to as many copies. Relax's ``matmul`` broadcasts by itself.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        return rewritten(mod, _Drop)
+
+
+@mutator
+class _Drop(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if name_of(call) != "matmul":
+            return call
+        operands = [*call.args]
+        for at, one in enumerate(operands):
+            before = self.lookup_binding(one) if isinstance(one, relax.Var) else one
+            if name_of(before) == "broadcast_to" and _is_free(before, operands[1 - at]):
+                operands[at] = before.args[0]
+        return relax.Call(call.op, operands, call.attrs, call.ty_args)
+
+
+def _is_free(wide: relax.Call, other: relax.Expr) -> bool:
+    """Whether a product with another operand is the same without a repetition."""
+    source, whole, beside = (dims_of(one) for one in (wide.args[0], wide, other))
+    if source is None or whole is None or beside is None or source[-2:] != whole[-2:]:
+        return False
+    batch = whole[:-2]
+    kept, rest = ([1] * len(batch) + one[:-2] for one in (source, beside))
+    pairs = zip(kept[::-1], rest[::-1], batch[::-1], strict=False)
+    return len(source) > 1 and all(want in (have, more) for have, more, want in pairs)

@@ -1,0 +1,170 @@
+"""Reshapes behind products, and what is computed from these element by element, go before them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ...ir.queries import are_equal, is_number
+from ..relax_values import name_of
+
+#: Operators each element of whose result is computed from those at its place.
+_ELEMENTWISE = (
+    *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log"),
+    *("maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu"),
+    *("nn.relu", "nn.silu", "power", "round", "rsqrt", "sigmoid", "sin", "sqrt", "square"),
+    *("subtract", "tanh", "where"),
+)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.HoistReshapes")
+class HoistReshapes:
+    """Take reshapes before products by matrices and elementwise operators where it joins them.
+
+    ``run_decompositions`` writes a linear as a reshape of its rows to one dim, a product, and a
+    reshape back, which keeps the product from what follows it. A reshape of a product's rows is one
+    of its operand; one of what is computed from another reshape is none.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        for ends in ("matmul", "reshape"):
+            mod = _hoisted(mod, ends)
+        return mod
+
+
+def _hoisted(mod: tvm.IRModule, ends: str) -> tvm.IRModule:
+    one = _Hoist(mod)
+    one.ends = ends
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
+            one.read(func)
+            one.builder_.update_func(gv, one.visit_expr(func))
+    return relax.transform.DeadCodeElimination()(one.builder_.get()) if one.changed else mod
+
+
+@dataclass(frozen=True)
+class _View:
+    """A value that is read with another shape."""
+
+    value: relax.Expr
+    shape: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A call that is done with another shape; its operands stay as they are where they are None."""
+
+    call: relax.Call
+    operands: tuple[_Path | _View | None, ...]
+
+
+@mutator
+class _Hoist(PyExprMutator):
+    """Hoists reshapes up to products by a matrix, or up to the reshapes that they undo."""
+
+    ends = "matmul"
+    changed = False
+
+    def read(self, func: relax.Function) -> None:
+        """Find what the variables of a function are bound to, and how often each is used."""
+        bindings = [one for block in func.body.blocks for one in block.bindings]
+        self.bound = {one.var: one.value for one in bindings}
+        values = [*(one.value for one in bindings), func.body.body]
+        self.users = Counter(var for value in values for var in _uses(value))
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        shape = _shape(call) if name_of(call) == "reshape" else None
+        path = None if shape is None else self._path(call.args[0], shape)
+        if path is None:
+            return super().visit_call_(call)
+        self.changed = True
+        return self._made(path)
+
+    def _path(self, value: Any, shape: Sequence[Any]) -> _Path | None:
+        """How a value that is used once has a shape; None where nothing is gained."""
+        call, own = self.bound.get(value), _shape(value)
+        if call is None or own is None or self.users[value] > 1:
+            return None
+        if name_of(call) == "matmul" == self.ends:
+            return self._product(call, own, shape)
+        if name_of(call) not in _ELEMENTWISE:
+            return None
+        wide = {at: one for at, one in enumerate(call.args) if _is_of(one, own)}
+        if not all(at in wide or _is_kept(one, own, shape) for at, one in enumerate(call.args)):
+            return None
+        operands = [
+            self._path(one, shape) or _View(one, tuple(shape)) if at in wide else None
+            for at, one in enumerate(call.args)
+        ]
+        found = [operands[at] for at in wide]
+        if self.ends == "matmul":
+            gains = any(isinstance(one, _Path) for one in found)
+        else:
+            gains = all(isinstance(one, _Path) or self._is_undone(one) for one in found)
+        return _Path(call, tuple(operands)) if gains else None
+
+    def _product(self, call: Any, own: Sequence[Any], shape: Sequence[Any]) -> _Path | None:
+        """The product of rows in more dims by a matrix."""
+        rows, matrix = (_shape(one) for one in call.args)
+        if rows is None or matrix is None or len(matrix) != 2 or len(own) >= len(shape):
+            return None
+        if len(rows) < 2 or not are_equal(own[-1:], shape[-1:]):
+            return None
+        return _Path(call, (_View(call.args[0], (*shape[:-1], rows[-1])), None))
+
+    def _is_undone(self, view: _View) -> bool:
+        """Whether a view is what its value was before a reshape."""
+        call = self.bound.get(view.value)
+        return name_of(call) == "reshape" and _is_of(call.args[0], view.shape)
+
+    def _made(self, part: _Path | _View) -> relax.Expr:
+        """A call with another shape, all before it emitted."""
+        if isinstance(part, _View):
+            if self._is_undone(part):
+                return self.visit_expr(self.bound[part.value].args[0])
+            return relax.op.reshape(self.visit_expr(part.value), part.shape)
+        given = [
+            self.visit_expr(old) if new is None else self.builder_.emit(self._made(new))
+            for old, new in zip(part.call.args, part.operands, strict=True)
+        ]
+        return relax.Call(part.call.op, given, part.call.attrs, part.call.ty_args)
+
+
+def _uses(value: Any) -> list[Any]:
+    """Variables that a value is computed from, each as often as it is read."""
+    if isinstance(value, relax.Call):
+        return [var for one in value.args for var in _uses(one)]
+    if isinstance(value, relax.Tuple):
+        return [var for one in value.fields for var in _uses(one)]
+    return [value] if isinstance(value, relax.Var) else [*relax.analysis.free_vars(value)]
+
+
+def _shape(value: Any) -> tuple[Any, ...] | None:
+    """Extents of a tensor, or None where they are not written out."""
+    found = getattr(getattr(value.ty, "shape", None), "values", None)
+    return None if found is None else tuple(found)
+
+
+def _is_of(value: Any, shape: Sequence[Any]) -> bool:
+    """Whether a value has a shape."""
+    own = _shape(value)
+    return own is not None and len(own) == len(shape) and are_equal(own, shape)
+
+
+def _is_kept(value: Any, old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Whether an operand is broadcast along the last dims alone that both shapes share."""
+    if not isinstance(value.ty, relax.TensorType):
+        return True
+    own, same = _shape(value), 0
+    while same < min(len(old), len(new)) and are_equal([old[~same]], [new[~same]]):
+        same += 1
+    if own is None or len(own) > len(new):
+        return False
+    return all(is_number(extent, 1) for extent in own[: max(0, len(own) - same)])
