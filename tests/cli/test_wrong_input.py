@@ -90,7 +90,7 @@ OTHERS = [
     "replay EMPTY --id zzz", "export EMPTY -o x", "export EMPTY -o /nowhere/x --id 1", "--nosuch",
     f"report FULL --no-kernels -o {'x' * 300}.html", "export FULL -o é", "lint '\x00'",
     "explain '\x00'", "explain /dev/zero", "best /dev/zero", f"best {'x' * 300}", "lint nosuch",
-    "lint no.such.module", "lint empty.py --format x", "lint .", "explain .",
+    "lint no.such.module", f"lint {'x' * 300}", "lint empty.py --format x", "lint .", "explain .",
     "explain unbound.py --pipeline -o x.png", "explain unbound.py -o x.svg",
     "explain unbound.py --picture x.png", "lint unbound.py --max-sectors-ratio 0",
     "lint unbound.py --min-vector-bytes 3", "lint unbound.py --hazards -1", "operators x",

@@ -44,7 +44,7 @@ def load_all(source: str, name: str | None = None) -> tuple[Path, dict[str, tupl
     Parameters and refusals are as of :func:`load_file`, but that there may be several.
     """
     path = Path(source)
-    if re.fullmatch(r"\w+(\.\w+)*", source) and not path.exists():
+    if not os.path.exists(source) and re.fullmatch(r"\w+(\.\w+)*", source):
         path = _file_of(source)
     if name is None and path.suffix == ".py" and not _is_printed_script(_read(path)):
         defined = _run(path)
