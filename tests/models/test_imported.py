@@ -17,11 +17,11 @@ from tests.models.running import array_of, check, fused, scheduled
 HALF = "float16"
 
 
-def linear(behind: Any, batch: Any = 2, rows: int = 24) -> tvm.IRModule:
+def linear(behind: Any, batch: Any = 2, rows: int = 24, dtype: str = HALF) -> tvm.IRModule:
     """A linear as ``run_decompositions`` writes it, and what is computed from it."""
     builder = relax.BlockBuilder()
     kinds = {"x": (batch, rows, 64), "w": (128, 64), "b": (128,), "y": (batch, rows, 128)}
-    x, w, b, y = (relax.Var(n, relax.TensorType(one, HALF)) for n, one in kinds.items())
+    x, w, b, y = (relax.Var(n, relax.TensorType(one, dtype)) for n, one in kinds.items())
     with builder.function("main", [x, w, b, y]):
         with builder.dataflow():
             flat = builder.emit(op.reshape(x, (batch * rows, 64)))
@@ -51,7 +51,8 @@ def twice(builder: Any, value: Any, y: Any) -> Any:
 
 def scaled_by_rows(builder: Any, value: Any, _: Any) -> Any:
     """A factor a row: its place is in a dim that the reshape joins."""
-    factors = relax.const(np.linspace(1, 2, 24, dtype=HALF).reshape(24, 1), HALF)
+    dtype = str(value.ty.dtype)
+    factors = relax.const(np.linspace(1, 2, 24, dtype=dtype).reshape(24, 1), dtype)
     return op.multiply(value, builder.emit(op.abs(factors)))
 
 
@@ -65,13 +66,11 @@ def by_cpu(mod: tvm.IRModule, arrays: list[Any]) -> list[Any]:
     [(gelu, ("gelu",)), (residual, ("add",)), (twice, ()), (scaled_by_rows, ("multiply",))],
 )
 def test_what_follows_a_linear_ends_its_kernel(behind: Any, names: tuple[str, ...]) -> None:
-    mod = linear(behind)
-    rng = np.random.default_rng(0)
-    arrays = [array_of(one.ty, rng) for one in mod["main"].params]
-    lowered = fused(mod)
-    assert error_of(by_cpu(lowered, arrays), by_cpu(mod, arrays)) <= 1e-2
-    functions = scheduled(lowered)
-    (product,) = (one for one in functions if "matmul" in one.name)
+    # LLVM takes seconds for float16.
+    exact, rng = linear(behind, dtype="float32"), np.random.default_rng(0)
+    arrays = [array_of(one.ty, rng) for one in exact["main"].params]
+    assert error_of(by_cpu(fused(exact), arrays), by_cpu(exact, arrays)) <= 1e-4
+    (product,) = (one for one in scheduled(linear(behind)) if "matmul" in one.name)
     assert product.choice.rule == "warpgroups"
     assert all(name in product.name for name in names), product.name
     if behind is residual:

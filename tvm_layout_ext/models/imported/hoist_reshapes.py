@@ -46,7 +46,11 @@ def _hoisted(mod: tvm.IRModule, ends: str) -> tvm.IRModule:
         if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
             one.read(func)
             one.builder_.update_func(gv, one.visit_expr(func))
-    return relax.transform.DeadCodeElimination()(one.builder_.get()) if one.changed else mod
+    if not one.changed:
+        return mod
+    # A second name of a value would keep it from being fused.
+    cleaned = relax.transform.CanonicalizeBindings()(one.builder_.get())
+    return relax.transform.DeadCodeElimination()(cleaned)
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,9 @@ class _Hoist(PyExprMutator):
             return None
         return _Path(call, (_View(call.args[0], (*shape[:-1], rows[-1])), None))
 
-    def _is_undone(self, view: _View) -> bool:
+    def _is_undone(self, view: Any) -> bool:
         """Whether a view is what its value was before a reshape."""
-        call = self.bound.get(view.value)
+        call: Any = self.bound.get(view.value)
         return name_of(call) == "reshape" and _is_of(call.args[0], view.shape)
 
     def _made(self, part: _Path | _View) -> relax.Expr:
