@@ -35,7 +35,7 @@ Prepare = Callable[[str], tuple[dict[str, Any], dict[str, Callable[[], Any]]]]
 #: Runs before, and while, kernels are counted.
 WARM_UP, REPEATS, FEW = 2, 15, 3
 #: Seconds after which whoever waits for the others gives up.
-WAIT = 140
+WAIT = 280
 #: Functions of a model that are told, the slowest first.
 TOLD = 12
 

@@ -110,7 +110,6 @@ def test_tune_through_a_tracker_accounts_for_every_trial_though_a_server_dies(
     assert all(record.verified_on for record in written)
     # A finalist has a line for its trial, too, and was timed again after a server had died.
     lines = [Record.from_json(json.loads(one)) for one in log.joinpath(FILE).open()]
-    # So has a winner that was none of the finalists, if these were slower in their turns.
     first = {record.id: record for record in reversed(lines) if record.kind == "trial"}
     servers_of = Counter(record.server for record in first.values())
     # The one that dies may have finished nothing by then.
