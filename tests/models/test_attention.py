@@ -97,3 +97,20 @@ def test_slices_of_a_product_are_read_where_they_are() -> None:
     (one,) = scheduled(mod)
     assert one.choice.rule == "attention"
     check(one)
+
+
+def test_a_scale_of_its_own_keeps_the_type() -> None:
+    builder = relax.BlockBuilder()
+    q, k, v = (relax.Var(name, relax.TensorType((1, 40, 2, 64), "float16")) for name in "qkv")
+    with builder.function("main", [q, k, v]):
+        with builder.dataflow():
+            out = builder.emit(relax.op.nn.attention(q, k, v, scale=0.25))
+            out = builder.emit_output(relax.op.add(out, q))
+        builder.emit_func_output(out)
+    # TVM lowers it to a function of float32, which is cast.
+    functions = scheduled(builder.get())
+    assert "attention" in [one.choice.rule for one in functions]
+    for one in functions:
+        check(one)
+    *_, last = functions
+    assert [str(param.dtype) for param in last.after.params] == ["float16"] * len(last.after.params)

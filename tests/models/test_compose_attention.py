@@ -80,6 +80,28 @@ def causal(offset: int) -> Any:
     return mask
 
 
+def packed(emit: Any, rows: int, keys: int) -> Any:
+    """A causal mask as ``transformers`` makes it, of whole sequences beside one another."""
+    places = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), 0))
+    wide = emit(op.broadcast_to(places, (BATCH, keys)))
+    first = emit(op.strided_slice(wide, [1], [0], [1]))
+    before = emit(op.subtract(first, relax.const(1, "int64")))
+    joined = emit(op.concat([before, wide], -1))
+    left, right = (emit(op.strided_slice(joined, [-1], [at], [keys + at])) for at in (0, 1))
+    ends = emit(op.not_equal(emit(op.subtract(right, left)), relax.const(1, "int64")))
+    documents = emit(op.cumsum(ends, -1))
+    batches = emit(op.reshape(emit(op.arange(0, BATCH, 1, "int64")), (BATCH, 1, 1, 1)))
+    row, key = (emit(op.reshape(places, one)) for one in ((1, 1, rows, 1), (1, 1, 1, keys)))
+
+    def at(value: Any, place: Any) -> Any:
+        return emit(op.index_tensor(value, [batches, place]))
+
+    same = emit(op.equal(at(documents, row), at(documents, key)))
+    seen = emit(op.less_equal(at(wide, key), at(wide, row)))
+    inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
+    return op.where(emit(op.bitwise_and(same, seen)), inside, outside)
+
+
 @pytest.mark.parametrize(
     ("rows", "keys", "mask", "wide"),
     [
@@ -87,6 +109,7 @@ def causal(offset: int) -> Any:
         (40, 40, causal(0), False),
         (24, 40, causal(16), True),
         (24, 40, causal(0), False),
+        (40, 40, packed, True),
     ],
 )
 def test_products_and_a_safe_softmax_are_attention(
@@ -98,10 +121,42 @@ def test_products_and_a_safe_softmax_are_attention(
     shapes = [(BATCH, HEADS, length, HEAD) for length in (rows, keys, keys)]
     arrays = [rng.standard_normal(shape).astype("float16") for shape in shapes]
     cpu = Target("llvm")
-    want = outputs(mod, cpu, "default", arrays)
+    # TVM's CPU code has no sums of booleans; of a sequence alone it is a causal mask.
+    same = decomposed(rows, keys, causal(0)) if mask is packed else mod
+    want = outputs(same, cpu, "default", arrays)
     assert error_of(outputs(lowered, cpu, "default", arrays), want) <= 1e-2
     functions = scheduled(lowered)
     assert "attention" in [one.choice.rule for one in functions]
+    for one in functions:
+        check(one)
+
+
+def test_heads_of_keys_that_are_repeated_are_stored_once() -> None:
+    # As transformers repeats them, K after a rotation in float32.
+    builder = relax.BlockBuilder()
+    shapes = {"q": (1, 4, 40, HEAD), "k": (1, 2, 40, HEAD), "v": (1, 2, 40, HEAD)}
+    q, k, v = (relax.Var(name, relax.TensorType(one, "float16")) for name, one in shapes.items())
+
+    def repeated(one: Any) -> Any:
+        wide = builder.emit(op.expand_dims(one, [2]))
+        wide = builder.emit(op.broadcast_to(wide, (1, 2, 2, 40, HEAD)))
+        return builder.emit(op.reshape(wide, shapes["q"]))
+
+    with builder.function("main", [q, k, v]):
+        with builder.dataflow():
+            turned = builder.emit(op.sin(builder.emit(op.astype(k, "float32"))))
+            keys = builder.emit(op.permute_dims(repeated(turned), [0, 1, 3, 2]))
+            keys = builder.emit(op.astype(keys, "float16"))
+            narrow = builder.emit(op.multiply(q, relax.const(HEAD**-0.5, "float16")))
+            scores = builder.emit(op.astype(builder.emit(op.matmul(narrow, keys)), "float32"))
+            weights = builder.emit(op.astype(builder.emit(op.nn.softmax(scores, -1)), "float16"))
+            out = builder.emit_output(op.matmul(weights, repeated(v)))
+        builder.emit_func_output(out)
+    functions = scheduled(fused(builder.get()))
+    (rotated,) = (one for one in functions if "sin" in one.name)
+    assert "attention" in {one.name for one in functions}
+    assert len(functions) <= 4
+    assert [int(extent) for extent in rotated.after.params[-1].shape] == [1, 2, 40, HEAD]
     for one in functions:
         check(one)
 

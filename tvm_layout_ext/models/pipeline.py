@@ -66,10 +66,11 @@ def relax_pipeline(
 def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
     """What makes fused functions of operators, before any schedule."""
     return [
+        # Before TVM puts its kernels of scans into masks.
+        ComposeAttention(),
         *stock.library_dispatch_passes(target),
         ChannelsLast(),
         BatchNormsAsScales(),
-        ComposeAttention(),
         DropBroadcasts(),
         HoistReshapes(),
         WidenSums(),

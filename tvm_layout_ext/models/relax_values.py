@@ -22,6 +22,10 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "greater_equal": np.greater_equal,
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
+    "logical_not": np.logical_not,
+    "bitwise_and": np.bitwise_and,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
     "where": np.where,
 }
 
@@ -65,16 +69,51 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
         filler = array_of(value.args[1], binding)
         return None if filler is None else np.full(dims, filler)
     given = list[np.ndarray]()
-    for one in value.args:
-        if isinstance(one, relax.ShapeExpr):
-            continue
+    for one in (part for operand in value.args for part in _tensors(operand, binding)):
         if (known := array_of(one, binding)) is None:
             return None
         given.append(known)
     if name in _NUMPY:
         return np.asarray(_NUMPY[name](*given))
+    if name in _MOVED:
+        return _MOVED[name](value, given)
     if name == "astype":
         return given[0].astype(str(value.ty.dtype))
     if name in ("expand_dims", "squeeze", "reshape"):
         return given[0].reshape(dims)
     return np.broadcast_to(given[0], dims) if name == "broadcast_to" else None
+
+
+def _tensors(value: Any, binding: Callable[[Any], Any]) -> list[Any]:
+    """The tensors of an operand: itself, those of a tuple, or none where it says sizes."""
+    bound = binding(value) if isinstance(value, relax.Var) else value
+    parts = [*bound.fields] if isinstance(bound, relax.Tuple) else [value]
+    return [one for one in parts if isinstance(getattr(one, "ty", None), relax.TensorType)]
+
+
+def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray:
+    numbers = [[int(getattr(one, "value", one)) for one in part] for part in value.args[1:]]
+    axes, begins, ends, *steps = numbers
+    found = given[0]
+    for at, axis in enumerate(axes):
+        step = steps[0][at] if steps else 1
+        places = [slice(None)] * found.ndim
+        places[axis] = slice(begins[at], ends[at], step)
+        found = found[tuple(places)]
+    return found
+
+
+def _summed(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
+    # TVM adds booleans up to a boolean where PyTorch counts: known is the sum of none.
+    if given[0].dtype == bool and given[0].any():
+        return None
+    return np.cumsum(given[0], int(value.attrs.axis)).astype(str(value.ty.dtype))
+
+
+#: What gives elements of its operands at other places, or their sums.
+_MOVED: dict[str, Callable[[Any, list[np.ndarray]], np.ndarray | None]] = {
+    "concat": lambda value, given: np.concatenate(given, int(value.attrs.axis)),
+    "strided_slice": _sliced,
+    "index_tensor": lambda _, given: given[0][tuple(given[1:])],
+    "cumsum": _summed,
+}

@@ -16,6 +16,8 @@ from .gather import has_kernel
 
 #: What changes neither an element nor its place in a matrix of a head.
 _VIEWS = ("reshape", "broadcast_to", "astype")
+#: What makes the heads of keys and values as many as those of queries.
+_REPEATS = ("reshape", "broadcast_to", "expand_dims")
 #: Part by which two roots of a scale in bfloat16 may be off.
 _ROUNDED = 2**-7
 
@@ -81,6 +83,11 @@ class _Compose(PyExprMutator):
         """A value of a type; Q and K may have been rotated in float32."""
         if value.ty.dtype == dtype:
             return value
+        call = self._call(value)
+        if name_of(call) in _REPEATS:
+            # What repeats heads is read in place: the narrow ones alone are stored.
+            given = [self._cast(call.args[0], dtype), *call.args[1:]]
+            return self.builder_.emit(relax.Call(call.op, given, call.attrs, call.ty_args))
         return self.builder_.emit(relax.op.astype(value, dtype))
 
     def _call(self, value: Any) -> Any:
@@ -119,11 +126,12 @@ class _Compose(PyExprMutator):
         if name_of(call) != "add":
             return value, "all"
         mask = array_of(call.args[1], self.lookup_binding)
-        if mask is None or mask.ndim < 2 or mask.size != mask.shape[-1] * mask.shape[-2]:
+        if mask is None or mask.ndim < 2:
             return value, ""
         rows, keys = mask.shape[-2:]
-        seen = np.reshape(mask, (rows, keys))
-        if not np.isin(seen, (0, -np.inf)).all():
+        every = np.reshape(mask, (-1, rows, keys))
+        seen = every[0]
+        if not (every == seen).all() or not np.isin(seen, (0, -np.inf)).all():
             return value, ""
         offsets = {"TopLeft": 0} | ({"BottomRight": keys - rows} if keys > rows else {})
         for form, offset in offsets.items():

@@ -20,7 +20,10 @@ from ..relax_values import name_of
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, or scales them, so that the kernel reads them in place.
-_MOVES = ("permute_dims", "reshape", "strided_slice", "repeat", "expand_dims", "squeeze")
+_MOVES = (
+    *("permute_dims", "reshape", "strided_slice", "repeat", "expand_dims", "squeeze"),
+    "broadcast_to",
+)
 #: What makes tensors of nothing, and is folded into conditions.
 _MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to")
 #: What may stand between scores and weights.
@@ -259,5 +262,11 @@ class _Call(PyExprMutator):
             if call.same_as(group.bindings[-1][1]):
                 given = [self.visit_expr(one) for one in group.inputs]
                 gv = self.builder_.add_func(func, "attention")
-                return relax.call_tir(gv, relax.Tuple(given), group.result.ty)
+                kind, made = group.result.ty, str(func.params[-1].dtype)
+                # TVM lowers the operator with a scale of its own to one of float32.
+                one = relax.TensorType(kind.shape, made)
+                out = relax.call_tir(gv, relax.Tuple(given), one)
+                if made == str(kind.dtype):
+                    return out
+                return relax.op.astype(self.builder_.emit(out), kind.dtype)
         return super().visit_call_(call)

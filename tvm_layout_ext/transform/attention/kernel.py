@@ -341,14 +341,16 @@ class AttentionKernel:
         panel, inside = divmod(number // 4 * 8, PANEL)
         turned = T.bitwise_xor(inside // 8, self.thread % 32 // 4)
         at = (panel * self.plan.rows + row) * PANEL + turned * 8 + self.thread % 4 * 2
-        value = self._pair(number, v, row, column)
+        # Rows behind the last one are not copied out, but what is added to them would be read.
+        place = tirx.min(self.first_row + row, self.plan.attention.sizes[0] - 1)
+        value = self._pair(number, v, place, column)
         store = tirx.BufferStore(view, value, [at + v])
         return tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
 
-    def _pair(self, number: int, v: Any, row: Any, column: Any) -> Any:
+    def _pair(self, number: int, v: Any, place: Any, column: Any) -> Any:
         one = self.plan.attention
         mean = self.rows.means[number + v] * self.rows.factors[number // 2 % 2]
-        values = {one.row: self.first_row + row, one.column: column + v}
+        values = {one.row: place, one.column: column + v}
         return substitute(one.store.value, typed({**values, **self.batch}) | {one.total: mean})
 
     def _put(self, number: int) -> list[Any]:
@@ -358,7 +360,8 @@ class AttentionKernel:
         row, column = self._named(number)
         values = typed({one.row: self.first_row + row, one.column: column + v, **self.batch})
         indices = [substitute(at, values) for at in one.store.indices]
-        store = tirx.BufferStore(one.store.buffer, self._pair(number, v, row, column), indices)
+        value = self._pair(number, v, self.first_row + row, column)
+        store = tirx.BufferStore(one.store.buffer, value, indices)
         loop = tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
         if one.sizes[0] % self.plan.rows == 0:
             return [loop]
