@@ -105,3 +105,78 @@ def test_weights_are_not_repeated(left: Any, right: Any, kept: Any) -> None:
     assert tuple(map(int, product.params[1].shape)) == kept
     arrays = [array_of(one.ty, np.random.default_rng(1)) for one in mod["main"].params]
     assert error_of(by_cpu(fused(mod), arrays), by_cpu(mod, arrays)) <= 1e-2
+
+
+def rms(emit: Any, x: Any, w: Any, _: Any) -> Any:
+    """A norm as LLaMA writes it."""
+    kind = str(x.ty.dtype)
+    wide = emit(op.astype(x, "float32"))
+    square = emit(op.power(wide, relax.const(2.0, "float32")))
+    least = emit(op.add(emit(op.mean(square, -1, keepdims=True)), relax.const(1e-5, "float32")))
+    return op.multiply(w, emit(op.astype(emit(op.multiply(wide, emit(op.rsqrt(least)))), kind)))
+
+
+def layer(emit: Any, x: Any, w: Any, _: Any) -> Any:
+    """A norm of a sum, its mean and variance written out."""
+    x = emit(op.add(x, w))
+    apart = emit(op.subtract(x, emit(op.mean(x, -1, keepdims=True))))
+    spread = emit(op.sum(emit(op.multiply(apart, apart)), -1, keepdims=True))
+    return op.multiply(apart, emit(op.rsqrt(spread)))
+
+
+def read_twice(emit: Any, x: Any, w: Any, _: Any) -> Any:
+    """A norm of what is a result, too."""
+    x = emit(op.add(x, w))
+    length = emit(op.sum(emit(op.multiply(x, x)), -1, keepdims=True))
+    return relax.Tuple([x, emit(op.divide(x, length))])
+
+
+def behind_product(emit: Any, x: Any, w: Any, square: Any) -> Any:
+    """A norm of what ends a product."""
+    x = emit(op.add(emit(op.matmul(x, square)), w))
+    length = emit(op.sum(emit(op.multiply(x, x)), -1, keepdims=True))
+    return op.divide(x, length)
+
+
+def around_another(emit: Any, x: Any, w: Any, square: Any) -> Any:
+    """A sum and a reader of it with a product of that sum between them."""
+    x = emit(op.multiply(x, w))
+    total = emit(op.sum(emit(op.multiply(x, x)), -1, keepdims=True))
+    other = emit(op.matmul(emit(op.multiply(w, total)), square))
+    return op.add(emit(op.multiply(x, total)), other)
+
+
+def of_rows(build: Any, batch: Any, dtype: str = HALF) -> tvm.IRModule:
+    """A chain along rows of 64; the weight is a constant, as imports have it."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((batch, 5, 64), dtype))
+    draw = np.random.default_rng(2).uniform(0.5, 1, 64).astype(dtype)
+    square = relax.Var("square", relax.TensorType((64, 64), dtype))
+    with builder.function("main", [x, square]):
+        with builder.dataflow():
+            out = builder.emit_output(build(builder.emit, x, relax.const(draw), square))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize(
+    ("build", "count"),
+    [(rms, 1), (layer, 1), (read_twice, 2), (behind_product, 2), (around_another, 4)],
+)
+def test_a_chain_along_rows_is_one_function(build: Any, count: int) -> None:
+    exact, rng = of_rows(build, 3, "float32"), np.random.default_rng(0)
+    arrays = [array_of(one.ty, rng) for one in exact["main"].params]
+    assert error_of(by_cpu(fused(exact), arrays), by_cpu(exact, arrays)) <= 1e-4
+    found = scheduled(of_rows(build, 3))
+    assert len(found) == count, [one.name for one in found]
+    if build is behind_product:
+        assert any("matmul" in one.name and "add" in one.name for one in found)
+    if count == 1:
+        assert found[0].choice.rule == "rows"
+        check(found[0])
+
+
+def test_a_norm_of_a_symbolic_batch_is_one_kernel() -> None:
+    (one,) = scheduled(of_rows(rms, tvm.tirx.Var("n", "int64")))
+    assert one.choice.rule == "rows"
+    check(one)

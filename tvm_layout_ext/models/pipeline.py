@@ -17,6 +17,7 @@ from .batch_norm import BatchNormsAsScales
 from .channels_last import ChannelsLast
 from .default_schedule import DefaultSchedule
 from .imported.drop_broadcasts import DropBroadcasts
+from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
@@ -78,6 +79,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         PermutationsAsViews(),
         GatherAttention(),
         _FuseTransposes(),
+        GatherRows(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

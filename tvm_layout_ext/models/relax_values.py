@@ -29,6 +29,14 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "where": np.where,
 }
 
+#: Operators each element of whose result is computed from those at its place.
+ELEMENTWISE = (
+    *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log"),
+    *("maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu"),
+    *("nn.relu", "nn.silu", "power", "round", "rsqrt", "sigmoid", "sin", "sqrt", "square"),
+    *("subtract", "tanh", "where"),
+)
+
 
 def name_of(value: Any) -> str:
     """Name of an operator that is called, without its family."""
@@ -43,6 +51,21 @@ def dims_of(value: Any) -> list[int] | None:
     if shape is None or not all(isinstance(one, tirx.IntImm) for one in shape):
         return None
     return [int(one) for one in shape]
+
+
+def extents_of(value: Any) -> tuple[Any, ...] | None:
+    """Extents of a tensor, or None where they are not written out."""
+    found = getattr(getattr(value.ty, "shape", None), "values", None)
+    return None if found is None else tuple(found)
+
+
+def uses_of(value: Any) -> list[Any]:
+    """Variables that a value is computed from, each as often as it is read."""
+    if isinstance(value, relax.Call):
+        return [var for one in value.args for var in uses_of(one)]
+    if isinstance(value, relax.Tuple):
+        return [var for one in value.fields for var in uses_of(one)]
+    return [value] if isinstance(value, relax.Var) else [*relax.analysis.free_vars(value)]
 
 
 def scalar_of(value: Any, binding: Callable[[Any], Any]) -> float | None:

@@ -12,15 +12,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import are_equal, is_number
-from ..relax_values import name_of
-
-#: Operators each element of whose result is computed from those at its place.
-_ELEMENTWISE = (
-    *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log"),
-    *("maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu"),
-    *("nn.relu", "nn.silu", "power", "round", "rsqrt", "sigmoid", "sin", "sqrt", "square"),
-    *("subtract", "tanh", "where"),
-)
+from ..relax_values import ELEMENTWISE, extents_of, name_of, uses_of
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.HoistReshapes")
@@ -81,10 +73,10 @@ class _Hoist(PyExprMutator):
         bindings = [one for block in func.body.blocks for one in block.bindings]
         self.bound = {one.var: one.value for one in bindings}
         values = [*(one.value for one in bindings), func.body.body]
-        self.users = Counter(var for value in values for var in _uses(value))
+        self.users = Counter(var for value in values for var in uses_of(value))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        shape = _shape(call) if name_of(call) == "reshape" else None
+        shape = extents_of(call) if name_of(call) == "reshape" else None
         path = None if shape is None else self._path(call.args[0], shape)
         if path is None:
             return super().visit_call_(call)
@@ -93,12 +85,12 @@ class _Hoist(PyExprMutator):
 
     def _path(self, value: Any, shape: Sequence[Any]) -> _Path | None:
         """How a value that is used once has a shape; None where nothing is gained."""
-        call, own = self.bound.get(value), _shape(value)
+        call, own = self.bound.get(value), extents_of(value)
         if call is None or own is None or self.users[value] > 1:
             return None
         if name_of(call) == "matmul" == self.ends:
             return self._product(call, own, shape)
-        if name_of(call) not in _ELEMENTWISE:
+        if name_of(call) not in ELEMENTWISE:
             return None
         wide = {at: one for at, one in enumerate(call.args) if _is_of(one, own)}
         if not all(at in wide or _is_kept(one, own, shape) for at, one in enumerate(call.args)):
@@ -116,7 +108,7 @@ class _Hoist(PyExprMutator):
 
     def _product(self, call: Any, own: Sequence[Any], shape: Sequence[Any]) -> _Path | None:
         """The product of rows in more dims by a matrix."""
-        rows, matrix = (_shape(one) for one in call.args)
+        rows, matrix = (extents_of(one) for one in call.args)
         if rows is None or matrix is None or len(matrix) != 2 or len(own) >= len(shape):
             return None
         if len(rows) < 2 or not are_equal(own[-1:], shape[-1:]):
@@ -141,24 +133,9 @@ class _Hoist(PyExprMutator):
         return relax.Call(part.call.op, given, part.call.attrs, part.call.ty_args)
 
 
-def _uses(value: Any) -> list[Any]:
-    """Variables that a value is computed from, each as often as it is read."""
-    if isinstance(value, relax.Call):
-        return [var for one in value.args for var in _uses(one)]
-    if isinstance(value, relax.Tuple):
-        return [var for one in value.fields for var in _uses(one)]
-    return [value] if isinstance(value, relax.Var) else [*relax.analysis.free_vars(value)]
-
-
-def _shape(value: Any) -> tuple[Any, ...] | None:
-    """Extents of a tensor, or None where they are not written out."""
-    found = getattr(getattr(value.ty, "shape", None), "values", None)
-    return None if found is None else tuple(found)
-
-
 def _is_of(value: Any, shape: Sequence[Any]) -> bool:
     """Whether a value has a shape."""
-    own = _shape(value)
+    own = extents_of(value)
     return own is not None and len(own) == len(shape) and are_equal(own, shape)
 
 
@@ -166,7 +143,7 @@ def _is_kept(value: Any, old: Sequence[Any], new: Sequence[Any]) -> bool:
     """Whether an operand is broadcast along the last dims alone that both shapes share."""
     if not isinstance(value.ty, relax.TensorType):
         return True
-    own, same = _shape(value), 0
+    own, same = extents_of(value), 0
     while same < min(len(old), len(new)) and are_equal([old[~same]], [new[~same]]):
         same += 1
     if own is None or len(own) > len(new):
