@@ -146,6 +146,18 @@ def around_another(emit: Any, x: Any, w: Any, square: Any) -> Any:
     return op.add(emit(op.multiply(x, total)), other)
 
 
+def continued(emit: Any, x: Any, _: Any, __: Any) -> Any:
+    """A norm that is a result, and what is computed from it."""
+    length = emit(op.sum(emit(op.multiply(x, x)), -1, keepdims=True))
+    x = emit(op.divide(x, length))
+    return relax.Tuple([x, emit(op.nn.relu(x))])
+
+
+def across(emit: Any, x: Any, _: Any, __: Any) -> Any:
+    """Means of columns."""
+    return op.mean(emit(op.multiply(x, x)), 1, keepdims=True)
+
+
 def of_rows(build: Any, batch: Any, dtype: str = HALF) -> tvm.IRModule:
     """A chain along rows of 64; the weight is a constant, as imports have it."""
     builder = relax.BlockBuilder()
@@ -161,7 +173,10 @@ def of_rows(build: Any, batch: Any, dtype: str = HALF) -> tvm.IRModule:
 
 @pytest.mark.parametrize(
     ("build", "count"),
-    [(rms, 1), (layer, 1), (read_twice, 2), (behind_product, 2), (around_another, 4)],
+    [
+        *((rms, 1), (layer, 1), (read_twice, 2), (behind_product, 2), (around_another, 4)),
+        *((continued, 2), (across, 2)),
+    ],
 )
 def test_a_chain_along_rows_is_one_function(build: Any, count: int) -> None:
     exact, rng = of_rows(build, 3, "float32"), np.random.default_rng(0)

@@ -91,6 +91,7 @@ class _Chains:
 
     def _after(self, first: Any, rows: Sequence[Any], taken: set[Any]) -> list[Any]:
         """A sum and what is computed from it along its rows, with nothing else in between."""
+        # A chain of one result needs nothing that is computed from it: looking past it takes time.
         inside, outside = {first: None}, set[Any]()
         for var in self.order[self.order.index(first) + 1 :]:
             used = self.used[var]
