@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
+from tests.tune.artifacts import doubling_task
 from tvm_layout_ext.tune.measure.protocol import Job, Measured, Timing
 from tvm_layout_ext.tune.measure.trial_queue import Trial, TrialQueue, TryAgainError
+from tvm_layout_ext.tune.measure.worker_slots import PooledRunner, WorkerSlot
 
 
 @pytest.fixture
@@ -35,6 +38,39 @@ def test_slot_that_is_not_ready_holds_no_trial(jobs: list[Job]) -> None:
     futures = TrialQueue(["slow", "quick"], trial, ready).submit(jobs)
     assert [future.result(10).server for future in futures] == ["quick"] * 6
     over.set()
+
+
+def test_slot_that_is_ready_when_the_trials_are_gone_is_released(jobs: list[Job]) -> None:
+    released: Queue[str] = Queue()
+    over = threading.Event()
+
+    def ready(slot: str, _job: Job) -> None:
+        if slot == "slow":
+            over.wait(10)
+
+    def trial(slot: str, one: Trial) -> Measured:
+        return Measured([1.0], server=slot)
+
+    queue = TrialQueue(["slow", "quick"], trial, ready, released.put)
+    assert {future.result(10).server for future in queue.submit(jobs)} == {"quick"}
+    over.set()
+    assert released.get(timeout=10) == "slow"
+
+
+def test_slot_is_released_after_each_trial() -> None:
+    released: list[WorkerSlot] = []
+
+    class Slot(WorkerSlot):
+        def run(self, job: Job, timeout: float) -> Measured:
+            return Measured([1.0])
+
+        def release(self) -> None:
+            released.append(self)
+
+    runner = PooledRunner(doubling_task(), 5.0, None)
+    runner._use([Slot()])
+    runner.in_turn(["a", "b"])
+    assert len(released) == 2
 
 
 def test_trial_that_is_tried_again_goes_first_and_to_any_slot(jobs: list[Job]) -> None:

@@ -34,8 +34,9 @@ class TrialQueue:
     """Trials of all batches, which ``slots`` take one by one, each slot in a thread.
 
     ``ready(slot, job)`` prepares a slot before it takes a trial, so that none waits with a slot
-    that waits itself; a slot that cannot get ready leaves until the next batch. Whatever
-    ``attempt(slot, trial)`` raises is the trial's own failure, but for :class:`TryAgainError`.
+    that waits itself; ``release(slot)`` follows if another slot took the last trial meanwhile. A
+    slot that cannot get ready leaves until the next batch. Whatever ``attempt(slot, trial)`` raises
+    is the trial's own failure, but for :class:`TryAgainError`.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class TrialQueue:
         slots: Sequence[Any],
         attempt: Callable[[Any, Trial], Measured],
         ready: Callable[[Any, Job], None] = lambda slot, job: None,
+        release: Callable[[Any], None] = lambda slot: None,
     ) -> None:
-        self._attempt, self._ready = attempt, ready
+        self._attempt, self._ready, self._release = attempt, ready, release
         self._idle = list(slots)
         self._waiting: list[Trial] = []
         #: Slots whose threads run; trials that have not ended, and those that entered.
@@ -107,7 +109,9 @@ class TrialQueue:
                 self._ready(slot, job)
                 with self._changed:
                     trial = heapq.heappop(self._waiting) if self._waiting else None
-                if trial is not None:
+                if trial is None:
+                    self._release(slot)
+                else:
                     self._run(slot, trial)
         except Exception as error:
             self._leave(slot, error)

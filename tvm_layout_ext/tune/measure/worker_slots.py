@@ -31,6 +31,9 @@ class WorkerSlot:
     def ready(self, job: Job | None) -> None:
         """Wait until a trial can begin; an error lets the slot go."""
 
+    def release(self) -> None:
+        """Let other slots have what this one holds, as it runs no trial now."""
+
     def run(self, job: Job, timeout: float) -> Measured:
         """Measure in the process."""
         raise NotImplementedError
@@ -73,7 +76,7 @@ class PooledRunner:
 
     def _use(self, slots: Sequence[WorkerSlot]) -> None:
         self._slots = slots
-        self._queue = TrialQueue(slots, self._measured, self._ready)
+        self._queue = TrialQueue(slots, self._measured, self._ready, self._release)
 
     def take(self, task: Task) -> None:
         """Go on with another task, on the same slots."""
@@ -90,6 +93,10 @@ class PooledRunner:
     def _ready(self, slot: WorkerSlot, job: Job) -> None:
         with slot.lock:
             slot.ready(job)
+
+    def _release(self, slot: WorkerSlot) -> None:
+        with slot.lock:
+            slot.release()
 
     def _measured(self, slot: WorkerSlot, trial: Trial) -> Measured:
         trial.job = replace(trial.job, best=self.best_so_far)
@@ -111,10 +118,9 @@ class PooledRunner:
         self.inputs.remove()
 
     def _alone(self, jobs: Sequence[Job]) -> list[Measured]:
-        """Run trials on the slot that ran most; all of them again if its server is lost."""
-        slot = max(self._slots, key=lambda one: one.trials)
+        """Run trials on one slot; all of them again if its server is lost."""
         for _ in range(ATTEMPTS):
-            queue = TrialQueue([slot], self._attempt, self._ready)
+            queue = TrialQueue(self._slots[:1], self._attempt, self._ready)
             measured = [future.result() for future in queue.submit(jobs)]
             if len({one.server for one in measured if one.server}) <= 1:
                 break
@@ -128,6 +134,7 @@ class PooledRunner:
                 slot.ready(trial.job)
             used = slot.trials > 0
             measured = slot.once(trial.job, self.timeout)
+            slot.release()
         spoilt = used and measured.verified is False
         lost = (measured.error or "").startswith(f"{ServerLostError.__name__}: ")
         if (spoilt or lost) and trial.lost + 1 < ATTEMPTS:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -100,6 +101,11 @@ def runner(farm: Farm) -> Iterator[RpcRunner]:
     made.close()
 
 
+def end_spare_sessions(runner: RpcRunner) -> None:
+    while runner.fleet.spare:
+        runner.fleet.spare.pop().end()
+
+
 def results(runner: RpcRunner, artifacts: list[str]) -> list[Measured]:
     return [future.result() for future in runner.begin(artifacts)]
 
@@ -177,7 +183,7 @@ def test_server_with_another_gpu_gets_no_trial_and_is_warned_of_once(
     )
     try:
         for _ in range(2):
-            measured = results(runner, shelf.artifacts(*["sleepy"] * 4))
+            measured = results(runner, shelf.artifacts(*["sleepy"] * 2))
             assert {one.server for one in measured if one.verified} == {left}
             assert all(one.verified for one in measured)
     finally:
@@ -275,20 +281,32 @@ def test_problem_is_sent_once_a_server(
         sent.append(function.__name__)
         return ask(pipe, function, *args, **more)
 
-    for slot in runner._slots:
-        slot.renew()
+    end_spare_sessions(runner)
     monkeypatch.setattr(run, "ask", noting)
     (measured,) = results(runner, shelf.artifacts("right"))
     assert measured.verified
     assert sent == ["gpu", "holds", "prepare", "library", "measure"]
 
 
+def test_session_that_runs_no_trial_goes_to_the_client_that_waits_for_a_server(
+    runner: RpcRunner,
+) -> None:
+    first, second = Client(runner.fleet), Client(runner.fleet)
+    first.ready(None)
+    process = first.ask(os.getpid)
+    waits = threading.Thread(target=second.ready, args=(None,), daemon=True)
+    waits.start()
+    waits.join(0.2)
+    assert waits.is_alive()
+    first.release()
+    waits.join(10)
+    assert second.ask(os.getpid) == process
+    second.release()
+
+
 def test_winner_is_verified_and_finalists_take_turns_on_one_server(
     farm: Farm, runner: RpcRunner, shelf: Shelf
 ) -> None:
-    for slot in runner._slots:
-        # Of two clients either may hold the session with the one server that is left.
-        slot.renew()
     wrong = runner.verify(shelf.artifact("one wrong"))
     assert (wrong.error or "").startswith("WrongResultError")
     artifacts = [shelf.artifact("right"), shelf.artifact("slow")]
@@ -299,8 +317,7 @@ def test_winner_is_verified_and_finalists_take_turns_on_one_server(
 
 @pytest.mark.skipif(tvm.cuda(0).exist, reason="needs a machine without a CUDA GPU")
 def test_server_without_a_gpu_is_refused_at_the_start(farm: Farm, runner: RpcRunner) -> None:
-    for slot in runner._slots:
-        slot.renew()
+    end_spare_sessions(runner)
     with pytest.raises(TargetError) as error:
         tune("transpose", shape=(8, 8), trials=2, runner=f"rpc:{HOST}:{farm.port}:{KEY}")
     (server,) = farm.tracker.servers()

@@ -1,8 +1,10 @@
 """The RPC runner: candidates are measured on the servers behind a tracker, all at once.
 
 A session with a server serves all trials of a run: inputs and reference are sent once a server, so
-that a trial sends its library only. A trial that fails ends its session, and so does a minute
-without a call. ``docs/tuning.md`` says how to start servers, and why TVM's own do not do.
+that a trial sends its library only. Slots that run no trial leave their sessions to those that do,
+else one would wait for the server that another keeps. A trial that fails ends its session, and so
+does a minute without a call. ``docs/tuning.md`` says how to start servers, and why TVM's own do not
+do.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ..worker import TrialTimeoutError, ask
 from ..worker_slots import PooledRunner, ServerLostError, WorkerSlot
 from . import session
 from .server import GREETING, VARIABLE, behind
-from .tracker import Free, Tracker
+from .tracker import Free, NoServerError, Tracker
 
 _log = logging.getLogger("tvm_layout_ext")
 #: Bytes of a problem that travel at once.
@@ -78,10 +80,31 @@ def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
     return None
 
 
+class _Session:
+    """An open connection to one server's process; ``trials`` are those it has served."""
+
+    def __init__(self, free: Free) -> None:
+        self.server = f"{free.host}:{free.port}"
+        self._socket = open_session(free.host, free.port, behind(free.match))
+        self.pipe = Connection(os.dup(self._socket.fileno()))
+        self.gpu = Gpu(self.server, "", "")
+        self.problem, self.trials = "", 0
+
+    def end(self) -> None:
+        """Let it go; its server ends it then."""
+        with suppress(OSError):
+            # Also wakes who waits for an answer.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self.pipe.close()
+
+
 @dataclass
 class _Fleet:
     tracker: Tracker
     architecture: Architecture
+    #: Open sessions that no client uses.
+    spare: list[_Session] = field(default_factory=list)
     #: Name of the first server's GPU.
     first: str = ""
     warned: set[str] = field(default_factory=set)
@@ -113,68 +136,73 @@ def digest(folder: str) -> str:
 
 
 class Client(WorkerSlot):
-    """A session with one server at a time, whichever is free."""
+    """A session with one server at a time, whichever is free; others get it between trials."""
 
     def __init__(self, fleet: _Fleet) -> None:
         super().__init__()
         self.fleet = fleet
-        self.gpu: Gpu | None = None
-        self._socket: socket.socket | None = None
-        self._pipe: Connection | None = None
-        self._problem, self._closed = "", False
+        self._session: _Session | None = None
+        self._closed = False
         #: Seconds to open the session, or to bring a problem there, which the next trial tells.
         self._opening = 0.0
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The server of the session, if there is one."""
+        return None if self._session is None else self._session.gpu
 
     def ask(self, function: Callable[..., Any], *args: Any, timeout: float = session.IDLE) -> Any:
         """Call one of the session's functions; ServerLostError if there is no session now."""
         try:
-            if self._pipe is None:
+            if self._session is None:
                 raise EOFError
-            return ask(self._pipe, function, *args, timeout=timeout)
+            return ask(self._session.pipe, function, *args, timeout=timeout)
         except (EOFError, OSError) as error:
             raise ServerLostError(str(error) or "the session has ended") from None
 
     def open(self, free: Free) -> Gpu:
         """Begin a session with a server."""
-        server = f"{free.host}:{free.port}"
         try:
-            self._socket = open_session(free.host, free.port, behind(free.match))
-            self._pipe = Connection(os.dup(self._socket.fileno()))
-            greeted = self._pipe.poll(_GREETING_SECONDS) and self._pipe.recv_bytes()
+            opened = self._session = _Session(free)
+            greeted = opened.pipe.poll(_GREETING_SECONDS) and opened.pipe.recv_bytes()
             if greeted == GREETING:
-                self._pipe.recv_bytes()
+                opened.pipe.recv_bytes()
         except (EOFError, OSError) as error:
             raise ServerLostError(
                 f"the server could not be reached, or has another {VARIABLE}: {error}"
             ) from None
         if greeted != GREETING:
             raise TargetError(
-                f"The server at {server} is not one of this package, of this version; start "
+                f"The server at {opened.server} is not one of this package, of this version; start "
                 "it by: python -m tvm_layout_ext.tune.rpc_server"
             )
-        return Gpu(server, *self.ask(session.gpu))
+        opened.gpu = Gpu(opened.server, *self.ask(session.gpu))
+        return opened.gpu
 
     def end(self) -> None:
-        """Let the session go, if there is one; its server ends it then."""
-        if self._socket is not None:
-            with suppress(OSError):
-                # Also wakes who waits for an answer.
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
-        if self._pipe is not None:
-            self._pipe.close()
-        self._socket = self._pipe = None
-        self._problem = ""
+        """Let the session go, if there is one."""
+        held, self._session = self._session, None
+        if held is not None:
+            held.end()
 
     def renew(self) -> None:
         """End the session; the next trial has one of its own."""
         super().renew()
         self.end()
 
+    def release(self) -> None:
+        """Leave the session to whoever waits for a server: this client may need none again."""
+        if self._session is not None:
+            self._session.trials, self.trials = self.trials, 0
+            self.fleet.spare.append(self._session)
+            self._session = None
+
     def close(self) -> None:
-        """End the session, and open none again."""
+        """End the session and all that wait, and open none again."""
         self._closed = True
         self.end()
+        while self._take():
+            self.renew()
 
     def ready(self, job: Job | None) -> None:
         """Have a session that holds a trial's problem; wait for a free server if there is none.
@@ -187,27 +215,45 @@ class Client(WorkerSlot):
                 return self._ready(job)
             except ServerLostError as error:
                 reason = error
-                self.end()
+                self.renew()
         raise ServerLostError(f"No session could be opened, {_OPENINGS} times: {reason}")
 
     def _ready(self, job: Job | None) -> None:
-        gpu = self.gpu if self._is_alive() else None
-        if gpu is None:
-            self.end()
-            free = self.fleet.tracker.next_free(lambda: self._closed)
-            start = time.monotonic()
-            gpu = self.open(free)
-            self._opening += time.monotonic() - start
-        if self.gpu is not None and gpu.server != self.gpu.server:
-            self.trials = 0
-        self.gpu = gpu
-        if job is not None and job.kind + job.problem != self._problem:
+        held = self._held()
+        if job is not None and job.kind + job.problem != held.problem:
             start = time.monotonic()
             self._prepare(job)
-            self._problem = job.kind + job.problem
+            held.problem = job.kind + job.problem
             self._opening += time.monotonic() - start
         if job is not None and job.kind == "cuda":
-            self.fleet.require_fit(gpu)
+            self.fleet.require_fit(held.gpu)
+
+    def _held(self) -> _Session:
+        """Have a session: its own, a spare one, or one with the next server that gets free."""
+        while not self._is_alive():
+            self.renew()
+            if not self._take() and self._open_next():
+                break
+        assert self._session is not None
+        return self._session
+
+    def _open_next(self) -> bool:
+        """Open a session with the next free server; False if a session is spare before that."""
+        free = self.fleet.tracker.next_free(lambda: self._closed or bool(self.fleet.spare))
+        if self._closed:
+            raise NoServerError("The runner was closed.")
+        if free is not None:
+            start = time.monotonic()
+            self.open(free)
+            self._opening += time.monotonic() - start
+        return free is not None
+
+    def _take(self) -> bool:
+        """Take a spare session, the last that was in use; False if there is none."""
+        with suppress(IndexError):
+            self._session = self.fleet.spare.pop()
+            self.trials = self._session.trials
+        return self._session is not None
 
     def _is_alive(self) -> bool:
         try:
@@ -278,7 +324,9 @@ class RpcRunner(PooledRunner):
         assert isinstance(slot, Client)
         with slot.lock:
             slot.ready(None)
-        assert slot.gpu is not None
+            gpu = slot.gpu
+            slot.release()
+        assert gpu is not None
         if self.kind == "cuda":
-            self.fleet.require_fit(slot.gpu)
-        return slot.gpu.name
+            self.fleet.require_fit(gpu)
+        return gpu.name

@@ -63,19 +63,19 @@ class Tracker:
             )
         return found
 
-    def next_free(self, is_closed: Callable[[], bool] = lambda: False) -> Free:
+    def next_free(self, is_over: Callable[[], bool] = lambda: False) -> Free | None:
         """Wait for a free server, however long others use it, and reserve it for a few seconds.
 
-        NoServerError if for :attr:`patience` seconds there is no server at all, or nobody wants one
-        any more.
+        None if the wait ``is_over``; NoServerError if for :attr:`patience` seconds there is no
+        server at all.
         """
         connection = self._connected()
         try:
             connection.ask(self.key)
             seen = time.monotonic()
             while (given := connection.answer(_STEP_SECONDS)) is None:
-                if is_closed():
-                    raise NoServerError("The runner was closed.")
+                if is_over():
+                    return None
                 if self.servers():
                     seen = time.monotonic()
                 elif time.monotonic() - seen > self.patience:
