@@ -132,10 +132,11 @@ def plans(one: Program) -> Iterator[tuple[Pair, Any]]:
     for plan in ranked_plans(RowTraffic(read_chain(function, ["B"])), architecture("sm_90a")):
         seen[plan.lanes] += 1
         if seen[plan.lanes] <= OF_LANES:
-            yield _planned(one, function, plan)
+            yield planned(one, function, plan)
 
 
-def _planned(one: Program, function: Any, plan: RowPlan) -> tuple[Pair, Any]:
+def planned(one: Program, function: Any, plan: RowPlan) -> tuple[Pair, Any]:
+    """Count a plan of a program's kernel of rows; with its module."""
     sch = s_tir.Schedule(function)
     sch.annotate(sch.get_sblock("B"), FUSE_ROWS, [*plan.numbers(), "B"])
     written, told = write_chains(sch.mod["main"])

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 
 import pytest
 
+from benchmarks import thread_maps
 from benchmarks.fit_thread_maps import Measured, forecast, lost, read_pairs, within
 from benchmarks.rank_correlation import spearman
-from benchmarks.thread_maps import proposals
+from benchmarks.thread_maps import planned, program, proposals
 from benchmarks.thread_programs import PROGRAMS, Program
+from tvm_layout_ext.coalesce.request import Request
+from tvm_layout_ext.coalesce.rows.plan import RowPlan
 from tvm_layout_ext.gpu.kernel_time import KernelWork
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 FILE = RESULTS / "h200_thread_maps.json"
 #: Copies, pads and permutations of the programs of ``random_shapes``.
 DRAWN = RESULTS / "h200_thread_maps_drawn.json"
+#: Reductions along rows with plans of their kernels, which are counted anew.
+ROWS = json.loads((RESULTS / "h200_along_rows.json").read_text())["pairs"]
 
 
 @cache
@@ -60,6 +66,25 @@ def test_of_drawn_programs_the_model_takes_what_is_nearly_the_fastest() -> None:
     modelled = forecast(pairs)
     assert (spearman(modelled, [pair.seconds for pair in pairs]) or 0) >= 0.95
     assert max(lost(pairs, modelled).values()) <= 1.1
+
+
+@pytest.mark.parametrize("name", sorted({row["program"] for row in ROWS}))
+def test_of_plans_of_rows_the_model_takes_what_is_nearly_the_fastest(name: str) -> None:
+    plans = [row for row in ROWS if row["program"] == name and row["path"] == "plan"]
+    one = program(name)
+    now = [planned(one, one.function(), RowPlan(*row["request"]))[0].modelled for row in plans]
+    chosen = plans[now.index(min(now))]
+    assert chosen["measured"] <= 1.05 * min(row["measured"] for row in plans)
+
+
+@pytest.mark.parametrize("name", sorted({row["program"] for row in ROWS}))
+def test_of_reductions_along_rows_the_default_is_nearly_the_fastest_of_all(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_maps, "REQUESTS", [Request()])
+    seconds = {row["map"]: row["measured"] for row in ROWS if row["program"] == name}
+    modelled = {pair.map: pair.modelled for pair, _ in proposals(program(name), 30)}
+    assert seconds[min(modelled, key=lambda way: modelled[way])] <= 1.05 * min(seconds.values())
 
 
 def test_facts_survive_their_file() -> None:

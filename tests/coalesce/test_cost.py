@@ -9,7 +9,9 @@ from tvm import s_tir, te
 
 from benchmarks.thread_programs import Program
 from tvm_layout_ext.coalesce.cost import cost, count_kernels
+from tvm_layout_ext.coalesce.rows.write import write_chains
 from tvm_layout_ext.gpu.kernel_time import AccessWork, KernelWork
+from tvm_layout_ext.ir.annotations import FUSE_ROWS
 
 
 def bound(program: Program, threads: int = 128) -> s_tir.Schedule:
@@ -65,6 +67,27 @@ def test_guards_leave_lanes_out() -> None:
 def test_an_argmax_loads_what_it_names_three_times_once() -> None:
     work = counted(Program("argmax", (64, 4096), "float32", (0,)))
     assert access(work, "A", "load").requests == 64 * 128
+
+
+def kernel_of_rows(program: Program, *plan: int) -> KernelWork:
+    sch = s_tir.Schedule(program.function())
+    sch.annotate(sch.get_sblock("B"), FUSE_ROWS, [*plan, "B"])
+    (work,) = count_kernels(write_chains(sch.mod["main"])[0])
+    return work
+
+
+def test_loads_of_a_kernel_of_rows_wait_for_no_condition_but_their_own() -> None:
+    work = kernel_of_rows(Program("argmax", (64, 1000), "float32", (1,)), 32, 4, 4, 8, 0, 0, 8)
+    assert access(work, "A", "load").rounds == 3
+
+
+def test_values_with_a_name_are_computed_too() -> None:
+    """Of an argmax those are the choices between two elements and their places."""
+    both, one = (
+        kernel_of_rows(Program(kind, (64, 1000), "float32", (1,)), 32, 4, 4, 8, 0, 0, 8)
+        for kind in ("argmax", "max")
+    )
+    assert both.instructions > 1.8 * one.instructions
 
 
 def test_what_a_sum_has_so_far_is_in_registers() -> None:

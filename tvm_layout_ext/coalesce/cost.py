@@ -105,7 +105,7 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
     for stmt, context in walk(function.body):
         if not context.loops or context.in_init:
             continue
-        if isinstance(stmt, tirx.BufferStore):
+        if isinstance(stmt, tirx.BufferStore | tirx.Bind):
             stores.setdefault(_kernel(context), []).append((stmt, context))
         elif (element := atomic_of(stmt)) is not None:
             site = AccessSite(element.source, "atomic", tuple(element.indices), context=context)
@@ -132,7 +132,8 @@ def _is_again(site: AccessSite, other: AccessSite) -> bool:
 def _chooses(store: AccessSite, load: AccessSite) -> bool:
     """Whether a store takes a load only on a condition that it is not under itself."""
     conditions = [len(one.context.conditions) for one in (store, load)]
-    is_own = store.kind == "store" and store.order == load.order
+    # An opaque block has many statements; of one the store is in the load's loops.
+    is_own = store.kind == "store" and store.order == load.order and store.loops == load.loops
     return is_own and conditions[0] < conditions[1]
 
 
@@ -182,7 +183,7 @@ class _KernelCounter:
         self.resident = self.facts.blocks_per_sm(architecture(DEFAULT_ARCH))
 
     def count(self, stores: Sequence[tuple[Any, Context]]) -> KernelWork:
-        """Count all accesses, and the instructions of all stores."""
+        """Count all accesses, and the instructions of all stores and names."""
         accesses: list[AccessWork] = []
         for site in self.sites:
             if site.scope == "global":
@@ -196,7 +197,7 @@ class _KernelCounter:
             self.resident,
             tuple(_memory_of(accesses, self.sites)),
             sum(self._instructions(stmt, context) for stmt, context in stores),
-            sum(self._combines(context) for stmt, context in stores),
+            sum(self._combines(c) for stmt, c in stores if isinstance(stmt, tirx.BufferStore)),
             max((_serial(site.loops) for site in shared), default=0.0),
         )
 
@@ -383,12 +384,15 @@ class _KernelCounter:
         return float(serial * ceil(shared / started) * ceil(own / most))
 
     def _instructions(self, stmt: Any, context: Context) -> float:
-        """Instructions of warps for one store: what it computes, and its addresses."""
+        """Instructions of warps for what a store or name is computed by, and a store's address."""
         loops = context.loops
         lanes = prod(_count(loop) for loop in loops if loop.kind == "vectorized")
         around = [loop for loop in loops if loop.repeats]
         times = prod(_count(loop) for loop in around)
-        total: float = times * (_operations(stmt.value) * lanes + _ADDRESS)
+        total: float = times * _operations(stmt.value) * lanes
+        if isinstance(stmt, tirx.Bind):
+            return total * self.warps * self.blocks
+        total += times * _ADDRESS
         shifted = next((block for block in context.blocks if SHIFTED in block.annotations), None)
         if shifted is not None:
             total += times * _shifts(shifted)
