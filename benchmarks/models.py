@@ -10,9 +10,11 @@ stands beside.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import statistics
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -35,7 +37,7 @@ Prepare = Callable[[str], tuple[dict[str, Any], dict[str, Callable[[], Any]]]]
 #: Runs before, and while, kernels are counted.
 WARM_UP, REPEATS, FEW = 2, 15, 3
 #: Seconds after which whoever waits for the others gives up.
-WAIT = 280
+WAIT = 400
 #: Functions of a model that are told, the slowest first.
 TOLD = 12
 
@@ -201,7 +203,8 @@ def work(prepare: Prepare, name: str, ready: Any, turn: Any, rows: Any) -> None:
             torch.cuda.synchronize()
     except Exception as error:  # Others are to be measured all the same.
         row["failed"] = f"{type(error).__name__} {str(error)[-500:]}"
-    ready.wait(WAIT)
+    with contextlib.suppress(threading.BrokenBarrierError):  # One of the others ended its process.
+        ready.wait(WAIT)
     if "failed" not in row:
         try:
             with turn, torch.no_grad():

@@ -32,7 +32,7 @@ from tvm_layout_ext.text import columns
 #: The largest error, as a share of the largest element, by the width of what was computed in.
 TOLERANCES = {"float64": 1e-6, "float32": 2e-4, "float16": 2e-2, "bfloat16": 0.2}
 #: Seconds after which a program is given up, and no more are begun.
-LONG, ENOUGH = 45, 56
+LONG, ENOUGH = 60, 150
 
 
 def program(name: str) -> tvm.IRModule:
