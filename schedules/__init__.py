@@ -21,6 +21,7 @@ FILES = (
     "column_sum",
     "conv2d",
     "conv2d_strided",
+    "depthwise_conv2d",
     "elementwise",
     "gather_rows",
     "gemm",

@@ -26,7 +26,8 @@ def test_every_function_is_right_and_has_a_rule(name: str) -> None:
 
 def test_depthwise_convolutions_stay_between_others() -> None:
     found = of_model("MobileNetV2")
-    assert sum("transpose" in one.name for one in found) == 2  # At the model's ends
+    # At the model's ends, and of the weights of both, which are parameters here.
+    assert sum("transpose" in one.name for one in found) == 3
     depthwise = [one for one in found if "group_conv2d_nhwc" in str(one.before)]
     assert len(depthwise) == 2
-    assert all("minimum" in one.name for one in depthwise)
+    assert all("minimum" in one.name and one.choice.rule == "windows" for one in depthwise)

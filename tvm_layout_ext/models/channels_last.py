@@ -62,10 +62,14 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
     if vector is None or not hasattr(weight.shape, "values"):
         return {}
     channels = [int(n) for n in weight.shape.values[:2] if isinstance(n, tvm.tirx.IntImm)]
+    weights = "OHWI"
     if call.attrs.groups != 1 and channels == [int(call.attrs.groups), 1]:
-        del channels[1]  # Each channel is summed alone, and neighbours have threads of their own.
+        # Each channel is summed alone, and a thread has some neighbours: their weights, too, are
+        # to be neighbours.
+        del channels[1]
+        weights = "HWIO"
     elif call.attrs.groups != 1 or len(channels) < 2:
         return {}
     if any(n % vector for n in channels):
         return {}
-    return {"relax.nn.conv2d": ["NHWC", "OHWI"]}
+    return {"relax.nn.conv2d": ["NHWC", weights]}

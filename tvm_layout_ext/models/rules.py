@@ -6,6 +6,7 @@ from .attention.by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
 from .by_rows import by_rows
+from .convolutions.by_windows import by_windows
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
 from .on_threads import on_threads
 from .quantised.few_rows import few_rows
@@ -18,6 +19,7 @@ RULES: dict[str, Apply] = {
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
     "threads": on_threads,
+    "windows": by_windows,
     "rows": by_rows,
     "blocks": by_blocks,
     "dlight": by_dlight,

@@ -22,6 +22,7 @@ _SHAPES: dict[str, tuple[Shape, ...]] = {
     "column_sum": ((256, 64), (100, 33)),
     "conv2d": ((2, 9, 8, 64, 72, 3, 3),),
     "conv2d_strided": ((2, 9, 8, 64, 72, 3, 3),),
+    "depthwise_conv2d": ((2, 9, 8, 24, 3, 3),),
     "elementwise": ((64, 64), (33, 63)),
     "gather_rows": ((50, 33, 64), (7, 20, 33)),
     "gemm": ((128, 128, 64), (33, 20, 17)),

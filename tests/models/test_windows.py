@@ -1,0 +1,111 @@
+"""Depthwise convolutions and pools, whose windows slide in registers, beside TVM's CPU code."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax, tirx
+
+import tvm_layout_ext as tlx
+from tests.models.running import TARGET, Scheduled, check, scheduled
+
+HALF = "float16"
+
+
+def depthwise(
+    image: Any, channels: int, window: int | tuple[int, int], dtype: str = HALF, **attrs: Any
+) -> tvm.IRModule:
+    """A depthwise convolution of images NCHW, with a bias and SiLU, which reads its input twice."""
+    kernel = (window, window) if isinstance(window, int) else window
+    shapes = image, (channels, 1, *kernel), (1, channels, 1, 1)
+    params = [
+        relax.Var(name, relax.TensorType(shape, dtype))
+        for name, shape in zip("xwb", shapes, strict=True)
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit(relax.op.nn.conv2d(*params[:2], groups=channels, **attrs))
+            out = builder.emit(relax.op.add(out, params[2]))
+            out = builder.emit_output(relax.op.nn.silu(out))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def pool(image: Any, how: Any, dtype: str = HALF, **attrs: Any) -> tvm.IRModule:
+    """A pool of images NHWC."""
+    x = relax.Var("x", relax.TensorType(image, dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(how(x, layout="NHWC", **attrs))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def windows_of(mod: tvm.IRModule) -> Scheduled:
+    (one,) = (f for f in scheduled(mod) if f.choice.rule == "windows")
+    return one
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("image", "window", "attrs"),
+    [
+        ((1, 16, 8, 8), 3, {"padding": 1}),
+        ((2, 24, 14, 14), 7, {"padding": 3}),
+        ((2, 24, 15, 16), 5, {"padding": 2, "strides": 2}),
+        ((1, 16, 9, 10), 3, {}),
+        ((3, 8, 7, 9), (1, 3), {"padding": [0, 1, 0, 1]}),
+        ((1, 40, 6, 12), (5, 3), {"padding": [1, 0, 2, 2], "strides": [2, 1]}),
+        ((2, 16, 10, 12), 3, {"padding": 2, "dilation": 2}),
+        ((1, 8, 1, 16), (1, 4), {"padding": [0, 3, 0, 0]}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [HALF, "bfloat16", "float32"])
+def test_a_depthwise_convolution_is_right(image: Any, window: Any, attrs: Any, dtype: str) -> None:
+    check(windows_of(depthwise(image, image[1], window, dtype, **attrs)))
+
+
+@pytest.mark.parametrize(
+    ("how", "attrs"),
+    [
+        (relax.op.nn.max_pool2d, {"pool_size": (3, 3), "strides": (2, 2), "padding": 1}),
+        (relax.op.nn.avg_pool2d, {"pool_size": (3, 3), "strides": (1, 1), "padding": 1}),
+    ],
+)
+def test_a_pool_is_right(how: Any, attrs: Any) -> None:
+    check(windows_of(pool((2, 12, 16, 10), how, **attrs)))
+
+
+def test_a_symbolic_batch_is_taken() -> None:
+    check(windows_of(depthwise((tirx.Var("n", "int64"), 8, 9, 8), 8, 3, padding=1)))
+
+
+@pytest.mark.parametrize(
+    ("mod", "rule"),
+    [
+        # Neighbours share no pixel, rows have a length that nothing cuts, channels do not slide.
+        (pool((1, 8, 8, 8), relax.op.nn.avg_pool2d, pool_size=(2, 2), strides=(2, 2)), "blocks"),
+        (depthwise((1, 8, 11, 11), 8, 3, padding=1), "blocks"),
+    ],
+)
+def test_others_are_left_to_blocks(mod: tvm.IRModule, rule: str) -> None:
+    *_, one = sorted(scheduled(mod), key=lambda f: "transpose" not in f.name)
+    found = [f for f in scheduled(mod) if f.choice.rule == "windows"]
+    assert not found
+    check(one)
+
+
+def test_pixels_and_weights_are_loaded_once_a_row_of_the_window() -> None:
+    # 8 results of two channels read 14 pixels, and 7 weights, each in one load of 4 bytes.
+    one = windows_of(depthwise((1, 64, 16, 16), 64, 7, padding=3))
+    with TARGET:
+        func = one.after.with_attr("global_symbol", "main")
+        source = tlx.cuda_source(tvm.IRModule({"main": func}))
+    row = source[source.index("for (int ry") :]
+    assert len(re.findall(r"= \*\(half2\*\)\(lv_ptr", row)) == 14
+    assert len(re.findall(r"= \*\(half2\*\)\(lv1_ptr", row)) == 7

@@ -1,0 +1,1 @@
+"""What is special about images: layouts, norms that follow convolutions, and sums of windows."""
