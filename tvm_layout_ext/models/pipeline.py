@@ -15,6 +15,7 @@ from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
 from .batch_norm import BatchNormsAsScales
 from .channels_last import ChannelsLast
+from .convolutions.sink_permutations import SinkPermutations
 from .default_schedule import DefaultSchedule
 from .imported.drop_broadcasts import DropBroadcasts
 from .imported.gather_rows import GatherRows
@@ -71,6 +72,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         ComposeAttention(),
         *stock.library_dispatch_passes(target),
         ChannelsLast(),
+        SinkPermutations(),
         BatchNormsAsScales(),
         DropBroadcasts(),
         HoistReshapes(),
