@@ -2,8 +2,10 @@
 
 ``python -m benchmarks.imported --out FILE`` needs a CUDA GPU, torch, torchvision and timm;
 ``--dry-run`` builds everything without a GPU. A model with random weights is exported in float32,
-imported by TVM's frontend, and brought to float16 by ``ToMixedPrecision``; then it is compiled and
-timed as in :mod:`benchmarks.models`, beside the same module of torch in half precision.
+imported by TVM's frontend, and brought to float16 by ``ToMixedPrecision`` and ``NarrowShortcuts``,
+as torch's is whose shortcuts are in half precision; then it is compiled and timed as in
+:mod:`benchmarks.models`, beside the same module of torch in half precision. ``--wide`` leaves the
+shortcuts in float32.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +51,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def imported(module: Any) -> Model:
+def imported(module: Any, wide: bool = False) -> Model:
     """A module of torch in Relax, in mixed precision, with its weights as constants."""
     import torch
     from tvm.relax.frontend.torch import from_exported_program
@@ -58,16 +61,18 @@ def imported(module: Any) -> Model:
         program = torch.export.export(module, (torch.zeros(_IMAGES),))
         mod = from_exported_program(program, unwrap_unit_return_tuple=True)
     mod = relax.transform.ToMixedPrecision()(mod)
+    if not wide:
+        mod = tlx.NarrowShortcuts()(mod)
     return Model(mod, ((_IMAGES, "float32"),), lambda _, *a: module(*a))
 
 
-def prepared(name: str) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+def prepared(name: str, wide: bool = False) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
     import torch
 
     torch.manual_seed(0)
     module = MODELS[name]().eval()
-    model = imported(module)
+    model = imported(module, wide)
     executables, choices, seconds = models.built(model, tlx.default_target())
     half, full = copy.deepcopy(module).cuda().half(), module.cuda()
     in_half = replace(model, torch=lambda _, x: half(x.half()))
@@ -82,14 +87,15 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
+    wide: Annotated[bool, typer.Option(help="Leave shortcuts in float32.")] = False,
 ) -> None:
     """Import and build all models at once, each in a process, then time one after the other."""
     names = [name for name in MODELS if any(one in name for one in only.split("|"))]
     if not dry_run:
-        models.timed(names, prepared, "imported", out)
+        models.timed(names, partial(prepared, wide=wide), "imported", out)
         return
     for name in names:
-        model = imported(MODELS[name]().eval())
+        model = imported(MODELS[name]().eval(), wide)
         _, choices, seconds = models.built(model, tlx.default_target())
         print(name, "compiled in", {who: round(one, 1) for who, one in seconds.items()}, flush=True)
         print("\n".join(f"  {one}: {how}" for one, how in choices.items()), flush=True)

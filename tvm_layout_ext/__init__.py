@@ -36,6 +36,7 @@ Tuning (docs/tuning.md)
 Models (docs/models.md)
     relax_pipeline    the pipeline for tvm.compile(mod, target, relax_pipeline=...)
     DefaultSchedule   a schedule for every function, without a search
+    NarrowShortcuts   stores shortcuts behind ToMixedPrecision in 16 bits
 
 layout has Triton's layouts; errors what is raised, also ScheduleError and the others by name.
 Importing registers passes, pipeline and primitives with TVM: install(), uninstall().

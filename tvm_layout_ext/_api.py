@@ -20,6 +20,7 @@ from .calls import autotune, benchmark, kernel, op, operators
 from .calls import bench as _bench
 from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
+from .models import NarrowShortcuts as NarrowShortcuts
 from .models import relax_pipeline
 from .report import render as _render
 from .report.explain import explain
@@ -42,6 +43,7 @@ else:
 __all__ = [
     "ApplyBest",
     "DefaultSchedule",
+    "NarrowShortcuts",
     "__version__",
     "apply_best",
     "assert_kernel",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .default_schedule import DefaultSchedule
+from .imported.narrow_shortcuts import NarrowShortcuts
 from .pipeline import relax_pipeline
 
-__all__ = ["DefaultSchedule", "relax_pipeline"]
+__all__ = ["DefaultSchedule", "NarrowShortcuts", "relax_pipeline"]

@@ -16,6 +16,7 @@ from .attention.gather import GatherAttention
 from .batch_norm import BatchNormsAsScales
 from .channels_last import ChannelsLast
 from .convolutions.sink_permutations import SinkPermutations
+from .convolutions.space_to_depth import SpaceToDepth
 from .default_schedule import DefaultSchedule
 from .imported.drop_broadcasts import DropBroadcasts
 from .imported.gather_rows import GatherRows
@@ -71,6 +72,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         # Before TVM puts its kernels of scans into masks.
         ComposeAttention(),
         *stock.library_dispatch_passes(target),
+        SpaceToDepth(),
         ChannelsLast(),
         SinkPermutations(),
         BatchNormsAsScales(),
