@@ -234,11 +234,12 @@ def fit(
 
 
 def fit_windows(
-    sizes: tuple[int, int, int], channels: int, dtype: str, b_transposed: bool
+    sizes: tuple[int, int, int], channels: int, dtype: str, b_transposed: bool, images: int = 1
 ) -> str | None:
     """The tile of the fewest modelled cycles for a convolution of so many channels, or None.
 
     Rows are pixels, which come in boxes of 64, and a step has channels of one place in the window.
+    With ``images`` so many have these rows each, which share no tile.
     None where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
     with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
     by 128x112 (H200, ``benchmarks/results/h200_conv.json``).
@@ -256,7 +257,12 @@ def fit_windows(
         if rows >= WARPGROUP_ROWS and rows * columns <= _LARGEST
     ]
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
-    return min(even or tiles, key=lambda one: cycles((m, n, padded), one, b_transposed, 1, size))
+
+    def cost(one: str) -> float:
+        rows = m if images == 1 else images * ceil(m / _SIZES[one][0]) * _SIZES[one][0]
+        return cycles((rows, n, padded), one, b_transposed, 1, size)
+
+    return min(even or tiles, key=cost)
 
 
 @lru_cache(maxsize=64)

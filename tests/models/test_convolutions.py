@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 import tvm_layout_ext as tlx
 from tests.models.running import check, fused, scheduled
@@ -59,15 +59,36 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
             (3, 3, 16, 8),
             {"padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO"},
         ),
-        ("sums", (1, 16, 9, 9), (16, 1, 3, 3), {"padding": 1, "groups": 16}),
+        ("windows", (1, 16, 9, 9), (16, 1, 3, 3), {"padding": 1, "groups": 16}),
         ("sums", (1, 16, 9, 9), (16, 4, 3, 3), {"padding": 1, "groups": 4}),
     ],
 )
 def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
-    *rest, one = sorted(scheduled(convolution(image, weight, **attrs)), key=lambda f: len(f.name))
+    found = scheduled(convolution(image, weight, **attrs))
+    *rest, one = sorted(found, key=lambda f: "conv2d" in f.name)
     assert one.choice.rule in ({"rows", "blocks"} if rule == "sums" else {rule}), one.choice.text
     check(one)
     assert {other.choice.rule for other in rest} <= {"blocks"}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("rule", "image", "weight", "attrs"),
+    [
+        ("warpgroups", (64, 8, 8), (72, 64, 3, 3), {"padding": 1}),
+        ("warpgroups", (64, 8, 8), (72, 64, 1, 1), {}),
+        ("warpgroups", (72, 7, 9), (72, 72, 3, 3), {"padding": [1, 0, 2, 1], "strides": 2}),
+        ("tensor cores", (16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
+        ("tensor cores", (3, 16, 16), (16, 3, 7, 7), {"padding": 3, "strides": 2}),
+    ],
+)
+def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
+    mod = convolution((tirx.Var("n", "int64"), *image), weight, **attrs)
+    found = scheduled(mod)
+    (one,) = (f for f in found if "conv2d" in f.name)
+    assert one.choice.rule == rule, one.choice.text
+    assert {f.choice.rule for f in found} <= {rule, "blocks"}
+    check(one)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,25 @@ def test_rows_stay_apart_where_a_place_in_them_counts() -> None:
     assert merge_rows(product) is None
 
 
+@pytest.mark.parametrize(("dtype", "rule"), [("float16", "warpgroups"), ("float32", "threads")])
+def test_rows_whose_places_count_are_a_batch_of_products(dtype: str, rule: str) -> None:
+    shapes = [[tirx.Var("b", "int64"), 24, 64], [64, 72], [24, 72]]
+    program = Program(
+        [(shape, dtype) for shape in shapes], lambda x, w, p: op.add(op.matmul(x, w), p)
+    )
+    (one,) = scheduled(module(program))
+    assert one.choice.rule == rule
+    check(one)
+
+
+def test_long_sequences_have_no_kernel_for_few_rows() -> None:
+    b = tirx.Var("b", "int64")
+    program = Program([([b, 200, 24], "float16"), ([24, 16], "float16")], op.matmul)
+    (one,) = scheduled(module(program))
+    assert "of up to" not in one.choice.text
+    assert not one.choice.fell_back, one.choice.text
+
+
 def test_calls_beyond_32_bits_are_refused() -> None:
     (one, *_) = (f for f in scheduled(mlp("n", 20, 48, 12).module) if "matmul" in f.name)
     assert "T.assume(n <=" in str(one.after)

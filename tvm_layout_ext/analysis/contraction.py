@@ -153,12 +153,14 @@ class _ContractionReader:
         if max((*rows, *columns), key=out.index) in rows:
             left, right, first, second = right, left, second, first
             rows, columns = columns, rows
+        images = self._images(rows)
+        rows = tuple(i for i in rows if i not in images)
         groups = (rows, columns, self._ordered(summed, first, second))
         self._check_tiles(*groups)
         used = {i for group in groups for i in group}
         batch = tuple(i for i in range(len(extents)) if i not in (*used, *out))
         batch += tuple(i for i in out if i not in used)
-        self._check_batch(batch, first, second, out)
+        self._check_batch([i for i in batch if i not in images], first, second, out)
         a = self._operand(left, first, summed, rows)
         b = self._operand(right, second, summed, columns)
         sums = str(store.buffer.dtype)
@@ -221,6 +223,18 @@ class _ContractionReader:
                 )
             found.extend(at)
         return found
+
+    def _images(self, rows: Sequence[int]) -> list[int]:
+        """Rows of a symbolic number beside others of known ones: a batch, for tiles cut the others.
+
+        As images are, of which each has so many rows of pixels.
+        """
+        wide = [i for i in rows if not self._is_unit(i)]
+        symbolic = [i for i in wide if not self._is_number(i)]
+        return symbolic if len(symbolic) < len(wide) else []
+
+    def _is_number(self, position: int) -> bool:
+        return isinstance(self.block.iter_vars[position].dom.extent, tirx.IntImm)
 
     def _extents(self) -> tuple[int, ...]:
         extents = [iterator.dom.extent for iterator in self.block.iter_vars]

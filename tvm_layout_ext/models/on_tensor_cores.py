@@ -44,6 +44,8 @@ _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
 #: Calls of up to so many rows have a kernel of their own, where rows are symbolic. Tiles and slices
 #: are chosen for so few, and tiles for so many.
 MOST_FEW, _FEW, _MANY = 128, 64, 1024
+#: Images of a batch for which tiles are chosen, where their number is symbolic.
+_IMAGES = 32
 #: Types of sums that ``wgmma`` has here; in ``float16`` it rounds more than what was written.
 _SUMS = ("float32", "int32")
 #: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
@@ -55,7 +57,8 @@ _BETTER = 0.95
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
     arch = architecture(str(target.attrs["arch"]))
-    if whole_tiles(func) is not None:
+    whole = whole_tiles(func)
+    if whole is not None and whole.counts:
         return _of_any_rows(func, arch) if arch.name == "sm_90a" else None
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
@@ -141,7 +144,8 @@ def _is_leading(func: tirx.PrimFunc) -> bool:
 
 
 def _either(count: Any, few: Scheduled, many: Scheduled) -> Scheduled:
-    if few.text == many.text:
+    # Of sequences of 197 tokens any batch has many; TVM would divide by a batch of none.
+    if few.text == many.text or int(tvm.sym.Analyzer().modular_set(count).coeff) > MOST_FEW:
         return many
     text = f"of up to {MOST_FEW} rows {few.text}; of more {many.text}"
     return either(count <= MOST_FEW, few, many, text)
@@ -216,9 +220,10 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     by_k, a_transposed = product.b.k_major, not product.a.k_major
     found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed)
-    if found and product.a.is_window:
+    images = _IMAGES if any(i not in product.b.dims for i in product.batch) else 1
+    if found and (product.a.is_window or images > 1):
         channels = product.extents[product.depth[-1]]
-        tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k)
+        tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
         found = {"wgmma": tile, "split_k": 1} if tile else {}
     in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
     if not found or not in_pairs or n % _columns(found["wgmma"]) == 0:

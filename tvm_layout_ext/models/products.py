@@ -50,7 +50,7 @@ def scheduled_products(
         return None
     told = []
     for name, what in products.items():
-        how = multiply(sch, name, ModelProduct(what, whole is not None))
+        how = multiply(sch, name, ModelProduct(what, whole is not None and bool(whole.counts)))
         if how is None:
             return None
         told.append(f"{name} {how}")

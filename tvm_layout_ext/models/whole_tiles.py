@@ -79,7 +79,8 @@ class WholeTiles:
         )
         whole = substitute(scheduled.with_body(body), ends)
         params = self.original.params
-        rules = _Guards(dict(zip((p.__chandle__() for p in whole.params), params, strict=True)))
+        own = dict(zip((p.__chandle__() for p in whole.params), params, strict=True))
+        rules = _Guards(own, [size for size, _ in self.counts])
         body = tvm_ffi.structural_map(whole.body, rules.table(), order="post")
         few = (tirx.call_intrin("bool", ops.ASSUME, one) for one in _few(params))
         root = block_with(body.block, body=sequence([*map(tirx.Evaluate, few), body.block.body]))
@@ -104,6 +105,7 @@ class _Guards:
     """Accesses of parameters with their own sizes, by the handles of those of whole tiles."""
 
     own: dict[int, Any]
+    sizes: list[Any]
 
     def table(self) -> list[tuple[type, Any]]:
         return [
@@ -117,7 +119,7 @@ class _Guards:
         if param is None:
             return node
         found = tirx.BufferLoad(param, list(node.indices))
-        inside = _inside(param, node.indices)
+        inside = self._inside(param, node.indices)
         if inside is None:
             return found
         return tirx.if_then_else(inside, found, tirx.const(0, str(param.dtype)))
@@ -127,8 +129,14 @@ class _Guards:
         if param is None:
             return node
         found = tirx.BufferStore(param, node.value, list(node.indices))
-        inside = _inside(param, node.indices)
+        inside = self._inside(param, node.indices)
         return found if inside is None else tirx.IfThenElse(inside, found, None)
+
+    def _inside(self, param: Any, indices: Any) -> Any:
+        """Whether indices lie inside of a parameter, along dims whose ends tiles may cross."""
+        pairs = zip(indices, param.shape, strict=True)
+        found = [at < end for at, end in pairs if any(uses(end, one) for one in self.sizes)]
+        return tirx.all(*found) if found else None
 
     def region(self, node: Any) -> Any:
         param = self.own.get(node.source.__chandle__())
@@ -138,7 +146,8 @@ class _Guards:
 def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
     """Let symbolic rows, columns and terms be whole tiles; None where nothing is symbolic.
 
-    A batch may have any size, for it is never cut. Rows of several dims are merged before.
+    A batch may have any size, for it is never cut, as images of so many pixels each are. Rows of
+    several dims are merged before.
 
     Raises
     ------
@@ -183,18 +192,17 @@ def _cut(block: Any) -> list[Any]:
         return []
     accesses = [one.indices for one in loads_in(block.body.value)]
 
-    def is_batch(var: Any) -> bool:
-        return all(any(uses(index, var) for index in indices) for indices in accesses)
+    def readers(one: Any) -> list[bool]:
+        return [any(uses(index, one.var) for index in indices) for indices in accesses]
 
-    axes = [one for one in block.iter_vars if not isinstance(one.dom.extent, tirx.IntImm)]
-    return [one.dom.extent for one in axes if not is_batch(one.var)]
-
-
-def _inside(param: Any, indices: Any) -> Any:
-    """Whether indices lie inside of a parameter, as far as its extents are symbolic."""
-    pairs = zip(indices, param.shape, strict=True)
-    found = [index < extent for index, extent in pairs if not isinstance(extent, tirx.IntImm)]
-    return tirx.all(*found) if found else None
+    known, symbolic = list[Any](), list[Any]()
+    for one in block.iter_vars:
+        is_known = isinstance(one.dom.extent, tirx.IntImm)
+        (known if is_known else symbolic).append(one)
+    # Tiles cut rows of a known number, if there are any beside: of images those of each.
+    beside = [readers(one) for one in known if int(one.dom.extent) > 1]
+    cut = [one for one in symbolic if not all(readers(one)) and readers(one) not in beside]
+    return [one.dom.extent for one in cut]
 
 
 def _few(params: Any) -> list[Any]:

@@ -29,10 +29,11 @@ class SinkPermutations:
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         sunk = relax.transform.DeadCodeElimination()(rewritten(mod, _Sink))
-        changed = {
-            gv: sunk[gv.name_hint] if _permuted(sunk[gv.name_hint]) < _permuted(func) else func
-            for gv, func in mod.functions_items()
-        }
+        found = {gv.name_hint: func for gv, func in sunk.functions_items()}
+        changed = {}
+        for gv, func in mod.functions_items():
+            other = found.get(gv.name_hint, func)  # What nobody calls is gone there.
+            changed[gv] = other if _permuted(other) < _permuted(func) else func
         return tvm.IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
 
 

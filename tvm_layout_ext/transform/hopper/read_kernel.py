@@ -31,7 +31,7 @@ from ...ir.annotations import (
 from ...ir.conditions import conjuncts, is_zero, step_of
 from ...ir.queries import blocks_in, loads_in, substitute, thread_tag, uses
 from .groups import Groups, take_groups
-from .windows import Digits, Windows, best_box, counted, places, ranges, read_window
+from .windows import Digits, Windows, best_box, counted, places, ranges, read_window, size_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class BoxedBuffer:
     @property
     def shape(self) -> tuple[int, ...]:
         """Elements along each dim of ``indices``."""
-        return self.folded or tuple(map(int, self.buffer.shape))
+        return self.folded or tuple(map(size_of, self.buffer.shape))
 
     def box(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Elements of a box along each dim, the innermost first, by those of ``moving``."""
@@ -197,7 +197,7 @@ class Kernel:
     persistent: bool
     sizes: tuple[Any, int, int]
     batch: Any
-    products: int
+    products: Any
     cluster: tuple[int, int] = (1, 1)
     slices: int = 1
     windows: Windows | None = None
@@ -280,7 +280,7 @@ class _Copy:
     def moving(self) -> dict[Any, int]:
         """The row (or column) of the product and its place along K, and how many there are."""
         store = self.block.body
-        pairs = list(zip(store.indices, map(int, store.buffer.shape), strict=True))[-2:]
+        pairs = list(zip(store.indices[-2:], map(int, store.buffer.shape[-2:]), strict=True))
         return dict(pairs if self.k_major else reversed(pairs))
 
     @property
@@ -324,7 +324,7 @@ class _Reader:
         loops = self._roles()
         row, column, _ = (one.var for one in self.block.iter_vars[-3:])
         each = (one.var for one in self.block.iter_vars)
-        once = (one for one in self.loops if int(one.extent) == 1 and not thread_tag(one))
+        once = (one for one in self.loops if size_of(one.extent) == 1 and not thread_tag(one))
         first = {one.loop_var: one.min for one in once}
         values = (substitute(value, first) for value in self.realize.iter_values)
         self.values = dict(zip(each, values, strict=True))
@@ -370,7 +370,7 @@ class _Reader:
             persistent=bool(self._annotation(PERSISTENT, 0)),
             sizes=(m, n, k),
             batch=None if batch is None else batch.loop_var,
-            products=1 if batch is None or groups else int(batch.extent),
+            products=1 if batch is None or groups else size_of(batch.extent),
             cluster=self._cluster(loops),
             slices=1 if loops.steps is None else int(loops.steps.annotations.get(ADD_UP, 1)),
             windows=windows,
@@ -434,7 +434,7 @@ class _Reader:
         found = _KernelLoops(rows, columns, group, steps, pieces, batch, scaled)
         used = [loop for loop in vars(found).values() if loop is not None]
         for loop in self.loops:
-            if int(loop.extent) > 1 and not any(loop.same_as(one) for one in used):
+            if size_of(loop.extent) != 1 and not any(loop.same_as(one) for one in used):
                 raise ScheduleError(
                     f"Loop {loop.loop_var.name} around {self.name} is none of rows, columns, "
                     "warpgroups, steps along K, 64 rows of a warpgroup and a batch (blockIdx.z)."
@@ -552,11 +552,14 @@ class _Reader:
         store, load, bounds = copy.block.body, copy.load, copy.bounds
         shape, indices = _folded(load)
         inside = {
-            at.__chandle__(): int(n)
+            at.__chandle__(): size_of(n)
             for at, n in zip(store.indices, store.buffer.shape, strict=True)
         }
         extents = []
         for index, extent in zip(indices, shape, strict=True):
+            if not isinstance(extent, int):
+                extents.append(extent)  # A batch has no other end.
+                continue
             own = inside.get(index.__chandle__(), extent)
             limits = [int(one.b) for one in bounds if tvm_ffi.structural_equal(one.a, index)]
             extents.append(min([own, extent, *limits]))
@@ -595,13 +598,15 @@ class _Reader:
             indices = tuple(known.simplify(substitute(index, fixed)) for index in store.indices)
             rows, value = windows.pixels.variables, known.simplify(substitute(store.value, fixed))
             target = BoxedBuffer(
-                store.buffer, indices, (*rows, column), tuple(map(int, store.buffer.shape))
+                store.buffer, indices, (*rows, column), tuple(map(size_of, store.buffer.shape))
             )
             return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target), scaled
         indices = tuple(substitute(index, fixed) for index in store.indices)
         shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
         extents = list(shape)
         for i, index in enumerate(places):
+            if not isinstance(extents[i], int):
+                continue
             for var, size in zip((row, column), sizes, strict=True):
                 extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
         target = BoxedBuffer(store.buffer, places, (row, column), tuple(extents), shape)
@@ -695,14 +700,14 @@ def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
     return (value, bounds) if is_load else (None, [])
 
 
-def _folded(load: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+def _folded(load: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Shape and indices of a load, dims joined which one variable counts through.
 
     As rows of several images are one after the other: ``A[m // 56, m % 56, k]`` is ``A[m, k]``.
     """
-    shape: list[int] = []
+    shape: list[Any] = []
     indices: list[Any] = []
-    for extent, index in zip(map(int, load.source.shape), load.indices, strict=True):
+    for extent, index in zip(map(size_of, load.source.shape), load.indices, strict=True):
         joined = _simple(indices[-1] * extent + index) if indices else index
         if indices and isinstance(indices[-1], tirx.FloorDiv) and _counts(joined):
             shape[-1], indices[-1] = shape[-1] * extent, joined

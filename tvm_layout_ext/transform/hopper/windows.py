@@ -21,11 +21,12 @@ from tvm import sym, tirx
 
 from ...errors import ScheduleError
 from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
+from ...ir.queries import uses
 
 #: A variable's handle, what it is divided by, and what the quotient is taken modulo.
 Digit = tuple[Any, int, int | None]
 #: Digits with their factors, and a constant under None.
-Sum = dict[Digit | None, int]
+Sum = dict[Digit | None, Any]
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,13 @@ class WindowLoad:
 
     buffer: Any
     indices: tuple[Sum, ...]
-    extents: tuple[int, ...]
+    extents: tuple[Any, ...]
     sizes: dict[Any, int]
+
+
+def size_of(extent: Any) -> Any:
+    """An extent as an ``int``, if it is a number; a batch may have any size."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else extent
 
 
 def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: str) -> WindowLoad:
@@ -113,11 +119,13 @@ def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: s
     limits = {var.__chandle__(): int(size) for var, size in sizes.items()}
     indices = []
     for index in load.indices:
-        found = _sum(index, known)
+        # The image of a batch is where the kernel's block is.
+        is_fixed = not any(uses(index, var) for var in sizes)
+        found: Sum | None = {None: index} if is_fixed else _sum(index, known)
         if found is None:
             raise ScheduleError(f"{name} reads {load}, which is no window of pixels.")
         indices.append(found)
-    extents = [int(extent) for extent in load.source.shape]
+    extents = [size_of(extent) for extent in load.source.shape]
     for bound in bounds:
         least = _at_least_zero(bound, known)
         if least is None or not _limit(least, indices, extents, limits):
@@ -129,7 +137,7 @@ def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: s
     return WindowLoad(load.source, tuple(indices), tuple(extents), ends)
 
 
-def _limit(least: Sum, indices: Sequence[Sum], extents: list[int], limits: dict[Any, int]) -> bool:
+def _limit(least: Sum, indices: Sequence[Sum], extents: list[Any], limits: dict[Any, int]) -> bool:
     """Note what a condition says about an iterator or an index; False if that is nothing."""
     terms, constant = _apart(least)
     if len(terms) == 1:
@@ -147,7 +155,7 @@ def _limit(least: Sum, indices: Sequence[Sum], extents: list[int], limits: dict[
     return False
 
 
-def _apart(found: Sum) -> tuple[dict[Digit, int], int]:
+def _apart(found: Sum) -> tuple[dict[Digit, int], Any]:
     terms = {digit: factor for digit, factor in found.items() if digit is not None and factor}
     return terms, found.get(None, 0)
 
@@ -235,7 +243,7 @@ def places(window: WindowLoad, axes: dict[Any, Digits]) -> tuple[Any, ...]:
     found = []
     for index in window.indices:
         terms, constant = _apart(index)
-        value: Any = tirx.IntImm("int32", constant)
+        value: Any = tirx.IntImm("int32", constant) if isinstance(constant, int) else constant
         for (var, divisor, modulus), factor in terms.items():
             inside = [
                 (at, one)
