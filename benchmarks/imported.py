@@ -5,7 +5,7 @@
 imported by TVM's frontend, and brought to float16 by ``ToMixedPrecision`` and ``NarrowShortcuts``,
 as torch's is whose shortcuts are in half precision; then it is compiled and timed as in
 :mod:`benchmarks.models`, beside the same module of torch in half precision. ``--wide`` leaves the
-shortcuts in float32.
+shortcuts in float32, and ``--dynamic`` compiles for any batch.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
-def imported(module: Any, wide: bool = False) -> Model:
+def imported(module: Any, wide: bool = False, dynamic: bool = False) -> Model:
     """A module of torch in Relax, in mixed precision, with its weights as constants."""
     import torch
     from tvm.relax.frontend.torch import from_exported_program
 
+    sizes = ({0: torch.export.Dim("batch", min=1, max=256)},) if dynamic else None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(module, (torch.zeros(_IMAGES),))
+        program = torch.export.export(module, (torch.zeros(_IMAGES),), dynamic_shapes=sizes)
         mod = from_exported_program(program, unwrap_unit_return_tuple=True)
     mod = relax.transform.ToMixedPrecision()(mod)
     if not wide:
@@ -66,13 +67,15 @@ def imported(module: Any, wide: bool = False) -> Model:
     return Model(mod, ((_IMAGES, "float32"),), lambda _, *a: module(*a))
 
 
-def prepared(name: str, wide: bool = False) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+def prepared(
+    name: str, wide: bool = False, dynamic: bool = False
+) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
     import torch
 
     torch.manual_seed(0)
     module = MODELS[name]().eval()
-    model = imported(module, wide)
+    model = imported(module, wide, dynamic)
     executables, choices, seconds = models.built(model, tlx.default_target())
     half, full = copy.deepcopy(module).cuda().half(), module.cuda()
     in_half = replace(model, torch=lambda _, x: half(x.half()))
@@ -88,14 +91,15 @@ def main(
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
     wide: Annotated[bool, typer.Option(help="Leave shortcuts in float32.")] = False,
+    dynamic: Annotated[bool, typer.Option(help="Export with any batch.")] = False,
 ) -> None:
     """Import and build all models at once, each in a process, then time one after the other."""
     names = [name for name in MODELS if any(one in name for one in only.split("|"))]
     if not dry_run:
-        models.timed(names, partial(prepared, wide=wide), "imported", out)
+        models.timed(names, partial(prepared, wide=wide, dynamic=dynamic), "imported", out)
         return
     for name in names:
-        model = imported(MODELS[name]().eval(), wide)
+        model = imported(MODELS[name]().eval(), wide, dynamic)
         _, choices, seconds = models.built(model, tlx.default_target())
         print(name, "compiled in", {who: round(one, 1) for who, one in seconds.items()}, flush=True)
         print("\n".join(f"  {one}: {how}" for one, how in choices.items()), flush=True)

@@ -78,6 +78,8 @@ def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: A
         ("warpgroups", (64, 8, 8), (72, 64, 3, 3), {"padding": 1}),
         ("warpgroups", (64, 8, 8), (72, 64, 1, 1), {}),
         ("warpgroups", (72, 7, 9), (72, 72, 3, 3), {"padding": [1, 0, 2, 1], "strides": 2}),
+        ("warpgroups", (64, 1, 1), (16, 64, 1, 1), {}),
+        ("tensor cores", (10, 1, 1), (40, 10, 1, 1), {}),
         ("tensor cores", (16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
         ("tensor cores", (3, 16, 16), (16, 3, 7, 7), {"padding": 3, "strides": 2}),
     ],

@@ -253,7 +253,8 @@ class _ContractionReader:
             if isinstance(extent, tirx.IntImm):
                 continue
             known = int(tvm.sym.Analyzer().modular_set(extent).coeff)
-            if len(groups) < sum(map(len, groups)) or known % _TILE:
+            wide = [i for group in groups for i in group if not self._is_unit(i)]
+            if len(groups) < len(wide) or known % _TILE:
                 raise ScheduleError(
                     f"{self.name} has {extent} iterations of {self.variables[position].name}; "
                     "use_tensor_core needs numbers."
