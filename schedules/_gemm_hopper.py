@@ -239,7 +239,7 @@ def fit_windows(
     """The tile of the fewest modelled cycles for a convolution of so many channels, or None.
 
     Rows are pixels, which come in boxes of 64, and a step has channels of one place in the window.
-    With ``images`` so many have these rows each, which share no tile.
+    ``images`` is as of :func:`fit_images`.
     None where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
     with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
     by 128x112 (H200, ``benchmarks/results/h200_conv.json``).
@@ -249,6 +249,15 @@ def fit_windows(
     padded = k // channels * ceil(channels / depth) * depth
     if padded > _MOST_ZEROS * k:
         return None
+    return fit_images((m, n, padded), dtype, b_transposed, images)
+
+
+def fit_images(sizes: tuple[int, int, int], dtype: str, b_transposed: bool, images: int = 1) -> str:
+    """The tile of the fewest modelled cycles for images of so many rows each.
+
+    Images share no tile, but of one alone.
+    """
+    m, n, k = sizes
     size = np.dtype(dtype).itemsize
     sizes_of = ((one, *_SIZES[one]) for one in TILES if _has_tile(dtype, one))
     tiles = [
@@ -260,7 +269,7 @@ def fit_windows(
 
     def cost(one: str) -> float:
         rows = m if images == 1 else images * ceil(m / _SIZES[one][0]) * _SIZES[one][0]
-        return cycles((rows, n, padded), one, b_transposed, 1, size)
+        return cycles((rows, n, k), one, b_transposed, 1, size)
 
     return min(even or tiles, key=cost)
 

@@ -93,6 +93,16 @@ def test_rows_whose_places_count_are_a_batch_of_products(dtype: str, rule: str) 
     check(one)
 
 
+def test_one_sequence_has_the_tile_of_its_rows_alone() -> None:
+    # A batch of one takes no tiles from others: 128 x 4096 by 1024 took 42 us in tiles of 128x256.
+    found = []
+    for rows in ([128], [1, 128]):
+        shapes = [[*rows, 1024], [1024, 4096]]
+        (one,) = scheduled(module(Program([(shape, "float16") for shape in shapes], op.matmul)))
+        found.append(one.choice.text)
+    assert found[0] == found[1]
+
+
 def test_long_sequences_have_no_kernel_for_few_rows() -> None:
     b = tirx.Var("b", "int64")
     program = Program([([b, 200, 24], "float16"), ([24, 16], "float16")], op.matmul)

@@ -45,7 +45,7 @@ _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
 #: are chosen for so few, and tiles for so many.
 MOST_FEW, _FEW, _MANY = 128, 64, 1024
 #: Images of a batch for which tiles are chosen, where their number is symbolic.
-_IMAGES = 32
+_IMAGES = 16
 #: Types of sums that ``wgmma`` has here; in ``float16`` it rounds more than what was written.
 _SUMS = ("float32", "int32")
 #: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
@@ -112,7 +112,10 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
     own = merged.func if merged else func
     if not _is_leading(own):
         return None
-    known = substitute(own, {size: tirx.IntImm(size.ty, _MANY)})
+    # Sequences of one length have as many rows as some of them.
+    length = int(tvm.sym.Analyzer().modular_set(whole.rows).coeff)
+    tokens = max(1, ceil(length * _IMAGES / _MANY)) * _MANY if length > 1 else _MANY
+    known = substitute(own, {size: tirx.IntImm(size.ty, tokens)})
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
@@ -220,8 +223,12 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     by_k, a_transposed = product.b.k_major, not product.a.k_major
     found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed)
-    images = _IMAGES if any(i not in product.b.dims for i in product.batch) else 1
-    if found and (product.a.is_window or images > 1):
+    apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
+    images = _IMAGES if any(True for _ in apart) else 1
+    if found and images > 1 and not product.a.is_window:
+        whole = _gemm_hopper.fit_images(product.sizes, product.operand, by_k, images)
+        found = {"wgmma": whole, "split_k": 1}
+    if found and product.a.is_window:
         channels = product.extents[product.depth[-1]]
         tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
         found = {"wgmma": tile, "split_k": 1} if tile else {}
