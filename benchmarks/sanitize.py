@@ -56,6 +56,8 @@ _WARPGROUPS: tuple[tuple[str, tuple[int, ...], str, dict[str, Any]], ...] = (
     ("conv2d", (4, 14, 14, 72, 200, 3, 3), "float16", {}),
     ("conv2d", (3, 7, 7, 64, 128, 1, 1), "float16", {}),
     ("conv2d_strided", (4, 14, 14, 64, 128, 3, 3), "float16", {}),
+    ("depthwise_conv2d", (4, 14, 14, 96, 7, 7), "float16", {}),
+    ("depthwise_conv2d", (2, 9, 15, 40, 3, 5), "float32", {}),
     ("attention", (2, 3, 3, 200, 200, 64), "float16", {}),
     ("attention_causal", (1, 4, 2, 400, 400, 128), "bfloat16", {}),
     ("attention", (1, 2, 2, 300, 200, 256), "float16", {}),
