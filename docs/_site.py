@@ -1,7 +1,7 @@
 """Writes the pages of the documentation's site to ``build/site_pages``; ``make docs`` builds it.
 
 The pages of this folder are taken as they are; added are the README, the tutorials with what they
-print, and a reference of every public name from its docstring.
+print, every message, and a reference of every public name from its docstring.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import tvm_layout_ext as tlx
 from benchmarks import suites
+from docs import _messages
 from tvm_layout_ext.schedule.install import PRIMITIVES
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +39,7 @@ def pages(run: Callable[[Path], str]) -> dict[str, str]:
         **{f"{path.stem}.md": tutorial(path.read_text(), run(path)) for path in scripts},
         "tutorials.md": _list_of_tutorials(scripts),
         "reference.md": reference(),
+        "messages.md": _messages.page(),
     }
     made["benchmarks.md"] = benchmarks()
     linked = {name: _relinked(text, set(made)) for name, text in made.items()}

@@ -17,6 +17,7 @@ import pytest
 import tvm_layout_ext as tlx
 from benchmarks import suites
 from tests.test_docs import LINK
+from tvm_layout_ext import errors
 from tvm_layout_ext.schedule.install import PRIMITIVES
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,32 @@ def test_the_reference_has_every_public_name(pages: dict[str, str]) -> None:
     for name, primitive in PRIMITIVES.items():
         directive = f"::: {primitive.__module__}.{primitive.__qualname__}\n"
         assert f"{directive}    options:\n      heading: sch.{name}\n" in text
+
+
+def test_every_message_that_is_raised_is_on_the_page(pages: dict[str, str]) -> None:
+    page, seen = " ".join(pages["messages.md"].split()), 0
+    for path in [*(ROOT / "tvm_layout_ext").rglob("*.py"), *(ROOT / "schedules").glob("*.py")]:
+        for raised in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(raised, ast.Raise) or not isinstance(raised.exc, ast.Call):
+                continue
+            for said in (part for one in raised.exc.args for part in ast.walk(one)):
+                text = said.value if isinstance(said, ast.Constant) else None
+                if isinstance(text, str) and len(text.split()) > 3 and "%" not in text:
+                    seen += 1
+                    assert " ".join(text.split()) in page, f"{path.name}:{raised.lineno} {text}"
+    assert seen > 700
+
+
+def test_messages_have_gaps_for_what_a_run_knows(pages: dict[str, str]) -> None:
+    page = pages["messages.md"]
+    assert "* TargetError: `--runner rpc needs --key, a name without colons, not ….`" in page
+    assert "* warning: `Skipped … in ….`" in page
+    assert page.count("## schedule\n") == 1
+    listed = set(re.findall(r"^\* (\w+): ", page, re.MULTILINE))
+    told = page.partition("[Troubleshooting]")[0]
+    ours = set(vars(errors)["__all__"]) & listed
+    assert len(ours) == 6
+    assert all(f"`{name}`" in told for name in ours)
 
 
 def test_a_tutorial_is_prose_code_and_what_it_prints(pages: dict[str, str]) -> None:
