@@ -71,7 +71,7 @@ for name, kernel in tlx.device_program(copied()).kernels.items():
 
 # %% tlx.explain
 found = tlx.explain(copied())
-print(found)  # accesses, the limit, and what to do
+print(found)  # the limit, and what to do; found.text() has every access
 assert found.bank_conflicts > 0
 
 # %% tlx.install, tlx.uninstall

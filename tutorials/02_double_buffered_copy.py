@@ -109,7 +109,7 @@ for num_stages in (1, 2):
     np.testing.assert_array_equal(report.outputs["B"], a)
     assert not report.hazards
     print(f"{num_stages} versions: {report.shared_bytes} bytes, {report.barriers} barriers")
-    print(report)
+    print(report.text())
 
 ######################################################################
 # The CUDA source keeps the 16-byte accesses of the instruction; with two versions they have become

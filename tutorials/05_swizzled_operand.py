@@ -87,7 +87,7 @@ print(bank_text(dense(PICTURE), PICTURE, 16, VECTOR))
 # down a column: two numbers, four times each. ``explain`` has the same for the lanes of the real
 # kernel, a quarter of a warp in each line.
 
-print(tlx.explain(operand("none")))
+print(tlx.explain(operand("none")).text())
 
 ######################################################################
 # Padding
@@ -217,7 +217,7 @@ assert counts["none"][1] == 0 < counts["none"][3]
 assert counts["pad"][3] == 0 < counts["pad"][1]
 assert counts["xor"][1] == counts["xor"][3] == 0
 assert counts["auto"] == counts["xor"]
-print(tlx.explain(operand("xor")))
+print(tlx.explain(operand("xor")).text())
 
 ######################################################################
 # Can the stores be mended otherwise?

@@ -143,7 +143,7 @@ def loop_of(sch):
 
 plain = product(1)
 assert checked(plain).barriers == 2 * BLOCKS * STEPS
-print(tlx.explain_pipeline(plain))
+print(tlx.explain_pipeline(plain).text())
 print(loop_of(plain))
 
 ######################################################################
@@ -157,7 +157,7 @@ print(loop_of(plain))
 
 double = product(2)
 assert checked(double).barriers == BLOCKS * STEPS
-print(tlx.explain_pipeline(double))
+print(tlx.explain_pipeline(double).text())
 print(loop_of(double))
 
 ######################################################################
@@ -286,7 +286,7 @@ print(loop_of(triple))
 
 ahead = product(3, prefetch=True)
 checked(ahead)
-print(tlx.explain_pipeline(ahead))
+print(tlx.explain_pipeline(ahead).text())
 print(loop_of(ahead))
 
 ######################################################################

@@ -69,7 +69,7 @@ def counted(sch: s_tir.Schedule) -> str:
     """Run the kernel on the simulated GPU, hold it against NumPy, and return the totals."""
     report = simulate(sch, a, None, progress=False)
     np.testing.assert_array_equal(report.outputs["B"], a.T.astype("float16"))
-    return str(report).splitlines()[-1]
+    return report.text().splitlines()[-1]
 
 
 print("one layout: ", counted(scheduled(loaded)))

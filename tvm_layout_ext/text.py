@@ -22,6 +22,21 @@ def columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+#: Lines, and letters of a line, that ``str`` of a result has.
+MOST_LINES = 10
+_MOST_LETTERS = 300
+
+
+def brief(parts: Iterable[str], rest: str) -> str:
+    """Join the parts, each whole or left out, to ten lines of which the last is ``rest``."""
+    said: list[str] = []
+    for part in parts:
+        if len(said) + part.count("\n") + 1 < MOST_LINES:
+            said += part.split("\n")
+    cut = (line if len(line) < _MOST_LETTERS else f"{line[:_MOST_LETTERS]}..." for line in said)
+    return "\n".join([*cut, rest])
+
+
 def _numeric(cells: Sequence[str]) -> bool:
     return bool(cells) and all(cell[:1].isdigit() or cell in ("", "-") for cell in cells)
 

@@ -203,7 +203,7 @@ def test_the_lines_of_the_table_are_those_of_the_listing() -> None:
         assert row.buffer in lines[row.line]
     (read,) = [row for row in found.rows if (row.scope, row.kind) == ("shared", "load")]
     assert "4,096 (128)" in lines[read.line]
-    assert found.listing in str(found)
+    assert found.listing in found.text()
 
 
 def test_a_stage_is_found_by_the_name_that_advice_gives() -> None:

@@ -15,12 +15,12 @@ from tvm_layout_ext.report.explain import explain
 
 
 def test_explain_prints_the_bank_of_each_lane() -> None:
-    said = str(explain(operand("none"), target="cuda"))
+    said = explain(operand("none"), target="cuda").text()
     # Eight lanes, rows 64 bytes apart: two starts of four banks, each four times.
     assert "load of S: 16 bytes a lane, 16 wavefronts a request (least 4)" in said
     assert "  lanes  0- 7:  0 16  0 16  0 16  0 16" in said
     found = explain(operand("xor"), target="cuda")
-    assert "lanes" not in str(found), "without conflicts there is nothing to see"
+    assert "lanes" not in found.text(), "without conflicts there is nothing to see"
     swizzled = bank_tables(found.banks)
     assert "  lanes  0- 7:  0 16  4 20  8 24 12 28" in swizzled
 

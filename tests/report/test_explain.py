@@ -132,7 +132,7 @@ def test_decisions_of_the_passes_are_listed() -> None:
     s[tile].double_buffer(num_stages=2)
     found = explain(s, [A, B])
     assert any("A_shared" in decision.subject for decision in found.decisions)
-    assert str(found.decisions[0]) in str(found)
+    assert str(found.decisions[0]) in found.text()
 
 
 def test_an_epilogue_was_named_after_the_operand_whose_place_it_takes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
+from tests.programs.pipelined import Stream
 from tests.report.test_explain import make_transpose
 from tvm_layout_ext.report.explain import explain
 from tvm_layout_ext.simulation import simulate
+from tvm_layout_ext.text import brief
 from tvm_layout_ext.tune.apply.module import ModuleResult
 from tvm_layout_ext.tune.search.tune import Result, tune
 
@@ -38,20 +41,47 @@ def shown(result: Result) -> dict[str, Any]:
         "schedule": s,
         "layout": tlx.layout.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]),
         "shared": tlx.layout.SwizzledSharedLayout(1, 1, 4, [1, 0]),
+        "program": tlx.device_program(s, args),
+        "pipeline": tlx.explain_pipeline(Stream(2).schedule((2, 4))),
+        "target": result.target,
+        "operator": tlx.op("transpose"),
+        "knob": tlx.knob("tile", [16, 32]),
+        "limit": explain(s, args).limit,
+        "intrinsics": tlx.intrin,
     }
 
 
-NAMES = ["explanation", "report", "record", "result", "module", "schedule", "layout", "shared"]
+HTML = ["explanation", "report", "result", "module", "schedule", "layout", "shared"]
+PLAIN = ["record", "program", "pipeline", "target", "operator", "knob", "limit", "intrinsics"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_prompt_shows_ten_lines_at_most(shown: dict[str, Any], name: str) -> None:
-    text = repr(shown[name])
+@pytest.mark.parametrize("show", [str, repr])
+@pytest.mark.parametrize("name", [*HTML, *PLAIN])
+def test_a_prompt_shows_ten_lines_at_most(
+    shown: dict[str, Any], name: str, show: Callable[[Any], str]
+) -> None:
+    text = show(shown[name])
     assert len(text.split("\n")) <= 10
     assert max(map(len, text.split("\n"))) < 400
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "record"])
+def test_print_says_what_to_do_and_where_the_rest_is(shown: dict[str, Any]) -> None:
+    told, whole = str(shown["explanation"]), shown["explanation"].text()
+    assert shown["explanation"].advice[0].line in told
+    assert "Limit: " in told
+    assert told.endswith("code with counters beside its lines.")
+    assert whole.count("\n") > 30
+    assert "text() has every access" in str(shown["report"])
+    assert "A_shared  shared" in shown["report"].text()
+
+
+def test_parts_that_do_not_fit_are_left_out_whole() -> None:
+    text = brief(["one", "two\nlines", "\n" * 8, "four", "x" * 400], "more")
+    assert text.split("\n")[:4] == ["one", "two", "lines", "four"]
+    assert text.endswith("xxx...\nmore")
+
+
+@pytest.mark.parametrize("name", HTML)
 def test_a_notebook_shows_html_that_is_closed(shown: dict[str, Any], name: str) -> None:
     html = shown[name]._repr_html_()
     open_tags: list[str] = []

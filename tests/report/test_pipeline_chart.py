@@ -48,7 +48,7 @@ def test_copies_through_registers_say_why() -> None:
     source = Stream(1, dtype="float16").source().replace("T.vectorized(4)", "T.unroll(4)")
     sch = s_tir.Schedule(tvm.script.from_source(source))
     sch.double_buffer("A0_shared", 2)
-    found = str(tlx.explain_pipeline(sch))
+    found = tlx.explain_pipeline(sch).text()
     assert "copy A0_shared (registers)" in found
     assert "A0_shared is copied through registers: a thread copies 2 bytes at a time" in found
 

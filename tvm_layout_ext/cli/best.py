@@ -46,4 +46,4 @@ def best(
             told, shape = explain_record(record, operator)
             cut = f", counted at {'x'.join(map(str, shape))}"
             where = cut if shape != tuple(record.workload.shape) else ""
-            typer.echo(f"\n{record.workload}, {record.id}{where}:\n{told}")
+            typer.echo(f"\n{record.workload}, {record.id}{where}:\n{told.text()}")

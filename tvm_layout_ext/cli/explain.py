@@ -64,7 +64,7 @@ def explain(
     if as_json:
         print_json(explained.to_json())
     else:
-        typer.echo(explained)
+        typer.echo(explained.text())
     if picture is not None:
         write_text(picture, bank_picture(explained.banks))
 
@@ -76,6 +76,6 @@ def _chart(source: Any, args: Any, out: Path | None, target: Any) -> None:
     if out is not None and out.suffix != ".svg":
         raise ScheduleError(f"A chart is written to a .svg file, not to {out}.")
     found = explain_pipeline(source, args, target=target)
-    typer.echo(found)
+    typer.echo(found.text())
     if out is not None:
         write_text(out, found.svg())

@@ -37,6 +37,6 @@ def simulate(
     if as_json:
         print_json(report.to_json())
     else:
-        typer.echo(report)
+        typer.echo(report.text())
     if report.hazards:
         raise typer.Exit(FAILED)

@@ -21,3 +21,6 @@ class DeviceProgram:
     kernels: dict[str, tirx.PrimFunc]
     target: Target | None = None
     source: tvm.IRModule | None = None
+
+    def __repr__(self) -> str:
+        return f"DeviceProgram({', '.join(self.kernels) or 'no kernel'}; .kernels has their code)"

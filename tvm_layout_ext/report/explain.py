@@ -27,7 +27,7 @@ from ..ir.queries import is_number
 from ..simulate.report import AccessCounts
 from ..simulation import simulate
 from ..target import resolve
-from ..text import columns
+from ..text import brief, columns
 from .advice import Advice, Question, advise
 from .banks import bank_tables, read_conflicts
 from .cuda_listing import cuda_listing
@@ -50,6 +50,7 @@ _ACCESS_HEADS = (
     "sites",
     "lines",
 )
+_REST = "text() has every access, what was decided, and the code with counters beside its lines."
 _SHARED_HEADS = ("shared buffer", "shape", "row stride", "padding", "bytes")
 
 #: Heads and rows of a table.
@@ -128,7 +129,7 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What :func:`explain` found; ``str`` gives it as tables.
+    """What :func:`explain` found; ``str`` has the verdict and advice, ``text()`` all of it.
 
     Attributes
     ----------
@@ -196,7 +197,8 @@ class Explanation:
         shared = [buffer.cells() for buffer in self.shared]
         return [(_ACCESS_HEADS, accesses), *([(_SHARED_HEADS, shared)] if shared else [])]
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """All of it: tables, hazards, limit, advice, decisions, banks that clash, and the code."""
         run, blocks = self.question.report.blocks
         parts = [
             *(columns(*table) for table in self.tables()),
@@ -227,6 +229,9 @@ class Explanation:
             "listing": self.listing,
         }
 
+    def __str__(self) -> str:
+        return brief([*self._summary(), *map(str, self.advice)], _REST)
+
     def __repr__(self) -> str:
         return "\n".join(self._summary())
 
@@ -236,7 +241,7 @@ class Explanation:
         narrow = list(dict.fromkeys(row.buffer for row in self.rows if row.is_narrow))
         said = [
             f"Explanation: {len(self.rows)} accesses, {run:,} of {blocks:,} blocks run, "
-            f"{self.bank_conflicts:,} bank conflicts, {len(self.hazards)} hazards; print it for all"
+            f"{self.bank_conflicts:,} bank conflicts, {len(self.hazards)} hazards"
         ]
         if narrow:
             said.append(f"Narrower than they may be: {', '.join(narrow[:8])}")

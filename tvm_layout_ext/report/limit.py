@@ -7,7 +7,7 @@ Counted by :mod:`..coalesce.cost` and timed by :mod:`..gpu.kernel_time`, which c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
@@ -48,7 +48,7 @@ class Limit:
     ``products`` where there are tensor-core products.
     """
 
-    work: KernelWork
+    work: KernelWork = field(repr=False)
     terms: Mapping[str, float]
     seconds: float
 

@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from .. import decisions
 from ..build import lower
-from ..text import columns
+from ..text import brief, columns
 from ..transform.pipeline.record import PipelineRecord, PipelineStep
 from .drawing.boxes import as_svg
 from .drawing.grid import Cell, Grid
@@ -147,19 +147,28 @@ class PipelineChart:
         return "\n".join([self.title(), table, *self.notes()])
 
 
+_NONE = "No loop keeps several versions of a buffer."
+
+
 @dataclass(frozen=True)
 class PipelineExplanation:
-    """What :func:`explain_pipeline` found; ``str`` gives it as text.
+    """What :func:`explain_pipeline` found; ``text()`` draws it.
 
     There is a chart for each pipelined loop, inner loops before those around them.
     """
 
     charts: list[PipelineChart]
 
+    def text(self) -> str:
+        """The charts below each other."""
+        return "\n\n".join(map(str, self.charts)) or _NONE
+
     def __str__(self) -> str:
-        if not self.charts:
-            return "No loop keeps several versions of a buffer."
-        return "\n\n".join(map(str, self.charts))
+        said = [line for one in self.charts for line in (one.title(), *one.notes())]
+        return brief(said, "text() draws it, svg() in colour.") if said else _NONE
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def svg(self) -> str:
         """Draw all charts below each other, as one SVG document."""
@@ -179,8 +188,8 @@ def explain_pipeline(
     Lowers the program and shows the plans that pass ``InjectMultiStageBuffer`` carried out. A cell
     holds the iteration that a statement works for, and the version of the buffer that it fills or
     reads; a body that comes before 0 is one of the prologue. What ``lower`` gave has no such loops
-    any more; other parameters are as of ``lower``. ``print`` the result, or write its ``svg()`` to
-    a file.
+    any more; other parameters are as of ``lower``. Print its ``text()``, or write its
+    ``svg()`` to a file.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..gpu.counts import Count
 from ..gpu.requests import sectors_per_request
-from ..text import columns
+from ..text import brief, columns
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Launch:
 
 @dataclass(repr=False)
 class Report:
-    """Outcome of :func:`tvm_layout_ext.simulate`."""
+    """Outcome of :func:`tvm_layout_ext.simulate`; ``text()`` is all but the outputs."""
 
     #: Every parameter that a kernel writes, by name (T_add, T_add_1 where names are equal); masked
     #: where ``grid_sample`` left blocks out.
@@ -210,8 +210,12 @@ class Report:
         )  # fmt: skip
         return {**{name: getattr(self, name) for name in names}, **listed}
 
-    def __str__(self) -> str:
+    def text(self) -> str:
+        """All of it: every access, totals, what of them is open, and hazards."""
         return f"{columns(*self.table())}\n\n{self.summary()}"
+
+    def __str__(self) -> str:
+        return brief(repr(self).split("\n"), "text() has every access.")
 
     def __repr__(self) -> str:
         outputs = ", ".join(f"{name} {value.shape}" for name, value in self.outputs.items())

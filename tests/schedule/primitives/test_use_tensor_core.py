@@ -164,7 +164,7 @@ def test_a_tile_and_its_statement_that_disagree_are_refused(
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", ["tf32", "s8", "u8", "e4m3", "e5m2"])
 def test_explain_states_the_load_of_what_ldmatrix_cannot_transpose(name: str) -> None:
-    told = str(tlx.explain(scheduled(TYPES[name], tile=(64, 64, 32))))
+    told = tlx.explain(scheduled(TYPES[name], tile=(64, 64, 32))).text()
     dtype = TYPES[name].operand if name != "tf32" else r"\w+"
     assert re.search(rf": ldmatrix\.x4\.a\.{dtype}\.k_major\.shared\.dyn", told)
     plain = "plain loads by each lane, as ldmatrix transposes only elements of 16 bits"
@@ -172,7 +172,7 @@ def test_explain_states_the_load_of_what_ldmatrix_cannot_transpose(name: str) ->
 
 
 def test_explain_states_ldmatrix_where_it_transposes() -> None:
-    told = str(tlx.explain(scheduled(TYPES["f16"])))
+    told = tlx.explain(scheduled(TYPES["f16"])).text()
     assert "ldmatrix.x4.b.float16.mn_major.shared.dyn" in told
     assert "plain loads" not in told
 

@@ -164,7 +164,7 @@ def test_names_survive_merged_shared_memory() -> None:
 
 
 def test_table_shows_every_access(report: Report) -> None:
-    text = str(report)
+    text = report.text()
     head, *rows = text.split("\n")
     assert head.split()[:4] == ["buffer", "scope", "kind", "bytes"]
     for access, row in zip(report.accesses, rows, strict=False):

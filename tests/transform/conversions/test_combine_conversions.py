@@ -281,7 +281,7 @@ def test_swizzled_tiles_of_a_pipeline_are_loaded_in_the_layout_of_the_operand(
 
 
 def test_explain_tells_what_was_decided() -> None:
-    told = str(explain(versioned_tiles((COLUMNS, ROWS), 1, "none")))
+    told = explain(versioned_tiles((COLUMNS, ROWS), 1, "none")).text()
     assert "CombineLayoutConversions chose for A_local: recomputes A_local in its layout" in told
 
 

@@ -312,7 +312,7 @@ def test_the_kernel_is_made_of_what_the_decision_says() -> None:
 
 def test_the_chart_shows_copies_ahead_of_the_products_of_a_tile() -> None:
     sch = w.schedule(w.product((256, 256, 512)), stages=3)
-    text = str(tlx.explain_pipeline(sch, target=w.SM90A))
+    text = tlx.explain_pipeline(sch, target=w.SM90A).text()
     assert "Loop k, 8 iterations, 2 before the first that computes" in text
     multiplies = (
         r"wgmma\.m64n128k16\.f32\.f16 \(warpgroups 0 to 1\) +\. +\. +0 v0 +1 v1 +2 v2 +3 v0"
