@@ -22,6 +22,7 @@ from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
 from .models import NarrowShortcuts as NarrowShortcuts
 from .models import relax_pipeline
+from .report import notebook
 from .report import render as _render
 from .report.explain import explain
 from .report.lint import assert_kernel
@@ -108,10 +109,12 @@ def install() -> None:
     """Register passes, pipeline and schedule primitives with TVM; done once at import."""
     pipeline.install()
     schedule.install()
+    notebook.install()
 
 
 def uninstall() -> None:
     """Give TVM its own pipeline, namespaces and schedule methods back."""
+    notebook.uninstall()
     schedule.uninstall()
     pipeline.uninstall()
 

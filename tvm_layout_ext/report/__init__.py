@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from . import notebook
 from .explain import Explanation, explain
 from .layout_picture import render
 from .pipeline_chart import PipelineExplanation, explain_pipeline
 
 __all__ = ["Explanation", "PipelineExplanation", "explain", "explain_pipeline", "render"]
-
-notebook.install()
