@@ -18,6 +18,7 @@ from tests.programs.kernels import changed
 from tvm_layout_ext import ScheduleError, SimulationError, decisions
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
+from tvm_layout_ext.transform.attention import lower_attention
 
 
 def causal(i: Any, j: Any) -> Any:
@@ -200,3 +201,15 @@ def test_the_plan_shares_l2_among_neighbours() -> None:
     assert architecture("sm_90a").name == "sm_90a"
     # 2 MB of K and V a head, of which 16 fit into 32 MB.
     assert found.group == 16
+
+
+def test_what_is_left_is_read_once_whatever_the_number_of_buffers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[Any] = []
+    variables = lower_attention.variables
+    monkeypatch.setattr(
+        lower_attention, "variables", lambda stmt: read.append(stmt) or variables(stmt)
+    )
+    tlx.lower(Heads().schedule().mod, target=tlx.cuda_target("sm_90a"))
+    assert len(read) == 1
