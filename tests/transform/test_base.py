@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_layout_ext import transform
+from tvm_layout_ext.transform import base
 from tvm_layout_ext.transform.base import asks_for, function_pass
 
 #: These read what is asked for, and mark.
@@ -57,3 +58,11 @@ def test_a_pass_runs_on_marked_functions_that_ask_for_it(marked: bool, asks: boo
     assert asks_for(main, "layout_ext.test")
     after = emptied()(tvm.IRModule({"main": main}))["main"]
     assert after.body.same_as(main.body) != (marked and asks)
+
+
+def test_a_question_for_an_annotation_walks_the_body_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[object] = []
+    walk = base.nodes_in
+    monkeypatch.setattr(base, "nodes_in", lambda *of: walked.append(of) or walk(*of))
+    assert not asks_for(copy, "layout_ext.test")
+    assert len(walked) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tvm
@@ -47,9 +47,12 @@ def all_but(stock: Any, leaves: Callable[[Any], bool]) -> Any:
 
 def asks_for(func: tirx.PrimFunc, key: str) -> bool:
     """Whether a block, loop or attribute statement has an annotation that begins so."""
-    notes = (one.annotations for one in nodes_in(func.body, SBlock, tirx.For))
-    keys = [one.attr_key for one in nodes_in(func.body, tirx.AttrStmt)]
-    return any(str(one).startswith(key) for some in (*notes, keys) for one in some)
+    holders = nodes_in(func.body, SBlock, tirx.For, tirx.AttrStmt)
+    return any(str(one).startswith(key) for holder in holders for one in _keys(holder))
+
+
+def _keys(holder: Any) -> Iterable[Any]:
+    return [holder.attr_key] if isinstance(holder, tirx.AttrStmt) else holder.annotations
 
 
 def mapped(func: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
