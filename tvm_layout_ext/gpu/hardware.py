@@ -32,6 +32,7 @@ __all__ = [
     "blocks_per_sm",
     "launch_problem",
     "mma_sync_rate",
+    "resident_limits",
 ]
 
 WARP_SIZE = 32
@@ -154,21 +155,28 @@ _MOST_BLOCKS, _REGISTER_STEP, _SYSTEM_SHARED = 32, 8, 1024
 
 
 def blocks_per_sm(facts: Architecture, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks that a multiprocessor holds at a time, by a block's threads, registers and memory.
+    """Blocks that a multiprocessor holds at a time, by a block's threads, registers and memory."""
+    return min(resident_limits(facts, threads, registers, shared_bytes).values())
+
+
+def resident_limits(
+    facts: Architecture, threads: int, registers: int, shared_bytes: int
+) -> dict[str, int]:
+    """Blocks that each resource of a multiprocessor suffices for.
 
     Source: CUDA C++ Programming Guide, "Multiprocessor Level" and "Technical Specifications per
     Compute Capability". The driver says the same of all kernels in
     ``benchmarks/results/h200_gemm.json``.
     """
     each = -(-max(registers, 1) // _REGISTER_STEP) * _REGISTER_STEP * -(-threads // WARP_SIZE)
-    limits = [
-        facts.threads_per_sm // max(threads, 1),
-        facts.registers_per_sm // max(each * WARP_SIZE, 1),
-        _MOST_BLOCKS,
-    ]
+    limits = {
+        "threads": facts.threads_per_sm // max(threads, 1),
+        "registers": facts.registers_per_sm // max(each * WARP_SIZE, 1),
+        "slots of blocks": _MOST_BLOCKS,
+    }
     if shared_bytes:
-        limits.append(facts.shared_per_sm // (shared_bytes + _SYSTEM_SHARED))
-    return min(limits)
+        limits["shared memory"] = facts.shared_per_sm // (shared_bytes + _SYSTEM_SHARED)
+    return limits
 
 
 def launch_problem(extents: Mapping[str, int], threads_per_block: int = 1024) -> str | None:

@@ -27,7 +27,7 @@ def explain_record(
     By default the operator is that of the record's name in ``schedules/``; for a function or a
     schedule of one's own :meth:`.Programs.operator` has it. The limit is of the whole shape.
     """
-    task = _task_of(record, operator)
+    task = task_of(record, operator)
     shape = counted_shape(task, record)
     target, arrays = cuda_target(record.arch), counted_inputs(task, shape)
     module = task.module(record.config, shape)
@@ -37,7 +37,7 @@ def explain_record(
     return found, shape
 
 
-def _task_of(record: Record, operator: Operator | None = None) -> Task:
+def task_of(record: Record, operator: Operator | None = None) -> Task:
     """What a record was a trial of."""
     workload = record.workload
     target = cuda_target(record.arch)

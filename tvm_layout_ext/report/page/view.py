@@ -18,6 +18,7 @@ from ...tune.records.record import best_first
 from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ..comparison import counter_rows
+from ..occupancy import Occupancy, occupancy_of
 from ..tuning import score_text
 from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, winner_of, work_unit
@@ -137,6 +138,7 @@ def _workload(
     operator = partial(_operator, winner or first, programs)
     roof = roofline(points, *_work(group, operator))
     after = kernel_of(winner, programs) if winner and kernels else None
+    held = _held([winner, default] if kernels else [None, None], operator)
     title = " ".join(str(first.workload).split())
     return WorkloadView(
         slug="_".join([str(index), *title.split()[:-1]]),
@@ -147,12 +149,12 @@ def _workload(
         records=group,
         search=search_of(ranked),
         roof=roof,
-        verdict=_verdict(winner, default, roof, after),
+        verdict=_verdict(winner, default, roof, after, held[0]),
         winner=winner,
         default=default,
         facts=_facts(group, winner, default),
         conditions=_conditions(group, winner or first),
-        counters=_beside(default, winner),
+        counters=_beside(default, winner, held),
         refused=unbuilt,
         failures=built,
         after=after,
@@ -160,8 +162,21 @@ def _workload(
     )
 
 
+def _held(records: Sequence[Record | None], find: Callable[[], Operator]) -> list[Occupancy | None]:
+    """The occupancy of each record's kernel, where it is known."""
+    try:
+        operator = find()
+    except LayoutExtError:
+        return [None] * len(records)
+    return [occupancy_of(one, operator) if one is not None else None for one in records]
+
+
 def _verdict(
-    winner: Record | None, default: Record | None, roof: Roofline | None, after: KernelView | None
+    winner: Record | None,
+    default: Record | None,
+    roof: Roofline | None,
+    after: KernelView | None,
+    held: Occupancy | None,
 ) -> str:
     if winner is None or not winner.score:
         return "No candidate worked."
@@ -173,11 +188,13 @@ def _verdict(
         is_default = default.id == winner.id
         parts.append("the default" if is_default else f"{gain:.2f} times as fast as the default")
     limit = after.limit if after is not None else ""
-    return f"{', '.join(parts)}. {limit}".strip()
+    return " ".join(filter(None, [f"{', '.join(parts)}.", limit, str(held or "")]))
 
 
-def _beside(default: Record | None, winner: Record | None) -> list[list[str]]:
-    """Knobs that differ, and counters."""
+def _beside(
+    default: Record | None, winner: Record | None, held: Sequence[Occupancy | None]
+) -> list[list[str]]:
+    """Knobs that differ, warps that a multiprocessor holds, and counters."""
     if default is None or winner is None or default.id == winner.id:
         return []
     knobs = [
@@ -185,7 +202,12 @@ def _beside(default: Record | None, winner: Record | None) -> list[list[str]]:
         for name, value in winner.config.items()
         if value != default.config.get(name)
     ]
-    return knobs + counter_rows(default, winner)
+    new, old = held
+    warps = []
+    if new is not None and old is not None:
+        ratio = f"{new.warps / old.warps:.2f}" if old.warps else ""
+        warps = [["warps a multiprocessor", str(old.warps), str(new.warps), ratio]]
+    return knobs + warps + counter_rows(default, winner)
 
 
 def _operator(record: Record, programs: Programs | None) -> Operator:
