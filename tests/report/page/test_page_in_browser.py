@@ -17,6 +17,7 @@ from tvm_layout_ext.report.page import render_page, workloads
 pytestmark = pytest.mark.browser
 
 WIDTHS = pytest.mark.parametrize("width", [1600, 400])
+ALL_WIDTHS = pytest.mark.parametrize("width", [1600, 1280, 1100, 700, 400])
 Show = Callable[[int], Any]
 
 
@@ -53,7 +54,7 @@ def click(page: Any, name: str) -> Any:
     return chosen
 
 
-@WIDTHS
+@ALL_WIDTHS
 def test_page_opens_and_nothing_sticks_out(show: Show, width: int) -> None:
     page = show(width)
     assert page.locator("h1").inner_text() == "Tuning report: a/long/path/of/a/log"
@@ -73,7 +74,7 @@ def test_page_opens_and_nothing_sticks_out(show: Show, width: int) -> None:
         assert inside.evaluate("box => box.scrollWidth > box.clientWidth")
 
 
-@WIDTHS
+@ALL_WIDTHS
 def test_no_word_of_a_chart_is_cut_or_tiny(show: Show, width: int) -> None:
     page = show(width)
     words, cut, smallest = page.evaluate(
@@ -89,6 +90,33 @@ def test_no_word_of_a_chart_is_cut_or_tiny(show: Show, width: int) -> None:
     assert words > 40
     assert cut == []
     assert smallest >= 9.9
+
+
+@ALL_WIDTHS
+def test_no_labels_overlap_and_no_picture_is_there_twice(show: Show, width: int) -> None:
+    page = show(width)
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    clashes, twice, drawn = page.evaluate(
+        """() => {
+          const clashes = [], seen = new Set(), twice = [];
+          const pictures = [...document.querySelectorAll("section svg")];
+          for (const svg of pictures) {
+            if (seen.has(svg.outerHTML)) twice.push(svg.outerHTML.slice(0, 80));
+            seen.add(svg.outerHTML);
+            const words = [...svg.querySelectorAll("text")].filter(one => one.textContent.trim())
+              .map(one => [one.textContent, one.getBoundingClientRect()]);
+            words.forEach(([name, a], n) => words.slice(n + 1).forEach(([other, b]) => {
+              const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+              const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+              if (wide > 2 && high > 3) clashes.push(`${name} | ${other}`);
+            }));
+          }
+          return [clashes, twice, pictures.length];
+        }"""
+    )
+    assert drawn > 3
+    assert clashes == []
+    assert twice == []
 
 
 @WIDTHS
@@ -136,6 +164,7 @@ def test_the_table_of_all_sorts_filters_and_opens_a_workload(show: Show) -> None
     page.evaluate("document.querySelectorAll('section > details').forEach(d => d.open = false)")
     page.locator("#overview a", has_text="gemm").click()
     opened = page.locator("section > details[open]")
+    opened.wait_for()  # the browser tells of the new address a moment later
     assert opened.count() == 1
     assert opened.locator("h2").inner_text() == "gemm 128x128x128 float16"
 
