@@ -173,7 +173,7 @@ print(loop_of(double))
 triple = product(3)
 assert checked(triple).barriers == BLOCKS * STEPS
 chart = tlx.explain_pipeline(triple)
-print(chart)
+print(chart.text())
 assert [c.record.wait for c in chart.charts] == [1]
 
 ######################################################################
