@@ -56,6 +56,28 @@ def test_tune_prints_trials_verdict_and_replay_command(tuned: tuple[Path, Ran]) 
     assert len(Log(log).read().records) == 3
 
 
+@pytest.mark.parametrize("command", ["replay", "compare", "check", "bench"])
+def test_what_reads_a_log_writes_json(tuned: tuple[Path, Ran], command: str) -> None:
+    log, _ = tuned
+    words = [log] if command == "compare" else ["--runner", "simulate"]
+    ran = invoke(command, log, *words, "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    (one,) = found["pairs"] if command == "compare" else found
+    record = one["before"] if command == "compare" else one["record"]
+    best = min(Log(log).read().records, key=lambda each: each.score or float("inf"))
+    assert record == best.to_json()
+
+
+def test_tune_writes_json_alone(tmp_path: Path) -> None:
+    ran = invoke(*TUNE, "--log", tmp_path / "log", "--json")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert [one["trial"] for one in found["trials"]] == [0, 1, 2]
+    assert found["best"] in found["trials"]
+    assert not found["interrupted"]
+
+
 def test_tune_without_a_type_takes_one_that_the_operator_has(tmp_path: Path) -> None:
     small = ["--shape", "16", "64", "4", "--trials", "1", "--runner", "simulate"]
     ran = invoke("tune", "gather_rows", *small, "--log", tmp_path)

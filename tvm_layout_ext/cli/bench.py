@@ -12,7 +12,16 @@ import typer
 from ..errors import ScheduleError
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Key, RunnerName, Tracker, make_console, runner_text, winners_of
+from .shared import (
+    AsJson,
+    Key,
+    RunnerName,
+    Tracker,
+    make_console,
+    print_json,
+    runner_text,
+    winners_of,
+)
 
 if TYPE_CHECKING:
     from ..tune.apply.replay import Replay
@@ -40,19 +49,26 @@ def bench(
         ),
     ] = "",
     plot: Annotated[Path | None, typer.Option(help="PNG file to draw a suite to.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run every workload's winner again, or a suite of benchmarks, and table the times."""
     from ..report.tuning import bench_table
 
     if (log is None) == (not suite):
         raise ScheduleError("Give either a log, whose winners are run again, or --suite NAME.")
+    if suite and as_json:
+        raise ScheduleError("--json goes with a log; a suite writes its table and --plot.")
     if suite:
         raise typer.Exit(_run_suite(suite, plot))
     assert log is not None
     where = runner_text(runner, tracker, key)
     winners, _ = winners_of(log, "to run")
     again = [_replayed(*winner, where) for winner in winners]
-    make_console().print(bench_table([one for one in again if one is not None]))
+    found = [one for one in again if one is not None]
+    if as_json:
+        print_json(found)
+    else:
+        make_console().print(bench_table(found))
     if None in again:
         raise typer.Exit(FAILED)
 

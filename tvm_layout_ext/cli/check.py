@@ -6,11 +6,27 @@ import typer
 
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Key, Log, RunnerName, Tracker, make_console, runner_text, winners_of
+from .shared import (
+    AsJson,
+    Key,
+    Log,
+    RunnerName,
+    Tracker,
+    make_console,
+    print_json,
+    runner_text,
+    winners_of,
+)
 
 
 @app.command(cls=Command, epilog=EPILOG)
-def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key = "") -> None:
+def check(
+    log: Log,
+    runner: RunnerName = "auto",
+    tracker: Tracker = "",
+    key: Key = "",
+    as_json: AsJson = False,
+) -> None:
     """Time each workload's winner against the default schedule again; warn if it no longer wins.
 
     Ends with code 1 if a default is now faster, or a winner fails, gives a wrong result or cannot
@@ -22,10 +38,14 @@ def check(log: Log, runner: RunnerName = "auto", tracker: Tracker = "", key: Key
     where = runner_text(runner, tracker, key)
     winners, missing = winners_of(log, "to check")
     checked = [run(record, where, operator) for record, operator in winners]
-    make_console().print(checked_table(checked))
-    for one in checked:
-        if one.default_failure:
-            typer.echo(f"{one.record.workload}: no default to compare with: {one.default_failure}")
+    if as_json:
+        print_json(checked)
+    else:
+        make_console().print(checked_table(checked))
+        for one in checked:
+            if one.default_failure:
+                why = f"no default to compare with: {one.default_failure}"
+                typer.echo(f"{one.record.workload}: {why}")
     warnings = [one.warning for one in checked if one.warning]
     for warning in warnings:
         typer.echo(f"Warning: {warning}", err=True)

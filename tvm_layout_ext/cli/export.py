@@ -10,7 +10,7 @@ import typer
 from ..errors import RecordError
 from .app import Command, app
 from .codes import EPILOG
-from .shared import Log, read_log
+from .shared import AsJson, Log, print_json, read_log
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -25,6 +25,7 @@ def export(
     record_id: Annotated[
         str, typer.Option("--id", help="Start of a record's id; by default the log's one winner.")
     ] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Write a winner as libOUT.so with a C header, a DLPack loader for Python and its CUDA source.
 
@@ -40,4 +41,7 @@ def export(
         names = ", ".join(f"{r.id} ({r.workload})" for r in winners) or "none"
         raise RecordError(f"{log} has {len(winners)} winners, {names}; choose one with --id.")
     made = run(winners[0], out, operator=Programs(log).operator(winners[0]))
+    if as_json:
+        print_json(made)
+        return
     typer.echo(f"Wrote {made.library}, {made.header}, {made.loader} and {made.source}.")

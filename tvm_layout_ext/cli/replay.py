@@ -8,9 +8,20 @@ import typer
 
 from .app import Command, app
 from .codes import EPILOG, FAILED
-from .shared import Key, Log, RunnerName, Tracker, read_log, runner_text, winners_of
+from .shared import (
+    AsJson,
+    Key,
+    Log,
+    RunnerName,
+    Tracker,
+    print_json,
+    read_log,
+    runner_text,
+    winners_of,
+)
 
 if TYPE_CHECKING:
+    from ..tune.apply.replay import Replay
     from ..tune.records.log import Record
     from ..tune.space.operator import Operator
 
@@ -24,6 +35,7 @@ def replay(
     runner: RunnerName = "auto",
     tracker: Tracker = "",
     key: Key = "",
+    as_json: AsJson = False,
 ) -> None:
     """Run recorded configurations again, verify them, and compare with the record."""
     from ..tune.apply.programs import Programs
@@ -35,23 +47,26 @@ def replay(
         chosen = [(record, Programs(log).operator(record))]
     else:
         chosen, _ = winners_of(log, "to replay")
-    failed = [record for record, operator in chosen if not _replay_one(record, operator, where)]
-    if failed:
+    again = [_replay_one(record, operator, where, as_json) for record, operator in chosen]
+    if as_json:
+        print_json([one for one in again if one is not None])
+    if None in again:
         raise typer.Exit(FAILED)
 
 
-def _replay_one(record: Record, operator: Operator, runner: str) -> bool:
-    """Replay a record and print what it gave; whether it is right."""
+def _replay_one(record: Record, operator: Operator, runner: str, quiet: bool) -> Replay | None:
+    """Replay a record and print what it gave; None if it is wrong."""
     from ..report.tuning import replay_lines
     from ..tune.apply.replay import replay as run
     from ..tune.measure.reference.problem import WrongResultError
 
-    typer.echo(f"{record.id}  {record.workload} on {record.device} ({record.arch})")
+    if not quiet:
+        typer.echo(f"{record.id}  {record.workload} on {record.device} ({record.arch})")
     try:
         again = run(record, runner, operator)
     except WrongResultError as error:
         typer.echo(f"  wrong: {error}", err=True)
-        return False
-    for line in replay_lines(again):
+        return None
+    for line in replay_lines(again) if not quiet else ():
         typer.echo(f"  {line}")
-    return True
+    return again

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,8 +95,17 @@ def target_of(arch: str) -> Target | None:
 
 
 def print_json(value: Any) -> None:
-    """Write a value as JSON."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    """Write a value as JSON: what has ``to_json`` as that, a dataclass by its fields."""
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for, in words that it has."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return str(value)
 
 
 def runner_text(runner: str, tracker: str, key: str) -> str:

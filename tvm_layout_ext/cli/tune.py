@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from .app import Command, app
 from .codes import EPILOG, FAILED, INTERRUPTED
 from .shared import (
     Arch,
+    AsJson,
     Key,
     RunnerName,
     Shape,
@@ -18,13 +20,12 @@ from .shared import (
     make_console,
     parse_shape,
     print_command,
+    print_json,
     runner_text,
     target_of,
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..tune.search.tune import Result
 
 
@@ -45,12 +46,13 @@ def tune(
     key: Key = "",
     log: Annotated[Path, typer.Option(help="Folder for the records; resumes.")] = Path("tune_logs"),
     seed: Annotated[int, typer.Option(help="Of the search and of the inputs.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Search an operator's knobs; print all trials, and why the winner wins."""
     from ..report.progress import trial_progress
     from ..tune.search.tune import tune as run
 
-    console = make_console()
+    console = Console(stderr=True) if as_json else make_console()
     with trial_progress(console) as show:
         result = run(
             operator,
@@ -64,7 +66,11 @@ def tune(
             strategy=strategy,
             progress=show,
         )
-    _print_result(console, result, log)
+    if as_json:
+        names = "best", "trials", "resumed", "interrupted", "warning"
+        print_json({name: getattr(result, name) for name in names})
+    else:
+        _print_result(console, result, log)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)
     if result.best is None:
