@@ -14,6 +14,7 @@ from tests.programs.coalesced import numbers
 from tests.programs.running import gives
 from tests.programs.tiles import upside_down
 from tvm_layout_ext import decisions
+from tvm_layout_ext.coalesce import choose
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.schedules import gather_rows
 
@@ -314,3 +315,17 @@ def test_copies_of_a_few_elements_are_staged_too(count: int, dtype: str) -> None
     x = np.arange(1, count + 1).astype(dtype)
     report = gives(sch, x, None, B=x)
     assert (report.bank_conflicts, report.hazards) == (0, [])
+
+
+def test_the_loops_as_they_are_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are a proposal, and what the decision calls the time before."""
+    tried: list[Any] = []
+    attempt = choose._try
+    monkeypatch.setattr(
+        choose, "_try", lambda subject, way: tried.append(way) or attempt(subject, way)
+    )
+    a = te.placeholder((1024, 1024), name="A")
+    b = te.compute((1024, 1024), lambda i, j: a[j, i], name="B")
+    outcome = schedule_of(a, b).auto_coalesce("B")
+    assert outcome.before
+    assert len(tried) == len(outcome.lost) + 1

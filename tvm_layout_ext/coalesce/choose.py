@@ -123,7 +123,7 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
         )
     best = _best(trials, is_symbolic=any(loop.size is None for loop in subject.nest.loops))
     lost = [str(trial) for trial in trials if trial is not best]
-    return _outcome(subject, best, [*lost, *refusals]), best.way
+    return _outcome(subject, best, trials, [*lost, *refusals]), best.way
 
 
 def _best(trials: Sequence[_Trial], *, is_symbolic: bool) -> _Trial:
@@ -167,9 +167,11 @@ def _kernels(func: Any) -> list[Any]:
     return [nest for nest in top_statements(func) if isinstance(nest, tirx.For)]
 
 
-def _outcome(subject: Subject, best: _Trial, lost: Sequence[str]) -> Outcome:
+def _outcome(
+    subject: Subject, best: _Trial, trials: Sequence[_Trial], lost: Sequence[str]
+) -> Outcome:
     """Tell what was done, by the names of the user."""
-    work, seconds = _start(subject)
+    work, seconds = _start(subject, trials)
     isolated = best.way.isolated or subject.isolated
     own = isolated.names if isolated else {}
     buffers = {access.name for access in subject.nest.accesses} if subject.kernel else None
@@ -182,18 +184,19 @@ def _outcome(subject: Subject, best: _Trial, lost: Sequence[str]) -> Outcome:
     return Outcome(path, f"{path}, {text}.", before, after, seconds, best.seconds, tuple(lost))
 
 
-def _start(subject: Subject) -> tuple[list[KernelWork], float]:
+def _start(subject: Subject, trials: Sequence[_Trial]) -> tuple[list[KernelWork], float]:
     """Count an unbound block as its loops would run if they were just fused over the threads.
 
-    Loops of a reduction that stand around those of its results come inside of them. Nothing is
-    counted where that is not possible.
+    That is mostly a proposal, and counted. Loops of a reduction that stand around those of its
+    results come inside of them. Nothing is counted where that is not possible.
     """
     data = [loop for loop in subject.free if not loop.is_reduction]
     if not data:
         return [], float("inf")
     plain_map = flat_map if subject.kernel is None else map_in_kernel
     try:
-        found = _try(subject, plain_map(subject, in_loop_order(data)))
+        way = plain_map(subject, in_loop_order(data))
+        found = next((one for one in trials if one.way == way), None) or _try(subject, way)
     except (RuntimeError, ValueError):
         # TVM raises the latter where offsets of idle lanes do not fit into 32 bits.
         return [], float("inf")

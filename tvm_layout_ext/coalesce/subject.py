@@ -15,9 +15,9 @@ from .mapping import Mapping, choose_mapping, merged_groups
 from .request import Request
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
-    """A block that is to be mapped."""
+    """A block that is to be mapped; equal is only the same object, as schedules change."""
 
     sch: Any
     block: Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from ...analysis.nest import Loop
@@ -48,13 +48,20 @@ def flat_map(subject: Subject, mapping: Mapping) -> Strategy:
         ("register", [(0, steps)]),
         ("block", [(0, None)]),
     )
-    return Strategy("direct", partial(map_direct, subject, [iterator], spread))
+    return Strategy("direct", Direct(subject, (iterator,), spread))
 
 
-def map_direct(
-    subject: Subject, iterators: list[Iterator], threads: ThreadMap, sch: Any, block: Any
-) -> str:
-    """Bind a nest, and let the L2 cache keep its stores where that is known to pay."""
-    schedule_map(sch, block, subject.nest, iterators, threads, subject.kernel)
-    kept = "" if subject.kernel else keep_gaining_stores(sch, block, subject.nest, threads.vector)
-    return f"{threads}{kept}"
+@dataclass(frozen=True)
+class Direct:
+    """What binds a nest by a thread map; two of them are equal where they do the same."""
+
+    subject: Subject
+    iterators: tuple[Iterator, ...]
+    threads: ThreadMap
+
+    def __call__(self, sch: Any, block: Any) -> str:
+        """Bind, and let the L2 cache keep the nest's stores where that is known to pay."""
+        nest, kernel, threads = self.subject.nest, self.subject.kernel, self.threads
+        schedule_map(sch, block, nest, self.iterators, threads, kernel)
+        kept = "" if kernel else keep_gaining_stores(sch, block, nest, threads.vector)
+        return f"{threads}{kept}"

@@ -7,8 +7,6 @@ its own.
 
 from __future__ import annotations
 
-from functools import partial
-
 from ...errors import ScheduleError
 from ..block_size import lanes_of
 from ..emit import Iterator
@@ -16,7 +14,7 @@ from ..mapping import Mapping
 from ..strategy import Strategy
 from ..subject import Subject
 from ..thread_map import ThreadMap
-from .flat import in_loop_order, map_direct, orders
+from .flat import Direct, in_loop_order, orders
 
 
 def in_kernel(subject: Subject) -> list[Strategy]:
@@ -43,4 +41,4 @@ def map_in_kernel(subject: Subject, mapping: Mapping) -> Strategy:
         ("warp", [(0, threads // lanes_of(threads))]),
         ("register", [(0, None)]),
     )
-    return Strategy("copy", partial(map_direct, subject, [iterator], spread))
+    return Strategy("copy", Direct(subject, (iterator,), spread))

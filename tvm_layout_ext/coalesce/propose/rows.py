@@ -11,7 +11,6 @@ is of all rows is worked out once for them; of 16 bytes one is best (an H200 add
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
@@ -21,7 +20,7 @@ from ..block_size import threads_for
 from ..strategy import Strategy
 from ..subject import Subject
 from ..thread_map import ThreadMap
-from .flat import map_direct
+from .flat import Direct
 
 #: Most vectors of a thread.
 _STEPS = 8
@@ -51,7 +50,7 @@ def rows(subject: Subject) -> list[Strategy]:
     whole = [(dim, None) for dim in order]
     if subject.kernel is not None:
         spread = ThreadMap.of(names, *own, ("register", whole))
-        return [Strategy("copy", partial(map_direct, subject, list(groups), spread))]
+        return [Strategy("copy", Direct(subject, tuple(groups), spread))]
     tile = vector * layout.threads_per_warp[last] * layout.warps_per_cta[last]
     is_narrow = vector * max(access.bytes for access in subject.nest.accesses) < MAX_ACCESS_BYTES
     most = _steps(extents[last], tile) if is_narrow else 1
@@ -59,7 +58,7 @@ def rows(subject: Subject) -> list[Strategy]:
         ThreadMap.of(names, *own, ("register", [(last, steps)]), ("block", whole))
         for steps in {1: None, most: None}
     ]
-    return [Strategy("direct", partial(map_direct, subject, list(groups), one)) for one in maps]
+    return [Strategy("direct", Direct(subject, tuple(groups), one)) for one in maps]
 
 
 def _steps(extent: int, tile: int) -> int:
