@@ -370,3 +370,12 @@ def test_a_kernel_is_lowered_for_the_architecture_that_is_asked_for(tmp_path: Pa
 )
 def test_only_the_command_line_handles_interrupts_itself(argv: list[str], is_command: bool) -> None:
     assert is_command_line(argv) == is_command
+
+
+@pytest.mark.parametrize("text", ["Blocked(...)", "Blocked", "", "((("])
+def test_a_layout_that_is_none_is_answered_by_one_that_is(text: str) -> None:
+    ran = invoke("layout", text, "--shape", "16x16")
+    assert ran.code == 2
+    (sentence,) = ran.err.splitlines()
+    example = sentence.partition("e.g. ")[2].rstrip(".")
+    assert invoke("layout", example, "--shape", "16x16").code == 0

@@ -13,6 +13,11 @@ from .linear import LinearLayout
 from .shared import NVMMASharedLayout, PaddedSharedLayout, SwizzledSharedLayout
 from .tensor_core import DotOperandLayout, NVMMADistributedLayout
 
+#: What ends a sentence on a text that is none: one that is.
+_EXAMPLE = (
+    ", e.g. Blocked(size_per_thread=[1, 4], threads_per_warp=[8, 4], warps_per_cta=[4, 1], "
+    "order=[1, 0])."
+)
 #: Every class with a text form, by the name that the text begins with.
 LAYOUT_CLASSES: dict[str, type[Layout]] = {
     cls.text_name: cls
@@ -51,9 +56,9 @@ def parse(text: str) -> Layout | LinearLayout:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise LayoutError(f"{text!r} is not of the form Name(field=value, ...).") from None
+        raise LayoutError(f"{text!r} is not of the form Name(field=value, ...){_EXAMPLE}") from None
     if not isinstance(tree, ast.Call):
-        raise LayoutError(f"{text!r} is not of the form Name(field=value, ...).")
+        raise LayoutError(f"{text!r} is not of the form Name(field=value, ...){_EXAMPLE}")
     return _call(tree)
 
 
@@ -109,4 +114,4 @@ def _value(node: ast.expr) -> Any:
         names = [key.id for key in node.keys if isinstance(key, ast.Name)]
         _check_once(names, node, "dim")
         return dict(zip(names, map(_value, node.values), strict=True))
-    raise LayoutError(f"{ast.unparse(node)!r} is no value of a layout's field.")
+    raise LayoutError(f"{ast.unparse(node)!r} is no value of a layout's field{_EXAMPLE}")
