@@ -65,6 +65,12 @@ def test_links_resolve(document: Path) -> None:
         assert not anchor or anchor in anchors(path), f"{target} has no heading {anchor}"
 
 
+def test_no_document_links_to_another_site() -> None:
+    """Whether such links answer could not be asked in CI, which has no network."""
+    for document in DOCUMENTS:
+        assert re.findall(r"https?://(?!localhost|127\.)\S+", document.read_text()) == [], document
+
+
 @EACH
 def test_files_that_are_named_exist(document: Path) -> None:
     for name in PATH.findall("\n".join(line for _, line in prose(document))):
