@@ -157,3 +157,14 @@ def test_the_point_lies_where_its_scales_put_it() -> None:
     assert found.bound(found.points[0]) == pytest.approx(1.0)
     slope, *_, dot = roofline_chart(found).axes.lines
     assert slope.get_xydata()[-1] == pytest.approx(dot.get_xydata()[0])
+
+
+def test_the_winners_name_stays_clear_of_the_axis() -> None:
+    """A kernel of few operations a byte had its name over the numbers of the axis."""
+    record = measured(0, 100.0)
+    found = roofline([("winner", record)], 1e7, 1.6e8)
+    assert found is not None
+    axes = roofline_chart(found).axes
+    (name,) = (text for text in axes.texts if text.get_text() == "winner")
+    axes.figure.canvas.draw()
+    assert name.get_window_extent().x0 > axes.get_window_extent().x0
