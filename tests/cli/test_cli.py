@@ -372,6 +372,12 @@ def test_only_the_command_line_handles_interrupts_itself(argv: list[str], is_com
     assert is_command_line(argv) == is_command
 
 
+def test_a_name_of_two_lines_is_told_in_one() -> None:
+    ran = invoke("replay", "two\nlines")
+    assert ran.code == 2
+    assert len(ran.err.splitlines()) == 1
+
+
 @pytest.mark.parametrize("text", ["Blocked(...)", "Blocked", "", "((("])
 def test_a_layout_that_is_none_is_answered_by_one_that_is(text: str) -> None:
     ran = invoke("layout", text, "--shape", "16x16")

@@ -72,7 +72,8 @@ class Command(TyperCommand):
 
 
 def _short(text: str) -> str:
-    """A sentence that quotes a long input, with the input's middle left out."""
+    """A sentence in one line; of a long input that it quotes the middle is left out."""
+    text = " ".join(text.splitlines())
     return text if len(text) <= _LONGEST else f"{text[:200]} ... {text[-200:]}"
 
 
