@@ -32,8 +32,15 @@ _LIBRARY = ("-shared", "-cudart=static", "-Xcompiler=-fPIC,-fvisibility=hidden")
 
 
 #: Words of C++ that no function may be called, beside those that Python has, too.
-_CXX_KEYWORDS = frozenset(
-    ["alignas", "alignof", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "case", "catch", "char", "char8_t", "char16_t", "char32_t", "compl", "concept", "const", "consteval", "constexpr", "constinit", "const_cast", "co_await", "co_return", "co_yield", "decltype", "default", "delete", "do", "double", "dynamic_cast", "enum", "explicit", "export", "extern", "false", "float", "friend", "goto", "inline", "int", "long", "main", "mutable", "namespace", "new", "noexcept", "not_eq", "nullptr", "operator", "or_eq", "private", "protected", "public", "register", "reinterpret_cast", "requires", "restrict", "short", "signed", "sizeof", "static", "static_assert", "static_cast", "struct", "switch", "template", "this", "thread_local", "throw", "true", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "xor", "xor_eq"]
+_CXX_KEYWORD = re.compile(
+    "alignas|alignof|and_eq|asm|auto|bitand|bitor|bool|case|catch|char|char8_t|char16_t|"
+    "char32_t|compl|concept|const|consteval|constexpr|constinit|const_cast|co_await|"
+    "co_return|co_yield|decltype|default|delete|do|double|dynamic_cast|enum|explicit|export|"
+    "extern|false|float|friend|goto|inline|int|long|main|mutable|namespace|new|noexcept|"
+    "not_eq|nullptr|operator|or_eq|private|protected|public|register|reinterpret_cast|"
+    "requires|restrict|short|signed|sizeof|static|static_assert|static_cast|struct|switch|"
+    "template|this|thread_local|throw|true|typedef|typeid|typename|union|unsigned|using|"
+    "virtual|void|volatile|wchar_t|xor|xor_eq"
 )
 
 
@@ -77,7 +84,7 @@ def export(
     prefix = path_of("What export writes to", path, ScheduleError)
     if not _IDENTIFIER.fullmatch(prefix.name):
         raise ScheduleError(f"{prefix.name!r} is no C identifier; it names the exported function.")
-    if iskeyword(prefix.name) or prefix.name in _CXX_KEYWORDS:
+    if iskeyword(prefix.name) or _CXX_KEYWORD.fullmatch(prefix.name):
         raise ScheduleError(
             f"{prefix.name!r} is a word of C++ or of Python; it names the exported function, so "
             f"another one is legal, e.g. {prefix.name}_kernel."
