@@ -329,3 +329,10 @@ def test_the_loops_as_they_are_are_counted_once(monkeypatch: pytest.MonkeyPatch)
     outcome = schedule_of(a, b).auto_coalesce("B")
     assert outcome.before
     assert len(tried) == len(outcome.lost) + 1
+
+
+def test_a_plan_that_is_modelled_to_be_slower_says_why_it_is_taken() -> None:
+    a = te.placeholder((64, 64), "float32", "A")
+    outcome = schedule_of(a, te.compute((64, 64), lambda i, j: a[j, i], "B")).auto_coalesce("B")
+    assert outcome.seconds > outcome.seconds_before
+    assert outcome.text.endswith("; within 1 us the fewest sectors are taken.")

@@ -180,6 +180,8 @@ def _outcome(
     text = f"{best.text}; {counts}. Modelled {_micro(best.seconds)}"
     if work:
         text += f", before {_micro(seconds)} with {'; '.join(map(str, before))}"
+        if best.seconds > _SAME * seconds:
+            text += f"; within {_micro(_NOISE)} the fewest sectors are taken"
     path = best.way.path
     return Outcome(path, f"{path}, {text}.", before, after, seconds, best.seconds, tuple(lost))
 
