@@ -5,13 +5,14 @@ loads the pixels that its neighbours read, each once, and multiplies and adds fr
 window of 7 by 7 and 8 results it loads 14 pixels in place of 56. Lanes of a warp lie along
 channels, whose runs are sectors; rows of a block share what they read in the first cache.
 
-On an H200 depthwise convolutions of ConvNeXt and EfficientNet, batch 16, take 0.13 to 0.4 of
-cuDNN's time (``h200_depthwise.json``).
+On an H200 depthwise convolutions of ConvNeXt and EfficientNet take 0.09 to 0.19 of cuDNN's time at
+batch 16 and 64, and up to 0.75 at batch 1 (``h200_depthwise.json``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -45,7 +46,6 @@ class SlidingWindows:
     column: int  #: Along a row of the result
     place: int  #: Along a row of the window
     channel: int  #: Neighbours in memory
-    step: int  #: Pixels from one result to the next
 
 
 def find_windows(block: Any) -> SlidingWindows | None:
@@ -67,7 +67,7 @@ def find_windows(block: Any) -> SlidingWindows | None:
             continue
         found = _sliding(block, load.indices[-2])
         if found is not None:
-            return SlidingWindows(load.source, found[0], found[1], at[-1], found[2])
+            return SlidingWindows(load.source, *found, at[-1])
     return None
 
 
@@ -75,8 +75,8 @@ def _position(iter_vars: Any, index: Any) -> int:
     return next((i for i, one in enumerate(iter_vars) if one.var.same_as(index)), -1)
 
 
-def _sliding(block: Any, index: Any) -> tuple[int, int, int] | None:
-    """Iterators of the result and of the window, and the step, of an index that slides."""
+def _sliding(block: Any, index: Any) -> tuple[int, int] | None:
+    """Iterators of the result and of the window of an index that slides."""
     own, terms = block.iter_vars, window_of(block, index)
     results = [i for i in terms if own[i].iter_type == tirx.IterVar.DataPar]
     places = [i for i in terms if own[i].iter_type == tirx.IterVar.CommReduce]
@@ -86,7 +86,7 @@ def _sliding(block: Any, index: Any) -> tuple[int, int, int] | None:
     if not all(isinstance(one, tirx.IntImm) for one in extents):
         return None
     step, reach = terms[results[0]], terms[places[0]] * (int(extents[1]) - 1)
-    return (results[0], places[0], step) if step <= reach and extents[1] <= _WIDEST else None
+    return (results[0], places[0]) if step <= reach and extents[1] <= _WIDEST else None
 
 
 def slide(sch: s_tir.Schedule, name: str, config: Config) -> str:
@@ -107,8 +107,8 @@ def slide(sch: s_tir.Schedule, name: str, config: Config) -> str:
     columns = cut_of(int(extent[found.column]), config)
     if columns == 1:
         raise ScheduleError(
-            f"Rows of {extent[found.column]} results cannot be cut into up to "
-            f"{config['columns']} each; a multiple of one of 2 to {config['columns']} is legal."
+            f"A thread has one of {extent[found.column]} results of a row of block {name}, which "
+            "shares no pixel; two or more are legal."
         )
     copies, result = _operands(sch, block, found), _result(sch, block)
     kernel = _threads(sch, block, found, columns, config)
@@ -168,7 +168,8 @@ def _cuts(own: Any, found: SlidingWindows, columns: int, config: Config) -> _Cut
     run = int(config["run_bytes"]) // (channels * element_bytes(found.buffer))
     lanes = _divisor(count // channels, max(1, run))
     left = max(1, int(config["threads"]) // lanes)
-    across = _divisor(int(own[found.column].dom.extent) // columns, min(_ACROSS, left))
+    strips = ceil(int(own[found.column].dom.extent) / columns)
+    across = _divisor(strips, min(_ACROSS, left))
     kept = (found.column, found.channel)
     spatial = [
         one.dom.extent
@@ -184,8 +185,17 @@ def _cuts(own: Any, found: SlidingWindows, columns: int, config: Config) -> _Cut
 
 
 def cut_of(columns: int, config: Config) -> int:
-    """How many neighbours a thread has of a row."""
-    return _divisor(columns, int(config["columns"]))
+    """How many neighbours a thread has of a row: few strips, of which the last is nearly full.
+
+    A strip takes the time of its results, and about that of two more for pixels of its neighbours.
+
+    Examples
+    --------
+    >>> [cut_of(n, {"columns": 8}) for n in (56, 28, 17, 7, 1)]
+    [8, 7, 6, 7, 1]
+    """
+    most = min(columns, int(config["columns"]))
+    return min(range(most, 0, -1), key=lambda one: ceil(columns / one) * (one + 2))
 
 
 def _divisor(count: int, most: int) -> int:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tests.models.running import TARGET, Scheduled, check, scheduled
+from tvm_layout_ext.schedules import depthwise_conv2d
+from tvm_layout_ext.schedules._windows import KNOBS, slide
 
 HALF = "float16"
 
@@ -63,6 +65,8 @@ def windows_of(mod: tvm.IRModule) -> Scheduled:
         ((1, 40, 6, 12), (5, 3), {"padding": [1, 0, 2, 2], "strides": [2, 1]}),
         ((2, 16, 10, 12), 3, {"padding": 2, "dilation": 2}),
         ((1, 8, 1, 16), (1, 4), {"padding": [0, 3, 0, 0]}),
+        ((1, 8, 17, 17), 3, {"padding": 1}),
+        ((1, 24, 5, 11), 5, {"padding": 2}),
     ],
 )
 @pytest.mark.parametrize("dtype", [HALF, "bfloat16", "float32"])
@@ -88,9 +92,9 @@ def test_a_symbolic_batch_is_taken() -> None:
 @pytest.mark.parametrize(
     ("mod", "rule"),
     [
-        # Neighbours share no pixel, rows have a length that nothing cuts, channels do not slide.
+        # Neighbours share no pixel, or there are none.
         (pool((1, 8, 8, 8), relax.op.nn.avg_pool2d, pool_size=(2, 2), strides=(2, 2)), "blocks"),
-        (depthwise((1, 8, 11, 11), 8, 3, padding=1), "blocks"),
+        (depthwise((1, 8, 11, 3), 8, 3), "blocks"),
     ],
 )
 def test_others_are_left_to_blocks(mod: tvm.IRModule, rule: str) -> None:
@@ -98,6 +102,14 @@ def test_others_are_left_to_blocks(mod: tvm.IRModule, rule: str) -> None:
     found = [f for f in scheduled(mod) if f.choice.rule == "windows"]
     assert not found
     check(one)
+
+
+@pytest.mark.parametrize(("window", "text"), [(1, "adds up no windows"), (3, "shares no pixel")])
+def test_what_cannot_slide_is_refused(window: int, text: str) -> None:
+    shape = (1, 4, 1 if window == 3 else 4, 8, 3, window)
+    sch = s_tir.Schedule(te.create_prim_func(depthwise_conv2d.compute(shape, HALF)))
+    with pytest.raises(tlx.ScheduleError, match=text):
+        slide(sch, "sums", {one.name: one.default for one in KNOBS})
 
 
 def test_pixels_and_weights_are_loaded_once_a_row_of_the_window() -> None:
