@@ -104,12 +104,14 @@ def test_others_are_left_to_blocks(mod: tvm.IRModule, rule: str) -> None:
     check(one)
 
 
-@pytest.mark.parametrize(("window", "text"), [(1, "adds up no windows"), (3, "shares no pixel")])
-def test_what_cannot_slide_is_refused(window: int, text: str) -> None:
-    shape = (1, 4, 1 if window == 3 else 4, 8, 3, window)
+@pytest.mark.parametrize(
+    ("window", "columns", "text"), [(1, 8, "adds up no windows"), (3, 1, "shares no pixel")]
+)
+def test_what_cannot_slide_is_refused(window: int, columns: int, text: str) -> None:
+    shape = (1, 4, 4, 8, 3, window)
     sch = s_tir.Schedule(te.create_prim_func(depthwise_conv2d.compute(shape, HALF)))
     with pytest.raises(tlx.ScheduleError, match=text):
-        slide(sch, "sums", {one.name: one.default for one in KNOBS})
+        slide(sch, "sums", {one.name: one.default for one in KNOBS} | {"columns": columns})
 
 
 def test_pixels_and_weights_are_loaded_once_a_row_of_the_window() -> None:
