@@ -30,12 +30,23 @@ def _inputs(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> lis
     return [table, rng.integers(0, count, picked, dtype="int32")]
 
 
+def traffic(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of the rows that are drawn, each read once, of their numbers and of the result.
+
+    Of ``R`` rows ``M`` draws are expected to take ``R (1 - (1 - 1/R)^M)``.
+    """
+    count, picked, columns = shape
+    distinct = round(count * (1 - (1 - 1 / count) ** picked))
+    return (distinct + picked) * columns * np.dtype(dtype).itemsize + 4 * picked
+
+
 OPERATOR = memory_bound(
     "gather_rows",
     ("R", "M", "N"),
     compute,
     lambda table, rows: table[rows],
     inputs=_inputs,
+    traffic=traffic,
     parallel=("M", "N"),
     dtypes=("int32",),
 )
