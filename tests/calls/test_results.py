@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,23 @@ def test_a_benchmark_is_set_beside_a_copy(monkeypatch: pytest.MonkeyPatch) -> No
     assert "a copy of its 16,384 bytes takes 0.50 of that time" in str(found)
     assert "TFLOPS" not in str(found)
     assert "2.0 TFLOPS" in str(replace(found, flops=8_000_000))
+
+
+def test_every_run_is_timed_from_a_flushed_cache() -> None:
+    asked: dict[str, Any] = {}
+
+    class Timed:
+        def jit(self) -> Timed:
+            return self
+
+        def time_evaluator(self, name: str, device: Any, **options: Any) -> Any:
+            asked.update(options)
+            return lambda *_: SimpleNamespace(results=[1e-6] * options["repeat"])
+
+    assert len(timing._times(Timed(), [], None)) == asked["repeat"]
+    # One run a flush, of more than the 50 MiB of an H200's L2 cache.
+    assert asked["number"] == 1
+    assert asked["cache_flush_bytes"] >= 2 * 50 << 20
 
 
 def test_what_cannot_be_timed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

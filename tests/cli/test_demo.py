@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -28,4 +29,9 @@ def test_the_demo_shows_what_is_wrong_and_mends_it(tmp_path: Path) -> None:
     page = re.search(r"file://(\S+)", done.output)
     assert page is not None
     assert Path(page[1]).stat().st_size > 10_000
+    assert any(line.startswith("Next: ") for line in lines)
+    program, *words = shlex.split(lines[-1])
+    small = [*words[: words.index("--shape")], "--shape", "8", "64", "--trials", "1"]
+    told = CliRunner().invoke(app, [*small, "--runner", "simulate", "--log", str(tmp_path / "own")])
+    assert (program, told.exit_code) == ("tvm-layout", 0), told.output
     assert [line for line in lines if len(line.rstrip()) > 80 and "file://" not in line] == []

@@ -15,6 +15,7 @@ from tests.cli.test_cli import invoke
 from tests.cli.test_logs import write
 from tests.report.page.logs import transposes
 from tests.tune.helpers import make_record
+from tvm_layout_ext.report.page import kernel
 
 #: What is told when only the trials are in the page.
 _MORE = "; charts and kernels follow"
@@ -31,6 +32,21 @@ def test_report_writes_the_page_and_the_plots(tmp_path: Path) -> None:
     page = out.read_text()
     assert page.startswith("<!DOCTYPE html>")
     assert "The winner's memory accesses" not in page
+
+
+def test_a_second_report_simulates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_LAYOUT_EXT_CACHE", str(tmp_path / "cache"))
+    log = write(tmp_path / "log", *transposes())
+    first, second = tmp_path / "first.html", tmp_path / "second.html"
+    assert invoke("report", log, "-o", first).code == 0
+
+    def again(*_: object) -> None:
+        raise AssertionError("simulated again")
+
+    monkeypatch.setattr(kernel, "_told", again)
+    ran = invoke("report", log, "-o", second)
+    assert ran.code == 0, ran.err
+    assert first.read_text() == second.read_text()
 
 
 def test_report_explains_the_winner(tmp_path: Path) -> None:
