@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
 from tests.models.running import check, fused, scheduled
@@ -58,10 +58,11 @@ def test_products_and_softmax_become_one_kernel(form: str, kept: int, dtype: str
     check(one)
 
 
-@pytest.mark.parametrize("shape", [(1, 70, 2, 64), (2, 40, 2, 64)])
-def test_the_operator_of_relax_is_attention_too(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(1, 70, 2, 64), (2, 40, 2, 64), ("n", 70, 2, 64)])
+def test_the_operator_of_relax_is_attention_too(shape: tuple[Any, ...]) -> None:
     builder = relax.BlockBuilder()
-    kind = relax.TensorType(shape, "float16")
+    batch = tirx.Var("n", "int64") if shape[0] == "n" else shape[0]
+    kind = relax.TensorType((batch, *shape[1:]), "float16")
     q, k, v = (relax.Var(name, kind) for name in "qkv")
     with builder.function("main", [q, k, v]):
         with builder.dataflow():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 from tvm.target import Target
 
@@ -18,7 +18,12 @@ BATCH, HEADS, HEAD = 2, 2, 64
 
 
 def decomposed(
-    rows: int, keys: int, mask: Any, dtype: str = "float16", wide: bool = False
+    rows: int,
+    keys: int,
+    mask: Any,
+    dtype: str = "float16",
+    wide: bool = False,
+    batch: Any = BATCH,
 ) -> tvm.IRModule:
     """Products and a safe softmax, as ``run_decompositions`` writes them; mask adds to scores.
 
@@ -26,10 +31,10 @@ def decomposed(
     """
     builder = relax.BlockBuilder()
     q, k, v = (
-        relax.Var(name, relax.TensorType((BATCH, HEADS, length, HEAD), dtype))
+        relax.Var(name, relax.TensorType((batch, HEADS, length, HEAD), dtype))
         for name, length in (("q", rows), ("k", keys), ("v", keys))
     )
-    flat = BATCH * HEADS
+    flat = batch * HEADS
     root = op.astype(relax.const(HEAD**-0.25, "float32"), dtype)
 
     def emit(value: Any) -> Any:
@@ -47,7 +52,7 @@ def decomposed(
             turned = emit(op.multiply(turned, emit(root)))
             left = emit(op.reshape(scaled, (flat, rows, HEAD)))
             right = emit(op.reshape(turned, (flat, HEAD, keys)))
-            scores = emit(op.reshape(product(left, right), (BATCH, HEADS, rows, keys)))
+            scores = emit(op.reshape(product(left, right), (batch, HEADS, rows, keys)))
             scores = emit(op.astype(scores, "float32"))
             if mask is not None:
                 scores = emit(op.add(scores, emit(mask(emit, rows, keys))))
@@ -62,7 +67,7 @@ def decomposed(
             weights = emit(op.astype(emit(op.reshape(weights, (flat, rows, keys))), dtype))
             values = emit(op.reshape(emit(op.broadcast_to(v, v.ty.shape)), (flat, keys, HEAD)))
             mean = product(weights, values)
-            out = builder.emit_output(op.reshape(mean, (BATCH, HEADS, rows, HEAD)))
+            out = builder.emit_output(op.reshape(mean, (batch, HEADS, rows, HEAD)))
         builder.emit_func_output(out)
     return builder.get()
 
@@ -103,19 +108,22 @@ def packed(emit: Any, rows: int, keys: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rows", "keys", "mask", "wide"),
+    ("rows", "keys", "mask", "wide", "batch"),
     [
-        (40, 40, None, True),
-        (40, 40, causal(0), False),
-        (24, 40, causal(16), True),
-        (24, 40, causal(0), False),
-        (40, 40, packed, True),
+        (40, 40, None, True, BATCH),
+        (40, 40, causal(0), False, BATCH),
+        (24, 40, causal(16), True, BATCH),
+        (24, 40, causal(0), False, BATCH),
+        (40, 40, packed, True, BATCH),
+        (40, 40, None, True, "n"),
+        (24, 40, causal(16), False, "n"),
     ],
 )
 def test_products_and_a_safe_softmax_are_attention(
-    rows: int, keys: int, mask: Any, wide: bool
+    rows: int, keys: int, mask: Any, wide: bool, batch: Any
 ) -> None:
-    mod = decomposed(rows, keys, mask, wide=wide)
+    size = tirx.Var(batch, "int64") if isinstance(batch, str) else batch
+    mod = decomposed(rows, keys, mask, wide=wide, batch=size)
     lowered = fused(mod)
     rng = np.random.default_rng(0)
     shapes = [(BATCH, HEADS, length, HEAD) for length in (rows, keys, keys)]

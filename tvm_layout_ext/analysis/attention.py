@@ -14,7 +14,7 @@ from tvm import s_tir, sym, tirx
 from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import choice_parts, is_zero
-from ..ir.queries import is_among, is_call_of, loads_in, nodes_in, substitute, uses
+from ..ir.queries import is_among, is_call_of, loads_in, nodes_in, size_of, substitute, uses
 from ..ir.walk import top_statements
 from .contraction import term_of
 
@@ -51,7 +51,8 @@ class Attention:
     name : str
         Of the second product.
     batch : tuple
-        Pairs of a variable and its extent: by these, ``row`` and ``column`` the result is stored.
+        Pairs of a variable and its extent, a number or symbolic: by these, ``row`` and ``column``
+        the result is stored.
     row, key, depth, column : Var
         Rows of Q and of the result; rows of K and V; what is summed up for a score; columns of V.
     sizes : tuple of int
@@ -67,7 +68,7 @@ class Attention:
     """
 
     name: str
-    batch: tuple[tuple[Any, int], ...]
+    batch: tuple[tuple[Any, Any], ...]
     row: Any
     key: Any
     depth: Any
@@ -98,7 +99,7 @@ def read_attention(func: tirx.PrimFunc, name: str | None = None) -> Attention:
 def _with_heads_as_rows(one: Attention) -> Attention:
     """The same attention of single rows, of which those that share K and V are rows of one."""
     for at, (head, count) in enumerate(one.batch):
-        for shared in range(count, 1, -1):
+        for shared in range(count if isinstance(count, int) else 1, 1, -1):
             if count % shared:
                 continue
             group, row = (tirx.Var(name, head.ty.dtype) for name in ("group", "row"))
@@ -190,7 +191,7 @@ def _with_row(load: Any, row: Any) -> Any:
     """A load of the only row of a buffer, by the row's iterator."""
     indices = list(load.indices)
     for i, extent in reversed(list(enumerate(load.source.shape))):
-        if int(extent) == 1:
+        if size_of(extent) == 1:
             indices[i] = row
             break
     return tirx.BufferLoad(load.source, indices)
@@ -218,13 +219,6 @@ class _AttentionReader:
 
     def __post_init__(self) -> None:
         self.blocks = list(_blocks(self.func))
-        for _, block in self.blocks:
-            for one in block.iter_vars:
-                if not isinstance(one.dom.extent, tirx.IntImm):
-                    raise ScheduleError(
-                        f"Block {block.name_hint} has {one.dom.extent} iterations of "
-                        f"{one.var.name}; attention is one kernel for known sizes."
-                    )
         self.analyzer = sym.Analyzer()
 
     def read(self) -> Attention:
@@ -243,8 +237,14 @@ class _AttentionReader:
         total = tirx.Var("total", "float32")
         store = self._store(last, mean, value, total)
         spatial = [one for one in last.iter_vars if one.iter_type != _REDUCED]
-        batch = [(i.var, int(i.dom.extent)) for i in spatial]
+        batch = [(i.var, size_of(i.dom.extent.astype("int32"))) for i in spatial]
         sizes = [n for var in (row, column) for other, n in batch if other.same_as(var)]
+        rows, keys, deep, wide = self._numbers(
+            (row, sizes[0]),
+            (key.var, key.dom.extent),
+            (depth.var, depth.dom.extent),
+            (column, sizes[1]),
+        )
         found = Attention(
             str(mean.name_hint),
             tuple((var, n) for var, n in batch if not is_among(var, (row, column))),
@@ -252,7 +252,7 @@ class _AttentionReader:
             key.var,
             depth.var,
             column,
-            (sizes[0], int(key.dom.extent), int(depth.dom.extent), sizes[1]),
+            (rows, keys, deep, wide),
             q,
             k,
             v,
@@ -262,6 +262,18 @@ class _AttentionReader:
             self._places(last),
         )
         return _with_heads_as_rows(found) if found.sizes[0] == 1 else found
+
+    def _numbers(self, *sizes: tuple[Any, Any]) -> list[int]:
+        found = []
+        for var, size in sizes:
+            number = size_of(size)
+            if not isinstance(number, int):
+                raise ScheduleError(
+                    f"{var.name} of attention has {size} iterations; only a batch may have any "
+                    "number, rows, keys and columns are known."
+                )
+            found.append(number)
+        return found
 
     # The statements that are parts.
 
@@ -288,8 +300,8 @@ class _AttentionReader:
             ]
             if len(readers) != 1 or _summed(readers[0][1]):
                 break
-            counts = [prod(int(n) for n in b.body.buffer.shape) for b in (block, readers[0][1])]
-            if counts[0] != counts[1]:
+            counts = [prod(b.body.buffer.shape) for b in (block, readers[0][1])]
+            if not self.analyzer.can_prove_equal(*counts):
                 break
             self.used.add(readers[0][0])
             block = readers[0][1]
@@ -364,7 +376,7 @@ class _AttentionReader:
         return [self.analyzer.simplify(at) for at in loads[0].indices]
 
     def _only(self, axes: list[Any], block: Any, what: str) -> Any:
-        long = [one for one in axes if int(one.dom.extent) > 1] or axes[:1]
+        long = [one for one in axes if size_of(one.dom.extent) != 1] or axes[:1]
         if len(long) != 1:
             raise ScheduleError(
                 f"Block {block.name_hint} has {len(long)} {what} iterators; attention has one."
@@ -392,7 +404,7 @@ class _AttentionReader:
             ]  # fmt: skip
             var = values[self._only(axes, mean, what).var]
             # A single row has no iterator left; any of one iteration stands for it.
-            alone = [i.var for i in last.iter_vars if int(i.dom.extent) == 1]
+            alone = [i.var for i in last.iter_vars if size_of(i.dom.extent) == 1]
             var = alone[-1] if alone and isinstance(var, tirx.IntImm) else var
             if not isinstance(var, tirx.Var):
                 raise ScheduleError(f"The {what} of the result is {var}, no iterator of its own.")

@@ -15,6 +15,11 @@ COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
+def size_of(extent: Any) -> Any:
+    """An extent as an ``int``, if it is a number; a batch may have any size."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else extent
+
+
 def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
     """Replace variables of an expression or statement; a plain number stays as it is."""
     if not values or not isinstance(node, tvm_ffi.Object):

@@ -9,8 +9,9 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm_ffi import structural_equal
 
-from ..relax_values import array_of, dims_of, name_of, scalar_of
+from ..relax_values import array_of, extents_of, name_of, scalar_of
 from ..views import rewritten
 from .gather import has_kernel
 
@@ -54,7 +55,7 @@ class _Compose(PyExprMutator):
         if name_of(product) != "matmul":
             return None
         (q, q_scale), (k, k_scale) = (self._scaled(one) for one in product.args)
-        turned, shape = self._call(k), dims_of(q)
+        turned, shape = self._call(k), extents_of(q)
         if name_of(turned) != "permute_dims" or not causal or shape is None or len(shape) != 4:
             return None
         if [int(axis) % 4 for axis in turned.attrs.axes or ()] != [0, 1, 3, 2]:
@@ -68,7 +69,7 @@ class _Compose(PyExprMutator):
         mask = None if causal == "all" else causal
         # Square roots of the operator's own scale, rounded to the operands' type.
         scale: float | None = q_scale * k_scale
-        if isclose(q_scale * k_scale, shape[3] ** -0.5, rel_tol=_ROUNDED):
+        if isclose(q_scale * k_scale, int(shape[3]) ** -0.5, rel_tol=_ROUNDED):
             scale = None
         if not has_kernel(lambda *a: relax.op.nn.attention(*a, None, scale, mask), operands):
             return None
@@ -99,16 +100,16 @@ class _Compose(PyExprMutator):
             value = call.args[0]
         return value
 
-    def _split(self, value: Any, heads: list[int]) -> Any:
+    def _split(self, value: Any, heads: tuple[Any, ...]) -> Any:
         """A value before its batch and heads became one dim, or None."""
-        while (dims := dims_of(value)) is not None and dims[:-2] != heads:
+        while (dims := extents_of(value)) is not None and not structural_equal(dims[:-2], heads):
             if name_of(call := self._call(value)) not in _VIEWS:
                 return None
             value = call.args[0]
         copied = self._call(value)
         # A copy of the same shape would be stored.
-        if name_of(copied) == "broadcast_to" and dims_of(copied.args[0]) == dims:
-            value = copied.args[0]
+        if name_of(copied) == "broadcast_to":
+            value = copied.args[0] if structural_equal(extents_of(copied.args[0]), dims) else value
         return None if dims is None else value
 
     def _weights(self, value: Any) -> Any:

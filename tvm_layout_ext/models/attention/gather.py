@@ -16,7 +16,7 @@ from ...analysis.attention import read_attention
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...transform.attention.plan import fit_attention
-from ..relax_values import name_of
+from ..relax_values import extents_of, name_of
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, or scales them, so that the kernel reads them in place.
@@ -213,15 +213,9 @@ def _around(
             given = one not in inside if isinstance(one, relax.Var) else _is_tensor(one)
             if given and not any(one.same_as(other) for other in inputs):
                 inputs.append(one)
-    if not all(_is_known(one.ty) for one in (*inputs, *inside)):
+    if not all(extents_of(one) for one in (*inputs, *inside)):
         return None
     return _Group(bindings, last, inputs)
-
-
-def _is_known(kind: Any) -> bool:
-    """Whether a tensor has a known size."""
-    values = getattr(getattr(kind, "shape", None), "values", None)
-    return values is not None and all(isinstance(one, tirx.IntImm) for one in values)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -229,7 +223,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def has_kernel(operator: Callable[..., relax.Expr], operands: Sequence[relax.Expr]) -> bool:
-    """Whether an operator of Relax is an attention that has a kernel; operands have known sizes."""
+    """Whether an operator of Relax is an attention that has a kernel."""
     builder = relax.BlockBuilder()
     params = [builder.normalize(one).ty for one in operands]
     given = [relax.Var(f"in_{i}", kind) for i, kind in enumerate(params)]
@@ -244,6 +238,8 @@ def _made(group: _Group) -> tuple[_Group, tirx.PrimFunc] | None:
     """The group and its function, if there is a kernel of it."""
     try:
         func = group.function()
+        if loose := [str(one) for one in func.params if not hasattr(one, "shape")]:
+            raise ScheduleError(f"No tensor of it says what {', '.join(loose)} is.")
         fit_attention(read_attention(func), architecture("sm_90a"))
     except ScheduleError as refused:
         _log.info("Attention stays products and a softmax: %s", refused)

@@ -19,7 +19,7 @@ from ...gpu.warpgroups import (
     WARPGROUP_THREADS,
 )
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
-from ...ir.queries import uses
+from ...ir.queries import size_of, uses
 from ..hopper.read_kernel import BoxedBuffer, SumsReader
 from .reach import read_bounds
 
@@ -33,6 +33,8 @@ _HELD = {1: 220, 2: 200, 3: 132}
 _PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
+#: A symbolic extent of the batch, for what depends on how many blocks there are.
+_IMAGES = 16
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
 _BARRIER_BYTES, _ALIGNED = 8, 1024
 
@@ -137,9 +139,14 @@ class AttentionPlan:
         return (self.consumers + 1) * WARPGROUP_THREADS
 
     @property
-    def heads(self) -> int:
+    def heads(self) -> Any:
         """Attentions of the batch."""
         return prod(n for _, n in self.attention.batch)
+
+    @property
+    def usual_heads(self) -> int:
+        """The same, where each extent that is symbolic is an usual one."""
+        return prod(n if isinstance(n, int) else _IMAGES for _, n in self.attention.batch)
 
     @property
     def tiles(self) -> int:
@@ -150,7 +157,8 @@ class AttentionPlan:
     def group(self) -> int:
         """Attentions whose tiles are computed side by side."""
         _, keys, depth, width = self.attention.sizes
-        return min(self.heads, max(1, _L2_BYTES // (2 * keys * (depth + width))))
+        most = max(1, _L2_BYTES // (2 * keys * (depth + width)))
+        return min(self.heads, most) if isinstance(self.heads, int) else most
 
     def _boxed(self, buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
         """A buffer as TMA sees it; what lies behind the rows in use is zero."""
@@ -159,8 +167,14 @@ class AttentionPlan:
         extents = []
         for index, extent in zip(indices, buffer.shape, strict=True):
             limits = [n for var, n in used.items() if index.same_as(var)]
-            extents.append(min([int(extent), *limits]))
+            extents.append(min([size_of(extent), *limits]) if limits else size_of(extent))
         return BoxedBuffer(buffer, indices=tuple(indices), moving=moving, extents=tuple(extents))
+
+    def _blocks_told(self) -> str:
+        each = self.tiles * self.splits
+        if isinstance(self.heads, int):
+            return f"{self.heads * each} blocks"
+        return f"{each} blocks for each head of any batch"
 
     def told(self) -> str:
         """Describe it in a line."""
@@ -168,7 +182,7 @@ class AttentionPlan:
         return (
             f"{self.rows} rows by tiles of {self.keys} keys, {self.stages} stages of K and V by "
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
-            f"{self.heads * self.tiles * self.splits} blocks, "
+            f"{self._blocks_told()}, "
             + (f"{self.splits} of them for the keys of a row" if self.splits > 1 else "")
             + ("" if self.splits > 1 else f"results stored by {out}")
         )
@@ -206,7 +220,7 @@ def _splits(plan: AttentionPlan) -> int:
 
     Each has at least two tiles of keys, and all but the last as many as one another.
     """
-    blocks, count = plan.heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
+    blocks, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
     bounds, _ = read_bounds(plan.attention, plan.keys)
     if plan.consumers > 1 or any(one.slope or not one.is_upper for one in bounds):
         return 1
@@ -218,7 +232,7 @@ def _splits(plan: AttentionPlan) -> int:
 
 def _waves(plan: AttentionPlan) -> float:
     """How long the tiles take: waves of blocks, of which only the first few end together."""
-    waves = plan.heads * plan.tiles / MULTIPROCESSORS
+    waves = plan.usual_heads * plan.tiles / MULTIPROCESSORS
     whole = ceil(waves) if waves <= 2 else waves + 0.5
     return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 

@@ -29,9 +29,9 @@ from ...ir.annotations import (
     WARPGROUP,
 )
 from ...ir.conditions import conjuncts, is_zero, step_of
-from ...ir.queries import blocks_in, loads_in, substitute, thread_tag, uses
+from ...ir.queries import blocks_in, loads_in, size_of, substitute, thread_tag, uses
 from .groups import Groups, take_groups
-from .windows import Digits, Windows, best_box, counted, places, ranges, read_window, size_of
+from .windows import Digits, Windows, best_box, counted, places, ranges, read_window
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,8 @@ class BoxedBuffer:
                 return f"Buffer {buffer.name} is indexed by {index}, along which TMA has no boxes"
         if len(self.indices) > MOST_TMA_DIMS:
             return f"Buffer {buffer.name} has {len(self.indices)} dims; TMA has {MOST_TMA_DIMS}"
+        if not all(isinstance(one, int) for one in self.shape[1:]):
+            return f"Buffer {buffer.name} is {self.shape}; only its first dim may be symbolic"
         if len(buffer.ty.strides):
             return f"Buffer {buffer.name} has strides of its own, which TMA is not told here"
         pitch = self.shape[-1] * np.dtype(str(buffer.dtype)).itemsize

@@ -21,7 +21,7 @@ from tvm import sym, tirx
 
 from ...errors import ScheduleError
 from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
-from ...ir.queries import uses
+from ...ir.queries import size_of, uses
 
 #: A variable's handle, what it is divided by, and what the quotient is taken modulo.
 Digit = tuple[Any, int, int | None]
@@ -100,11 +100,6 @@ class WindowLoad:
     indices: tuple[Sum, ...]
     extents: tuple[Any, ...]
     sizes: dict[Any, int]
-
-
-def size_of(extent: Any) -> Any:
-    """An extent as an ``int``, if it is a number; a batch may have any size."""
-    return int(extent) if isinstance(extent, tirx.IntImm) else extent
 
 
 def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: str) -> WindowLoad:
