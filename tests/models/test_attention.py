@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
-from tests.models.running import check, fused, scheduled
+from tests.models.running import SIZE, check, fused, scheduled
 
 
 class _Heads(nn.Module):  # type: ignore[misc]
@@ -115,3 +116,23 @@ def test_a_scale_of_its_own_keeps_the_type() -> None:
         check(one)
     *_, last = functions
     assert [str(param.dtype) for param in last.after.params] == ["float16"] * len(last.after.params)
+
+
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_a_part_of_the_keys_may_be_hidden_whole(batch: Any) -> None:
+    """Padding hides the last keys, and a few rows have blocks for parts of the keys."""
+    size = tirx.Var("n", "int64") if batch == "n" else batch
+    builder = relax.BlockBuilder()
+    shapes = {"q": (size, 5, 2, 64), "k": (size, 700, 2, 64), "v": (size, 700, 2, 64)}
+    shapes["mask"] = (size, 1, 1, 700)
+    given = [relax.Var(name, relax.TensorType(one, "float16")) for name, one in shapes.items()]
+    with builder.function("main", given):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(relax.op.nn.attention(*given)))
+        builder.emit_func_output(out)
+    (one,) = scheduled(builder.get())
+    assert "of them for the keys of a row" in one.choice.text
+    mask = np.zeros((SIZE if batch == "n" else batch, 1, 1, 700), "float16")
+    mask[..., 100:] = -np.inf
+    (name,) = (p.name for p in one.before.params if int(p.shape[1]) == 1)
+    check(one, **{name: mask})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from tvm.relax import op
 from tvm.target import Target
 
 from benchmarks.relax_numbers import error_of, outputs
-from tests.models.running import check, fused, scheduled
+from tests.models.running import TARGET, check, fused, scheduled
+from tvm_layout_ext import simulate
 
 BATCH, HEADS, HEAD = 2, 2, 64
 
@@ -24,6 +26,7 @@ def decomposed(
     dtype: str = "float16",
     wide: bool = False,
     batch: Any = BATCH,
+    more: Sequence[Any] = (),
 ) -> tvm.IRModule:
     """Products and a safe softmax, as ``run_decompositions`` writes them; mask adds to scores.
 
@@ -45,7 +48,7 @@ def decomposed(
             return emit(op.matmul(*operands))
         return emit(op.astype(emit(op.matmul(*operands, out_dtype="float32")), dtype))
 
-    with builder.function("main", [q, k, v]):
+    with builder.function("main", [q, k, v, *more]):
         with builder.dataflow():
             scaled = emit(op.multiply(q, emit(root)))
             turned = emit(op.permute_dims(k, [0, 1, 3, 2]))
@@ -169,9 +172,65 @@ def test_heads_of_keys_that_are_repeated_are_stored_once() -> None:
         check(one)
 
 
-@pytest.mark.parametrize(
-    ("mask", "dtype"), [(causal(3), "float16"), (causal(-1), "float16"), (None, "float32")]
-)
-def test_other_masks_and_types_stay_products(mask: Any, dtype: str) -> None:
-    functions = fused(decomposed(40, 40, mask, dtype)).functions
+def test_other_types_stay_products() -> None:
+    functions = fused(decomposed(40, 40, None, "float32")).functions
     assert not any(gv.name_hint.startswith("attention") for gv in functions)
+
+
+@pytest.mark.parametrize("batch", [BATCH, "n"])
+def test_a_mask_that_is_given_is_added_to_scores(batch: Any) -> None:
+    """As that of padding is, which hides keys of one sequence and not of another."""
+    size = tirx.Var(batch, "int64") if isinstance(batch, str) else batch
+    given = relax.Var("mask", relax.TensorType((size, 1, 1, 40), "bool"))
+
+    def padding(emit: Any, rows: int, keys: int) -> Any:
+        wide = emit(op.broadcast_to(given, (size, 1, rows, keys)))
+        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
+        return op.where(wide, inside, outside)
+
+    mod = decomposed(40, 40, padding, batch=size, more=[given])
+    lowered = fused(mod)
+    rng = np.random.default_rng(0)
+    shape = BATCH, HEADS, 40, HEAD
+    arrays: list[Any] = [rng.standard_normal(shape).astype("float16") for _ in range(3)]
+    arrays.append(np.arange(40).reshape(1, 1, 1, 40) < np.array([40, 23]).reshape(2, 1, 1, 1))
+    cpu = Target("llvm")
+    want = outputs(mod, cpu, "default", arrays)
+    assert error_of(outputs(lowered, cpu, "default", arrays), want) <= 1e-2
+    assert {one.choice.rule for one in scheduled(lowered)} == {"attention", "blocks"}
+
+
+@pytest.mark.parametrize("offset", [3, -1])
+def test_rows_of_which_all_keys_are_hidden_are_zero(offset: int) -> None:
+    """The first row sees no key by an offset of -1; PyTorch's softmax is zero there."""
+    # 128 keys fill the tile: those behind the last one would count as seen.
+    mod = decomposed(128, 128, causal(offset))
+    (one,) = (one for one in scheduled(fused(mod)) if one.choice.rule == "attention")
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((BATCH, HEADS, 128, HEAD)).astype("float16") for _ in range(3)]
+    (want,) = outputs(mod, Target("llvm"), "default", arrays)
+    mask = np.where(np.tri(128, 128, offset, dtype=bool), 0, -np.inf).astype("float16")
+    values = iter(arrays)
+    given = [
+        mask.reshape([int(n) for n in param.shape]) if int(param.shape[-1]) == 128 else next(values)
+        for param in one.after.params[:-1]
+    ]
+    main = one.after.with_attr("global_symbol", "main")
+    report = simulate(main, *given, target=TARGET, progress=False)
+    (found,) = report.outputs.values()
+    assert error_of([found.reshape(want.shape)], [want]) <= 1e-2
+
+
+def test_layers_share_one_function() -> None:
+    """TVM annotates a buffer of the operator's own, by which equal functions differed."""
+    builder = relax.BlockBuilder()
+    first, k, v = (
+        relax.Var(name, relax.TensorType((1, 40, 2, HEAD), "float16")) for name in ("q", "k", "v")
+    )
+    with builder.function("main", [first, k, v]):
+        with builder.dataflow():
+            between = builder.emit(op.nn.attention(first, k, v))
+            out = builder.emit_output(op.nn.attention(between, k, v))
+        builder.emit_func_output(out)
+    names = [gv.name_hint for gv in fused(builder.get()).functions]
+    assert sorted(names) == ["attention", "main"]

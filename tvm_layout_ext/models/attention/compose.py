@@ -29,8 +29,8 @@ class ComposeAttention:
 
     ``run_decompositions`` writes ``scaled_dot_product_attention`` as products of scaled Q and K, a
     softmax of which rows without a key are made 0, and a product with V, each over heads in one
-    dim. Taken back are such of float16 and bfloat16 for which there is a kernel, without a mask or
-    with a causal one.
+    dim. Taken back are such of float16 and bfloat16 for which there is a kernel. A mask that is
+    not causal, as one of padding that is given, is added to scores in the operands' type.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -50,13 +50,13 @@ class _Compose(PyExprMutator):
         softmax = self._call(self._weights(self._past(mean.args[0], _VIEWS)))
         if name_of(softmax) != "nn.softmax":
             return None
-        scores, causal = self._unmasked(softmax.args[0])
+        scores, mask = self._unmasked(softmax.args[0])
         product = self._call(self._past(scores, _VIEWS))
         if name_of(product) != "matmul":
             return None
         (q, q_scale), (k, k_scale) = (self._scaled(one) for one in product.args)
         turned, shape = self._call(k), extents_of(q)
-        if name_of(turned) != "permute_dims" or not causal or shape is None or len(shape) != 4:
+        if name_of(turned) != "permute_dims" or shape is None or len(shape) != 4:
             return None
         if [int(axis) % 4 for axis in turned.attrs.axes or ()] != [0, 1, 3, 2]:
             return None
@@ -66,19 +66,32 @@ class _Compose(PyExprMutator):
         # Of narrow operands ToMixedPrecision writes products in float32, too.
         heads = [self._cast(one, mean.args[0].ty.dtype) for one in (q, turned.args[0], v)]
         operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
-        mask = None if causal == "all" else causal
+        bias, causal = (None, mask) if isinstance(mask, str | None) else (mask, None)
+        if bias is not None:
+            operands.append(self._cast(self._in_four_dims(bias), mean.args[0].ty.dtype))
         # Square roots of the operator's own scale, rounded to the operands' type.
         scale: float | None = q_scale * k_scale
         if isclose(q_scale * k_scale, int(shape[3]) ** -0.5, rel_tol=_ROUNDED):
             scale = None
-        if not has_kernel(lambda *a: relax.op.nn.attention(*a, None, scale, mask), operands):
+
+        def made(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+            return relax.op.nn.attention(q, k, v, bias, scale, causal)
+
+        if not has_kernel(made, operands):
             return None
-        whole = relax.op.nn.attention(
-            *(self.builder_.emit(one) for one in operands), None, scale, mask
-        )
+        whole = made(*(self.builder_.emit(one) for one in operands))
         turned = relax.op.permute_dims(self.builder_.emit(whole), [0, 2, 1, 3])
         whole = self.builder_.emit(relax.op.reshape(self.builder_.emit(turned), mean.ty.shape))
         return self._cast(whole, mean.ty.dtype)
+
+    def _in_four_dims(self, mask: Any) -> Any:
+        """A mask by batch, head, row and key, of as few elements as it was made of."""
+        while name_of(call := self._call(mask)) in ("broadcast_to", "astype"):
+            mask = call.args[0]
+        shape = extents_of(mask) or ()
+        if len(shape) < 4:
+            mask = self.builder_.emit(relax.op.reshape(mask, [*[1] * (4 - len(shape)), *shape]))
+        return mask
 
     def _cast(self, value: Any, dtype: Any) -> Any:
         """A value of a type; Q and K may have been rotated in float32."""
@@ -120,25 +133,26 @@ class _Compose(PyExprMutator):
         masked = self._past(call.args[0], ("logical_not", "astype", "max"))
         return call.args[2] if name_of(self._call(masked)) == "equal" else value
 
-    def _unmasked(self, value: Any) -> tuple[Any, str]:
-        """Scores before a mask, and which it is: ``all`` keys, a causal one, or none known."""
+    def _unmasked(self, value: Any) -> tuple[Any, Any]:
+        """Scores before a mask, and which it is: none, the name of a causal one, or a tensor."""
         value = self._past(value, ("astype",))
         call = self._call(value)
         if name_of(call) != "add":
-            return value, "all"
-        mask = array_of(call.args[1], self.lookup_binding)
+            return value, None
+        scores, added = call.args
+        mask = array_of(added, self.lookup_binding)
         if mask is None or mask.ndim < 2:
-            return value, ""
+            return scores, added
         rows, keys = mask.shape[-2:]
         every = np.reshape(mask, (-1, rows, keys))
         seen = every[0]
         if not (every == seen).all() or not np.isin(seen, (0, -np.inf)).all():
-            return value, ""
+            return scores, added
         offsets = {"TopLeft": 0} | ({"BottomRight": keys - rows} if keys > rows else {})
         for form, offset in offsets.items():
             if np.array_equal(seen == 0, np.tri(rows, keys, offset, dtype=bool)):
-                return call.args[0], form
-        return call.args[0], "all" if (seen == 0).all() else ""
+                return scores, form
+        return scores, None if (seen == 0).all() else added
 
     def _scaled(self, value: Any) -> tuple[Any, float]:
         """A value and the number by which it was multiplied."""

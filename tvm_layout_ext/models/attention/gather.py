@@ -15,6 +15,7 @@ from tvm.target import Target
 from ...analysis.attention import read_attention
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
+from ...ir.rebuild import stripped
 from ...transform.attention.plan import fit_attention
 from ..relax_values import extents_of, name_of
 
@@ -33,6 +34,9 @@ _BETWEEN = (
 )
 #: Relax's operators of attention: Q, K and V as batch, place, head and element.
 _OPERATORS = ("nn.attention", "nn.attention_bias")
+#: An annotation of TVM that names a buffer of nobody: no two functions with it are equal, and each
+#: layer of a model would be compiled.
+_FREE = "layout_free_placeholders"
 #: What may follow the second product, if nobody else reads it.
 _BEHIND = ("astype", "permute_dims")
 
@@ -93,7 +97,7 @@ class _Group:
             builder.emit_func_output(builder.emit(relax.Call(gv, outer)))
         mod = relax.transform.FuseTIR()(relax.transform.LegalizeOps()(builder.get()))
         (func,) = (one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc))
-        return func
+        return func.with_body(stripped(func.body, _FREE))
 
 
 def _replaced(value: Any, values: list[tuple[Any, Any]]) -> Any:

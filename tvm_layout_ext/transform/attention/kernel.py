@@ -195,7 +195,7 @@ class AttentionKernel:
             *self._means(it),
             asynchronous.commit_products(),
             asynchronous.wait_products(0),
-            *rows.finish(),
+            *rows.finish(self.plan.hides_rows),
             *self._finish(),
         ]
         return sequence(made)

@@ -15,7 +15,7 @@ from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from ..hopper.lower_warpgroups import launched
 from .plan import AttentionPlan
-from .softmax import typed
+from .softmax import by_weights, typed
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class PartResults:
             values[var] = left % extent
             left = left // extent
         values = typed(values)
-        total = held["total"][0] / held["sum"][0]
+        total = by_weights(held["total"][0], held["sum"][0], plan.hides_rows)
         store = tirx.BufferStore(
             one.store.buffer,
             substitute(one.store.value, values | {one.total: total}),

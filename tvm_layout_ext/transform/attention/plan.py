@@ -149,6 +149,11 @@ class AttentionPlan:
         return prod(n if isinstance(n, int) else _IMAGES for _, n in self.attention.batch)
 
     @property
+    def hides_rows(self) -> bool:
+        """Whether what is added to scores may hide all keys of a row."""
+        return self.attention.scores.bias is not None
+
+    @property
     def tiles(self) -> int:
         """Tiles of rows of one of them."""
         return ceil(self.attention.sizes[0] / self.rows)

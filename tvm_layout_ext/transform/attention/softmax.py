@@ -83,11 +83,22 @@ class RowRegisters:
             for i in range(count)
         ]  # fmt: skip
 
-    def finish(self) -> list[Any]:
+    def finish(self, hides_rows: bool) -> list[Any]:
         """Add sums up over the four lanes of a row, and turn them round."""
         made = [part for half in range(2) for part in _over_lanes(self.sums, half, operator.add)]
         one = tirx.const(1.0, "float32")
-        return [*made, *(_put(self.factors, h, one / self.sums[h]) for h in range(2))]
+        turned = [by_weights(one, self.sums[half], hides_rows) for half in range(2)]
+        return [*made, *(_put(self.factors, half, turned[half]) for half in range(2))]
+
+
+def by_weights(total: Any, weights: Any, hides_rows: bool) -> Any:
+    """A total by its weights; zero where there are none, as PyTorch has it.
+
+    A bias of minus infinity may hide all keys of a row, or of the part of them that a block has.
+    """
+    if not hides_rows:
+        return total / weights
+    return tirx.Select(weights > 0, total / weights, tirx.const(0.0, "float32"))
 
 
 def _put(buffer: Any, index: int, value: Any) -> Any:
