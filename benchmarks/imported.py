@@ -25,8 +25,10 @@ import tvm_layout_ext as tlx
 from benchmarks import models
 from benchmarks.model_zoo import Model
 
-#: Image sizes: batch, channels, rows and columns.
-_IMAGES = (16, 3, 224, 224)
+#: Inputs of most: images by batch, channels, rows and columns.
+_IMAGES = (((16, 3, 224, 224), "float32"),)
+#: Sequences, and how many of their tokens are no padding.
+_SEQUENCES = (((16, 384, 768), "float32"), ((16,), "int64"))
 
 
 def _vision(name: str) -> Any:
@@ -41,30 +43,59 @@ def _timm(name: str, **options: Any) -> Any:
     return timm.create_model(name, pretrained=False, **options)
 
 
-#: What makes each module, which then takes images.
+def _encoder(layers: int) -> Any:
+    """An encoder of PyTorch's own layers, to which keys of padding are hidden."""
+    import torch
+
+    class Encoder(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            layer = torch.nn.TransformerEncoderLayer(
+                768, 12, 3072, activation="gelu", batch_first=True
+            )
+            self.layers = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            # A sequence of no token has no softmax.
+            places = torch.arange(x.shape[1], device=x.device)[None, :]
+            return self.layers(x, src_key_padding_mask=places > lengths[:, None] * 16)
+
+    return Encoder()
+
+
+#: What makes each module.
 MODELS: dict[str, Callable[[], Any]] = {
     "ResNet-50": lambda: _vision("resnet50"),
     "EfficientNet-B0": lambda: _timm("efficientnet_b0"),
     "ConvNeXt-T": lambda: _timm("convnext_tiny"),
     "ViT-B/16, 4 layers": lambda: _timm("vit_base_patch16_224", depth=4),
     "DenseNet-121": lambda: _vision("densenet121"),
+    "Encoder of 4 layers, padded": lambda: _encoder(4),
 }
+#: Shapes and types of inputs that are no images.
+INPUTS = {"Encoder of 4 layers, padded": _SEQUENCES}
 
 
-def imported(module: Any, wide: bool = False, dynamic: bool = False) -> Model:
+def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) -> Model:
     """A module of torch in Relax, in mixed precision, with its weights as constants."""
     import torch
     from tvm.relax.frontend.torch import from_exported_program
 
-    sizes = ({0: torch.export.Dim("batch", min=1, max=256)},) if dynamic else None
+    inputs = INPUTS.get(name, _IMAGES)
+    batch = {0: torch.export.Dim("batch", min=1, max=256)}
+    given = tuple(torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in inputs)
+    # Of encoders it is one operator that nobody else has.
+    torch.backends.mha.set_fastpath_enabled(False)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(module, (torch.zeros(_IMAGES),), dynamic_shapes=sizes)
+        sizes = tuple(batch for _ in inputs) if dynamic else None
+        program = torch.export.export(module, given, dynamic_shapes=sizes)
         mod = from_exported_program(program, unwrap_unit_return_tuple=True)
     mod = relax.transform.ToMixedPrecision()(mod)
     if not wide:
         mod = tlx.NarrowShortcuts()(mod)
-    return Model(mod, ((_IMAGES, "float32"),), lambda _, *a: module(*a))
+    torch.backends.mha.set_fastpath_enabled(True)
+    return Model(mod, inputs, lambda _, *a: module(*a))
 
 
 def prepared(
@@ -75,14 +106,13 @@ def prepared(
 
     torch.manual_seed(0)
     module = MODELS[name]().eval()
-    model = imported(module, wide, dynamic)
+    model = imported(name, module, wide, dynamic)
     executables, choices, seconds = models.built(model, tlx.default_target())
     half, full = copy.deepcopy(module).cuda().half(), module.cuda()
-    in_half = replace(model, torch=lambda _, x: half(x.half()))
+    in_half = replace(model, torch=lambda _, x, *more: half(x.half(), *more))
     calls = models.calls_of(in_half, executables)
-    (image,) = models.inputs_of(model)
-    on_gpu = torch.from_numpy(image).cuda()
-    calls["float32"] = lambda: full(on_gpu)
+    on_gpu = [torch.from_numpy(one).cuda() for one in models.inputs_of(model)]
+    calls["float32"] = lambda: full(*on_gpu)
     return {"choices": choices, "compile": seconds}, calls
 
 
@@ -99,7 +129,7 @@ def main(
         models.timed(names, partial(prepared, wide=wide, dynamic=dynamic), "imported", out)
         return
     for name in names:
-        model = imported(MODELS[name]().eval(), wide, dynamic)
+        model = imported(name, MODELS[name]().eval(), wide, dynamic)
         _, choices, seconds = models.built(model, tlx.default_target())
         print(name, "compiled in", {who: round(one, 1) for who, one in seconds.items()}, flush=True)
         print("\n".join(f"  {one}: {how}" for one, how in choices.items()), flush=True)

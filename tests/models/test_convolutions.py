@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 import tvm_layout_ext as tlx
 from tests.models.running import check, fused, scheduled
+from tvm_layout_ext.models.channels_last import ChannelsLast
 
 Shape = tuple[int, ...]
 HALF = "float16"
@@ -145,3 +146,15 @@ def test_windows_of_many_channels_are_copied_asynchronously() -> None:
     copies = [d for d in told if d.maker == "LowerAsyncCopy"]
     assert copies
     assert not [str(d) for d in copies if d.refused]
+
+
+def test_a_module_without_convolutions_is_left_alone() -> None:
+    """TVM's ConvertLayout fails by operators that it does not know, as PyTorch's encoders have."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 8), HALF))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.exp(x))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    assert ChannelsLast()(mod).same_as(mod)

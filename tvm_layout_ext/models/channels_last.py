@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import decisions
+from .relax_values import name_of
 from .views import rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
@@ -26,6 +27,8 @@ class ChannelsLast:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
+        if not _has_convolutions(mod):
+            return mod
         try:
             moved = relax.transform.ConvertLayout({}, _layouts)(rewritten(mod, _Clips))
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -34,6 +37,15 @@ class ChannelsLast:
             decisions.note("fused", "ConvertLayout", text, refused=True)
             return mod
         return relax.transform.EliminateCommonSubexpr()(moved)
+
+
+def _has_convolutions(mod: tvm.IRModule) -> bool:
+    """Whether anything has a layout: TVM's pass knows fewer operators than a model may have."""
+    calls: list[Any] = []
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, calls.append)
+    return any(name_of(one) == "nn.conv2d" for one in calls)
 
 
 @mutator

@@ -39,6 +39,16 @@ def test_the_columns_of_a_pad_are_bounded_and_its_rows_have_conditions() -> None
     assert move.other is not None
 
 
+def test_one_element_for_all_is_no_move() -> None:
+    """As the number that ``where`` takes: a buffer without dims has no row to go along."""
+    number = te.placeholder((), "float16", "N")
+    rows = te.placeholder((40, 90), "bool", "R")
+    chosen = te.compute(
+        (40, 90), lambda i, j: tirx.Select(rows[i, j], number(), tirx.const(0, "float16")), "B"
+    )
+    assert read_move(block_of([number, rows, chosen])) is None
+
+
 @pytest.mark.parametrize(
     ("condition", "bounds"),
     [

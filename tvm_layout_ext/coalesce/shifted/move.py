@@ -86,7 +86,8 @@ def read_move(block: Any) -> Move | None:
         return None
     condition, value, other = _choice(store.value)
     load = _moved(value)
-    if load is None or (other is not None and not _is_constant(other)):
+    # A source without dims is one element for all.
+    if load is None or not load.indices or (other is not None and not _is_constant(other)):
         return None
     name = block.name_hint
     _check_buffers(name, load.source, store.buffer)
