@@ -109,6 +109,8 @@ def test_workloads_devices_and_runners_are_kept_apart() -> None:
         ("transpose 128x128 float32", False),
     ]
     assert len({view.slug for view in views}) == 4
+    # The page offers them to ``export``, which refuses other names.
+    assert all(re.fullmatch(r"[a-z]\w+", view.slug) for view in views)
     assert views[0].roof is not None
     assert views[1].roof is None
 
@@ -238,10 +240,10 @@ def test_plots_are_written_as_png(tmp_path: Path) -> None:
     shown = workloads([*transposes(), modelled(0, 5.0)], kernels=False)
     written = write_plots(tmp_path / "png", shown)
     assert [path.name for path in written] == [
-        "1_transpose_256x256_convergence.png",
-        "1_transpose_256x256_roofline.png",
-        "2_gemm_128x128x128_convergence.png",
-        "2_gemm_128x128x128_roofline.png",
+        "transpose_256x256_1_convergence.png",
+        "transpose_256x256_1_roofline.png",
+        "gemm_128x128x128_2_convergence.png",
+        "gemm_128x128x128_2_roofline.png",
     ]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
     with pytest.raises(RecordError, match="Cannot write plots in /dev/null/png"):

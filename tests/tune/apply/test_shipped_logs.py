@@ -11,6 +11,7 @@ import pytest
 from tvm_layout_ext.tune import Log, Record
 from tvm_layout_ext.tune.apply.replay import best_records
 from tvm_layout_ext.tune.measure.simulated import count
+from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.task import make_task
 
 _LOGS = Path(__file__).parents[3] / "tuning_logs"
@@ -32,6 +33,17 @@ def test_every_record_was_measured_on_a_named_gpu() -> None:
         assert record.device.startswith("NVIDIA")
         assert record.times or record.status == "error"
         assert record.versions["driver"]
+
+
+def test_rates_are_of_the_work_that_operators_say() -> None:
+    """A gather's said 224% of the memory's rate: its least traffic was that of the whole table."""
+    for record in _READING.records:
+        if record.median is None:
+            continue
+        work, operator = record.workload, find_operator(record.workload.operator)
+        traffic, flops = operator.traffic(work.shape, work.dtype), operator.flops(work.shape)
+        assert record.gbps == pytest.approx(traffic / record.median / 1e9), work
+        assert record.tflops == pytest.approx(flops / record.median / 1e12), work
 
 
 #: What is counted otherwise than when they were recorded: nvcc joins neighbours in shared memory

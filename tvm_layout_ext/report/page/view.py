@@ -141,7 +141,7 @@ def _workload(
     held = _held([winner, default] if kernels else [None, None], operator)
     title = " ".join(str(first.workload).split())
     return WorkloadView(
-        slug="_".join([str(index), *title.split()[:-1]]),
+        slug=_slug(title, index),
         title=title,
         device=f"{first.device} ({first.arch})",
         measured=first.measured,
@@ -208,6 +208,11 @@ def _beside(
         ratio = f"{new.warps / old.warps:.2f}" if old.warps else ""
         warps = [["warps a multiprocessor", str(old.warps), str(new.warps), ratio]]
     return knobs + warps + counter_rows(default, winner)
+
+
+def _slug(title: str, index: int) -> str:
+    """A name of a workload without its type, which the page offers to ``export``."""
+    return re.sub(r"\W|^(?=\d)", "_", f"{title.rpartition(' ')[0]}_{index}", flags=re.ASCII)
 
 
 def _operator(record: Record, programs: Programs | None) -> Operator:
