@@ -341,6 +341,29 @@ def test_explain_and_simulate_write_json(tmp_path: Path) -> None:
     assert run["launches"] == [{"kernel": "main_kernel", "sampled": 4, "blocks": 4, "barriers": 4}]
 
 
+def test_what_is_drawn_is_told_as_json(tmp_path: Path) -> None:
+    """A line about the picture stood behind the JSON."""
+    (tmp_path / "kernel.py").write_text(_KERNEL)
+    picture = ["--picture", tmp_path / "banks.svg"]
+    ran = invoke("explain", tmp_path / "kernel.py", "--json", *picture)
+    assert json.loads(ran.out)["bank_conflicts"] == 3968
+    assert ran.err == f"Wrote {picture[1]}.\n"
+    ran = invoke("explain", tmp_path / "kernel.py", "--json", "--pipeline")
+    assert (ran.code, ran.out) == (2, "")
+    ran = invoke(*DRAWN, "--json", "-o", tmp_path / "drawn.svg")
+    told = json.loads(ran.out)
+    assert told["sizes"] == {"dim0": 16, "dim1": 16}
+    assert told["bases"] == json.loads(json.dumps(_bases()))
+    assert ran.err.startswith("Wrote ")
+
+
+def _bases() -> dict[str, object]:
+    layout = parse(_BLOCKED)
+    assert isinstance(layout, Layout)
+    linear = layout.to_linear((16, 16))
+    return {name: linear.basis(name) for name in linear.in_dims}
+
+
 def test_best_writes_json(tuned: tuple[Path, Ran]) -> None:
     (record,) = json.loads(invoke("best", tuned[0], "--json").out)
     assert record["id"] in tuned[1].out

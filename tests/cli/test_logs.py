@@ -14,7 +14,7 @@ from tests.cli.test_cli import invoke
 from tests.tune.helpers import make_model, make_record
 from tvm_layout_ext import cli
 from tvm_layout_ext.cli.shared import runner_text
-from tvm_layout_ext.errors import TargetError
+from tvm_layout_ext.errors import RecordError, TargetError
 from tvm_layout_ext.tune.apply.replay import best_records
 from tvm_layout_ext.tune.records.log import Log, Record
 from tvm_layout_ext.tune.space.operator import Workload, find_operator
@@ -155,6 +155,22 @@ def test_export_writes_library_header_and_loader(tmp_path: Path) -> None:
     made = sorted(path.name for path in tmp_path.glob("*kernel*"))
     assert made == ["kernel.cu", "kernel.h", "kernel.py", "libkernel.so"]
     assert all(name in ran.out for name in made)
+
+
+def test_export_compiles_for_the_architecture_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def stop(*_: object, target: Any, **__: object) -> None:
+        asked.append(str(target.attrs["arch"]) if target else "the record's")
+        raise RecordError("Stopped.")
+
+    monkeypatch.setattr(import_module("tvm_layout_ext.tune.export.export"), "export", stop)
+    for words in ((), ("--arch", "sm_80"), ("--arch", "sm_0")):
+        ran = invoke("export", write(tmp_path, transpose()), "-o", tmp_path / "kernel", *words)
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert asked == ["the record's", "sm_80"]
 
 
 def test_export_refuses_by_sentence(tmp_path: Path) -> None:

@@ -34,6 +34,16 @@ def test_report_writes_the_page_and_the_plots(tmp_path: Path) -> None:
     assert "The winner's memory accesses" not in page
 
 
+def test_report_writes_json_alone(tmp_path: Path) -> None:
+    log, out = write(tmp_path / "log", *transposes()), tmp_path / "report.html"
+    ran = invoke("report", log, "-o", out, "--no-kernels", "--json")
+    (told,) = json.loads(ran.out)
+    assert (told["workload"], told["trials"]) == ("transpose 256x256 float32", 6)
+    assert (told["winner"]["trial"], told["default"]["trial"]) == (4, 0)
+    assert "us, " in told["verdict"]
+    assert f"Wrote {out}" in ran.err
+
+
 def test_a_second_report_simulates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_LAYOUT_EXT_CACHE", str(tmp_path / "cache"))
     log = write(tmp_path / "log", *transposes())

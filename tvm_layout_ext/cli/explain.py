@@ -53,6 +53,8 @@ def explain(
     values = parse_sizes(size)
     source, args = load_file(file, name or None)
     target = target_of(arch)
+    if pipeline and as_json:
+        raise ScheduleError("--json tells accesses; the chart of --pipeline is text or a picture.")
     if pipeline:
         _chart(source, args, out, target)
         return
@@ -66,7 +68,7 @@ def explain(
     else:
         typer.echo(explained.text())
     if picture is not None:
-        write_text(picture, bank_picture(explained.banks))
+        write_text(picture, bank_picture(explained.banks), err=as_json)
 
 
 def _chart(source: Any, args: Any, out: Path | None, target: Any) -> None:

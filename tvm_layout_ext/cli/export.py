@@ -10,7 +10,7 @@ import typer
 from ..errors import RecordError
 from .app import Command, app
 from .codes import EPILOG
-from .shared import AsJson, Log, print_json, read_log
+from .shared import AsJson, Log, print_json, read_log, target_of
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -24,6 +24,9 @@ def export(
     ],
     record_id: Annotated[
         str, typer.Option("--id", help="Start of a record's id; by default the log's one winner.")
+    ] = "",
+    arch: Annotated[
+        str, typer.Option(help="Architecture to compile for; by default the record's own.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -40,7 +43,8 @@ def export(
     if len(winners) != 1:
         names = ", ".join(f"{r.id} ({r.workload})" for r in winners) or "none"
         raise RecordError(f"{log} has {len(winners)} winners, {names}; choose one with --id.")
-    made = run(winners[0], out, operator=Programs(log).operator(winners[0]))
+    operator = Programs(log).operator(winners[0])
+    made = run(winners[0], out, target=target_of(arch), operator=operator)
     if as_json:
         print_json(made)
         return

@@ -10,7 +10,7 @@ import typer
 from ..errors import LayoutError
 from .app import Command, app
 from .codes import EPILOG
-from .shared import Shape, parse_shape, write_text
+from .shared import AsJson, Shape, parse_shape, print_json, write_text
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -33,6 +33,7 @@ def layout(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write a .svg or .html picture here.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Draw where a layout puts the elements of a tensor."""
     from ..layout import Layout, parse
@@ -45,8 +46,13 @@ def layout(
     kind = "text" if out is None else out.suffix.removeprefix(".")
     if kind not in ("text", "svg", "html"):
         raise LayoutError(f"A picture is written to a .svg or .html file, not to {out}.")
-    drawn = parsed.render(parse_shape(shape), kind=kind, view=view, element_bits=bits)
-    if out is None:
+    sizes = parse_shape(shape)
+    drawn = parsed.render(sizes, kind=kind, view=view, element_bits=bits)
+    if out is not None:
+        write_text(out, drawn, err=as_json)
+    if as_json:
+        linear = parsed.to_linear(sizes)
+        bases = {name: linear.basis(name) for name in linear.in_dims}
+        print_json({"layout": str(parsed), "sizes": linear.out_sizes, "bases": bases})
+    elif out is None:
         typer.echo(drawn)
-        return
-    write_text(out, drawn)

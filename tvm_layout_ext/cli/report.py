@@ -10,7 +10,7 @@ import typer
 from ..errors import LayoutError
 from .app import Command, app
 from .codes import EPILOG
-from .shared import Log, some_records, write_text
+from .shared import AsJson, Log, print_json, some_records, write_text
 
 
 @app.command(cls=Command, epilog=EPILOG)
@@ -28,6 +28,7 @@ def report(
             help="Build default and winner again, to explain and draw them: seconds each."
         ),
     ] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Write a page on a log: curves, all trials, winners and their kernels; it needs no network."""
     from ..report.page import render_page, workloads, write_plots
@@ -42,12 +43,14 @@ def report(
     # The page is there at once, and has charts and kernels in the end.
     shown = workloads(reading.records, kernels=False, programs=programs)
     first = render_page(str(log), shown, skipped, is_first=True)
-    write_text(out, first, "; charts and kernels follow")
+    write_text(out, first, "; charts and kernels follow", err=as_json)
     shown = workloads(reading.records, kernels=kernels, told=_tell, programs=programs)
-    write_text(out, render_page(str(log), shown, skipped))
+    write_text(out, render_page(str(log), shown, skipped), err=as_json)
     if png is not None:
         for path in write_plots(png, shown):
-            typer.echo(f"Wrote {path}.")
+            typer.echo(f"Wrote {path}.", err=as_json)
+    if as_json:
+        print_json(shown)
 
 
 def _tell(title: str) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from ...cubin import CompileError, PtxasError
 from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
@@ -95,6 +96,18 @@ class WorkloadView:
             (f"{gain:.2f}" if gain else "", gain),
             (str(len(self.records)), len(self.records)),
         ]
+
+    def to_json(self) -> dict[str, Any]:
+        """What the table of all and the head of the workload say, for other programs."""
+        return {
+            "workload": self.title,
+            "device": self.device,
+            "measured": self.measured,
+            "trials": len(self.records),
+            "verdict": self.verdict,
+            "winner": self.winner.to_json() if self.winner else None,
+            "default": self.default.to_json() if self.default else None,
+        }
 
 
 def workloads(
