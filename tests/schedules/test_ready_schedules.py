@@ -129,11 +129,17 @@ def test_no_conflict_and_no_sector_too_many(
 
 
 def test_large_shape_is_verified_on_a_smaller_one_as_ragged() -> None:
-    assert verified_shape(make_task("transpose", (1024, 1000), "float32")) == (1024, 1000)
-    large = make_task("transpose", (20_000, 5_003), "float32")
-    assert verified_shape(large) == (512 + 20_000 % 512, 512 + 5_003 % 512)
-    deep = make_task("matmul", (4096, 4096, 4096), "float32")
-    assert verified_shape(deep) == (256, 256, 256)
+    assert _verified("transpose", (1024, 1000)) == (1024, 1000)
+    large = _verified("transpose", (20_000, 5_003))
+    assert large == (512 + 20_000 % 512, 512 + 5_003 % 512)
+    assert _verified("matmul", (4096, 4096, 4096)) == (256, 256, 256)
+    # Of little work, but one thread after another does it: two minutes.
+    assert _verified("matmul", (1, 1, 65_537)) == (1, 1, 1025)
+
+
+def _verified(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    task = make_task(name, shape, "float32")
+    return verified_shape(task, task.space.default())
 
 
 def test_large_sums_of_a_product_may_be_off_by_their_own_roundings() -> None:

@@ -224,6 +224,12 @@ class KernelFacts:
         )
 
     @cached_property
+    def turns(self) -> int:
+        """Accesses that a thread makes one after another."""
+        own = ("serial", "unrolled")
+        return sum(prod(x.count for x in s.loops if x.kind in own) for s in self.sites)
+
+    @cached_property
     def in_flight(self) -> int:
         """Bytes of global memory that a thread has on their way at a time."""
         most = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -212,3 +213,23 @@ def test_a_block_that_is_mapped_when_lowered_counts_as_it_will_be() -> None:
     assert sch.auto_coalesce("B").text.startswith("when the program is lowered")
     (kernel,) = kernels_of(sch.mod)
     assert (kernel.grid, kernel.threads) == (16, 512)
+
+
+@pytest.mark.parametrize("slices", [1, 4])
+def test_a_long_sum_is_counted_at_two_lengths(slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of 1x1x65,537 was simulated for two minutes a configuration."""
+    module = import_module("tvm_layout_ext.tune.model.costs")
+    monkeypatch.setattr(module, "COUNTED_EXTENT", 128)
+    task, config = candidate("matmul", (1, 1, 128 * 6 + 9), "float32", split_k=slices)
+    ran: list[tuple[int, ...]] = []
+    scheduled = Task.module
+
+    def noted(self: Task, config: Any, shape: Any = None) -> Any:
+        ran.extend([shape] if shape else [])
+        return scheduled(self, config, shape)
+
+    monkeypatch.setattr(Task, "module", noted)
+    whole = costs(task, config).counters
+    monkeypatch.setattr(module, "_MOST_TURNS", 0)
+    assert costs(task, config).counters == whole
+    assert ran == [task.shape, (1, 1, 128 + 9), (1, 1, 256 + 9)]

@@ -9,6 +9,7 @@ import numpy as np
 from ...simulation import simulate
 from ...target import cuda_target
 from ..model.costs import costs
+from ..model.features import kernels_of
 from ..space.knobs import Config
 from ..space.operator import Shape, Workload
 from ..space.task import Task
@@ -36,7 +37,7 @@ class SimulatedRunner:
 
     def verify(self, task: Task, config: Config) -> str:
         """Run every block on fresh inputs and compare; races and unwritten elements fail, too."""
-        shape = verified_shape(task)
+        shape = verified_shape(task, config)
         inputs = task.draw(_FRESH, shape)
         want = expected(task, inputs, shape)
         target = cuda_target(task.architecture.name)
@@ -55,13 +56,20 @@ def count(task: Task, config: Config) -> tuple[int, dict[str, Any]]:
     return found.report.shared_bytes, found.model
 
 
-def verified_shape(task: Task) -> Shape:
+def verified_shape(task: Task, config: Config) -> Shape:
     """The task's shape if simulating all of it is affordable, else a smaller one as ragged."""
     candidates = [task.shape, *(task.sub_shape(limit) for limit in _SUB_LIMITS)]
-    return next((s for s in candidates if _work(task, s) <= VERIFIED_WORK), candidates[-1])
+    return next((s for s in candidates if _work(task, config, s) <= VERIFIED_WORK), candidates[-1])
 
 
-def _work(task: Task, shape: Shape) -> int:
-    """Multiply-adds, plus 16 for each element that moves: about what simulating them costs."""
+def _work(task: Task, config: Config, shape: Shape) -> int:
+    """Multiply-adds, plus 16 for each element that moves, and for each access of a thread.
+
+    This is about what simulating them costs.
+    """
     elements = task.operator.traffic(shape, task.dtype) // np.dtype(task.dtype).itemsize
-    return task.operator.flops(shape) // 2 + 16 * elements
+    work = task.operator.flops(shape) // 2 + 16 * elements
+    if work > VERIFIED_WORK:
+        return work
+    turns = max((one.turns for one in kernels_of(task.module(config, shape))), default=0)
+    return work + 16 * turns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,9 @@ GRID_SAMPLE = 8
 #: Longer parallel dimensions are cut for counting, to a multiple of every tile and the same
 #: remainder: blocks further out do the same, and arrays of gigabytes take seconds to set up.
 COUNTED_EXTENT = 2048
+#: A sum of more turns is counted at two lengths and goes on as between them: the simulated GPU
+#: takes some 10 us a turn, so that one product of 1x65,537 took two minutes.
+_MOST_TURNS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,32 @@ class Costs:
 
     @cached_property
     def report(self) -> Report:
-        """A sample of its blocks on the simulated GPU, with long parallel dimensions cut."""
+        """A sample of its blocks on the simulated GPU, with long parallel dimensions cut.
+
+        So is the longest other dimension, if a thread makes more than 2**20 accesses.
+        """
+        return self._run(self._counted(1))
+
+    @cached_property
+    def _long(self) -> int | None:
+        """Which dimension is cut beside the parallel ones, if one is."""
+        turns = max((kernel.turns for kernel in self.kernels), default=0)
+        operator, shape = self.task.operator, self.task.shape
+        kept = [n for n, dim in enumerate(operator.dims) if dim not in operator.parallel]
+        longest = max(kept, key=shape.__getitem__, default=None)
+        is_long = longest is not None and shape[longest] > 4 * COUNTED_EXTENT
+        return longest if turns > _MOST_TURNS and is_long else None
+
+    def _counted(self, stretches: int) -> Shape:
+        """The shape that is counted, with so many stretches of what is long."""
+        shape = list(self.task.sub_shape(COUNTED_EXTENT, self.task.operator.parallel))
+        if self._long is not None:
+            rest = shape[self._long] % COUNTED_EXTENT
+            shape[self._long] = stretches * COUNTED_EXTENT + rest
+        return tuple(shape)
+
+    def _run(self, shape: Shape) -> Report:
         task = self.task
-        shape = task.sub_shape(COUNTED_EXTENT, task.operator.parallel)
         return simulate(
             task.module(self.config, shape),
             *counted_inputs(task, shape),
@@ -111,8 +137,14 @@ class Costs:
     @cached_property
     def counters(self) -> Counters:
         """What the simulated GPU counts, for whole grids."""
-        report, grids = self.report, [kernel.grid for kernel in self.kernels]
-        return replace(scale_up(report, grids), **self.known)
+        grids = [kernel.grid for kernel in self.kernels]
+        counted = scale_up(self.report, grids)
+        if self._long is not None:
+            more = asdict(scale_up(self._run(self._counted(2)), grids))
+            times = self.task.shape[self._long] // COUNTED_EXTENT - 1
+            whole = {name: n + times * (more[name] - n) for name, n in asdict(counted).items()}
+            counted = Counters(**whole)
+        return replace(counted, **self.known)
 
     @property
     def model(self) -> dict[str, Any]:
