@@ -108,6 +108,21 @@ def test_refuses_a_block_beside_a_kernel_that_is_left_on_the_host(annotated: boo
         assert "\n" not in str(e.value)
 
 
+def test_a_stage_left_on_the_host_is_told_by_its_own_name() -> None:
+    """TE cuts a sum into two blocks: mx_init was named, which auto_coalesce knows nothing of."""
+    a = tlx.te.placeholder((64, 128), "float32", name="A")
+    k = tlx.te.reduce_axis((0, 128), name="k")
+    mx = tlx.te.compute((64,), lambda i: tlx.te.max(a[i, k], axis=k), name="mx")
+    out = tlx.te.compute((64, 128), lambda i, j: a[i, j] - mx[i], name="out")
+    s = tlx.create_schedule(out.op)
+    for axis, tag in zip(out.op.axis, ("blockIdx.x", "threadIdx.x"), strict=True):
+        s[out].bind(axis, tlx.te.thread_axis(tag))
+    with pytest.raises(tlx.TargetError, match=r"^Block mx of .* touch mx, A .*s\[\"mx\"\]\.auto"):
+        tlx.build(s)
+    s["mx"].auto_coalesce()
+    assert tlx.build(s) is not None
+
+
 def test_stock_tvm_still_compiles_a_block_left_on_the_host_without_annotations() -> None:
     source = tvm.compile(_row_max_left_alone(False).mod, target=tlx.default_target())
     assert source.mod.imports[0].inspect_source()

@@ -66,16 +66,26 @@ def is_marked_for_cuda(func: Any) -> bool:
     return is_marked(func) and _is_for_cuda(func)
 
 
+def _stage(block: str, blocks: set[str]) -> str:
+    """What a user calls a block: a sum that TE schedules is cut into two."""
+    name = block.removesuffix("_init").removesuffix("_update")
+    return name if {f"{name}_init", f"{name}_update"} <= blocks else block
+
+
 def _refuse(name: str, func: tirx.PrimFunc) -> None:
     touched = _on_host(func)
     if not touched or not _has_kernel(func):
         return
+    blocks = {stage for stage, _ in touched}
+    touched = [(_stage(block, blocks), tensor) for block, tensor in touched]
     block = touched[0][0]
     tensors = dict.fromkeys(tensor for stage, tensor in touched if stage == block)
     what, call = "A statement", "bind a loop around it to blockIdx.x or threadIdx.x"
     if block not in ("", "root"):
         what = f"Block {block}"
-        call = f'{call}, or call sch.auto_coalesce("{block}")'
+        call = (
+            f'{call}, or call sch.auto_coalesce("{block}"), of a stage s["{block}"].auto_coalesce()'
+        )
     raise TargetError(
         f"{what} of function {name} is left on the host, which cannot touch {', '.join(tensors)} "
         f"in the memory of the device; {call}."
