@@ -45,7 +45,8 @@ contracts: $(STAMP)
 
 check: lint types contracts test
 
-# The site in build/site, from docs/, the README, the tutorials and the docstrings.
+# The site in build/site, from docs/, the README, the tutorials and the docstrings. Its search needs a
+# server: python -m http.server -d build/site.
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	PYTHONPATH=. $(BIN)/python docs/_site.py

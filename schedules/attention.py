@@ -38,7 +38,8 @@ def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[An
     K, V = (te.placeholder((b, g, n, d), dtype, name=name) for name in "KV")
     r = te.reduce_axis((0, d), name="r")
     k, o, j = (te.reduce_axis((0, n), name=name) for name in "koj")
-    of, scale = h // g, tirx.const(d**-0.5, "float32")
+    # Fewer heads of Q than of K are refused by `check`, in a sentence.
+    of, scale = max(h // g, 1), tirx.const(d**-0.5, "float32")
 
     def score(b: Any, h: Any, i: Any, j: Any) -> Any:
         return te.sum(Q[b, h, i, r].astype("float32") * K[b, h // of, j, r].astype("float32"), r)

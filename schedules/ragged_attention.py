@@ -41,7 +41,7 @@ def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[An
     Q = te.placeholder((t, h, d), dtype, name="Q")
     K, V = (te.placeholder((s, g, d), dtype, name=name) for name in "KV")
     first, keys = (te.placeholder((b + 1,), "int32", name=f"{n}_start") for n in "qk")
-    r, of = te.reduce_axis((0, d), name="r"), h // g
+    r, of = te.reduce_axis((0, d), name="r"), max(h // g, 1)
     n = te.reduce_axis((0, b), name="n")
     k, o, j = (te.reduce_axis((0, s), name=name) for name in "koj")
 

@@ -94,6 +94,8 @@ OTHERS = [
     "explain unbound.py --pipeline -o x.png", "explain unbound.py -o x.svg",
     "explain unbound.py --picture x.png", "lint unbound.py --max-sectors-ratio 0",
     "lint unbound.py --min-vector-bytes 3", "lint unbound.py --hazards -1", "operators x",
+    *(f"tune {name} --shape 1 3 16 16 64 64 --runner simulate --log LOG"
+      for name in ("attention", "ragged_attention")),
     "layout 'Blocked([1], [32], [1], [0])' --shape 3", "check EMPTY", "bench EMPTY",
     "layout 'Blocked([1], [32], [1], [0])' --shape 32 --view x",
     "layout 'Blocked([1], [32], [1], [0])' --shape 32 --bits 7",

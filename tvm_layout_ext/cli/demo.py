@@ -44,7 +44,7 @@ def demo(
     page = _page(log, result)
     # Not by rich, which would break an address in two.
     typer.echo(
-        f"\n{time.perf_counter() - start:.0f} seconds. Open the page: file://{page}\n"
+        f"\n{time.perf_counter() - start:.1f} s. Open the page: file://{page}\n"
         "Next: README.md has this kernel as a program; for an operator of your size run\n"
         "tvm-layout tune softmax --shape 4096 1024 --trials 8 --log logs"
     )
