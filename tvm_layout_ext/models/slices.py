@@ -1,4 +1,4 @@
-"""Parts of a split become slices, which whoever reads them may take in place."""
+"""Parts of a split, and what is taken at a known place, become slices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .relax_values import extents_of, name_of, scalar_of
 from .views import rewritten
 
 
@@ -16,7 +17,8 @@ class SplitsAsSlices:
     """Make a ``strided_slice`` of each part of a ``split`` of a known length.
 
     A function of several results is fused with no reader; a slice is, so that it is never stored.
-    Slices of a permutation are taken before it.
+    Slices of a permutation are taken before it. A ``take`` of one place that is known, which is
+    ``tensor[2]`` in PyTorch, is a slice, too.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -26,26 +28,40 @@ class SplitsAsSlices:
 
 @mutator
 class _Slice(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if name_of(call) != "take" or call.attrs.axis is None or call.args[1].ty.ndim != 0:
+            return call
+        place, shape = scalar_of(call.args[1], self.lookup_binding), extents_of(call.args[0])
+        if place is None or shape is None:
+            return call
+        axis, at = int(call.attrs.axis) % len(shape), int(place)
+        if not isinstance(shape[axis], tirx.IntImm) or not 0 <= at < int(shape[axis]):
+            return call
+        part = self._sliced(call.args[0], axis, at, at + 1)
+        return relax.op.squeeze(self.builder_.emit(part), [axis])
+
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         item = super().visit_tuple_getitem_(item)
         call = item.tuple_value
         call = self.lookup_binding(call) if isinstance(call, relax.Var) else call
         if not isinstance(call, relax.Call) or call.op != tvm.ir.Op.get("relax.split"):
             return item
-        axis = int(call.attrs.axis)
+        axis = int(call.attrs.axis) % call.args[0].ty.ndim
         shape = getattr(getattr(call.args[0].ty, "shape", None), "values", None)
         if shape is None or not isinstance(shape[axis], tirx.IntImm):
             return item
         ends = _ends(call.attrs.indices_or_sections, int(shape[axis]))
-        begin = (0, *ends)[item.index]
-        source, turn = call.args[0], None
-        before = self.lookup_binding(source) if isinstance(source, relax.Var) else None
-        if isinstance(before, relax.Call) and before.op == tvm.ir.Op.get("relax.permute_dims"):
-            # What is permuted for its parts only is sliced first.
-            rank = len(shape)
+        return self._sliced(call.args[0], axis, (0, *ends)[item.index], ends[item.index])
+
+    def _sliced(self, source: Any, axis: int, begin: int, end: int) -> relax.Expr:
+        """Elements of a dim; what is permuted for its parts only is sliced first."""
+        before, turn = self.lookup_binding(source) if isinstance(source, relax.Var) else None, None
+        if name_of(before) == "permute_dims":
+            rank = source.ty.ndim
             turn = [int(one) for one in before.attrs.axes or range(rank - 1, -1, -1)]
             source, axis = before.args[0], turn[axis] % rank
-        part = relax.op.strided_slice(source, [axis], [begin], [ends[item.index]])
+        part = relax.op.strided_slice(source, [axis], [begin], [end])
         return part if turn is None else relax.op.permute_dims(self.builder_.emit(part), turn)
 
 

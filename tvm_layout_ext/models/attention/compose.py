@@ -19,6 +19,8 @@ from .gather import has_kernel
 _VIEWS = ("reshape", "broadcast_to", "astype")
 #: What makes the heads of keys and values as many as those of queries.
 _REPEATS = ("reshape", "broadcast_to", "expand_dims")
+#: What only moves elements: a value that is widened, moved and narrowed is moved as it was.
+_MOVES = (*_REPEATS, "permute_dims", "squeeze", "strided_slice", "take")
 #: Part by which two roots of a scale in bfloat16 may be off.
 _ROUNDED = 2**-7
 
@@ -30,7 +32,8 @@ class ComposeAttention:
     ``run_decompositions`` writes ``scaled_dot_product_attention`` as products of scaled Q and K, a
     softmax of which rows without a key are made 0, and a product with V, each over heads in one
     dim. Taken back are such of float16 and bfloat16 for which there is a kernel. A mask that is
-    not causal, as one of padding that is given, is added to scores in the operands' type.
+    not causal, as one of padding that is given, is added to scores in the operands' type. What is
+    cast, moved and cast back, as mixed precision leaves heads, is moved as it was.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -42,6 +45,8 @@ class ComposeAttention:
 class _Compose(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
+        if name_of(call) == "astype" and self._was(call.args[0], call.ty.dtype):
+            return self._cast(call.args[0], call.ty.dtype)
         found = self._attention(call) if name_of(call) == "matmul" else None
         return call if found is None else found
 
@@ -98,11 +103,21 @@ class _Compose(PyExprMutator):
         if value.ty.dtype == dtype:
             return value
         call = self._call(value)
-        if name_of(call) in _REPEATS:
+        was = self._was(value, dtype)
+        if was and name_of(call) == "astype":
+            return call.args[0]
+        if name_of(call) in (_MOVES if was else _REPEATS):
             # What repeats heads is read in place: the narrow ones alone are stored.
             given = [self._cast(call.args[0], dtype), *call.args[1:]]
             return self.builder_.emit(relax.Call(call.op, given, call.attrs, call.ty_args))
         return self.builder_.emit(relax.op.astype(value, dtype))
+
+    def _was(self, value: Any, dtype: Any) -> bool:
+        """Whether a value was of a narrow type before it was widened and moved."""
+        if str(value.ty.dtype) != "float32":
+            return False  # What was narrowed has been rounded.
+        call = self._call(self._past(value, _MOVES))
+        return name_of(call) == "astype" and call.args[0].ty.dtype == dtype
 
     def _call(self, value: Any) -> Any:
         return self.lookup_binding(value) if isinstance(value, relax.Var) else value
