@@ -71,6 +71,8 @@ def decomposed(
             weights = emit(op.where(empty, zeros, weights))
             weights = emit(op.astype(emit(op.reshape(weights, (flat, rows, keys))), dtype))
             values = emit(op.reshape(emit(op.broadcast_to(v, v.ty.shape)), (flat, keys, HEAD)))
+            if heads:  # Mixed precision casts right before a product.
+                values = emit(op.astype(values, dtype))
             mean = product(weights, values)
             out = builder.emit_output(op.reshape(mean, (batch, HEADS, rows, HEAD)))
         builder.emit_func_output(out)
@@ -237,7 +239,7 @@ def test_heads_of_one_product_are_read_where_they_are() -> None:
             one = emit(op.reshape(one, (rows, BATCH * HEADS, HEAD)))
             one = emit(op.permute_dims(one, [1, 0, 2]))
             parts.append(emit(op.reshape(one, (BATCH, HEADS, rows, HEAD))))
-        return [emit(op.astype(one, "float16")) for one in parts]
+        return [*(emit(op.astype(one, "float16")) for one in parts[:2]), parts[2]]
 
     mod = decomposed(rows, rows, None, more=[packed], heads=heads)
     lowered = fused(mod)
@@ -245,11 +247,9 @@ def test_heads_of_one_product_are_read_where_they_are() -> None:
     cpu = Target("llvm")
     want = outputs(mod, cpu, "default", arrays)
     assert error_of(outputs(lowered, cpu, "default", arrays), want) <= 1e-2
-    # What remains beside it permutes the result.
-    found = scheduled(lowered)
-    assert sorted(one.choice.rule for one in found) == ["attention", "blocks"]
-    for one in found:
-        check(one)
+    (one,) = scheduled(lowered)
+    assert one.choice.rule == "attention"
+    check(one)
 
 
 def test_layers_share_one_function() -> None:

@@ -11,6 +11,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from .relax_values import extents_of, name_of, scalar_of
 from .views import rewritten
 
+#: What moves elements and is read in place.
+_MOVES = ("permute_dims", "reshape", "expand_dims", "squeeze")
+
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SplitsAsSlices")
 class SplitsAsSlices:
@@ -18,7 +21,7 @@ class SplitsAsSlices:
 
     A function of several results is fused with no reader; a slice is, so that it is never stored.
     Slices of a permutation are taken before it. A ``take`` of one place that is known, which is
-    ``tensor[2]`` in PyTorch, is a slice, too.
+    ``tensor[2]`` in PyTorch, is a slice, too, where elements have been moved before.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -33,7 +36,8 @@ class _Slice(PyExprMutator):
         if name_of(call) != "take" or call.attrs.axis is None or call.args[1].ty.ndim != 0:
             return call
         place, shape = scalar_of(call.args[1], self.lookup_binding), extents_of(call.args[0])
-        if place is None or shape is None:
+        # A slice of what is computed would be fused with it, a norm of which one row is read.
+        if place is None or shape is None or name_of(self._bound(call.args[0])) not in _MOVES:
             return call
         axis, at = int(call.attrs.axis) % len(shape), int(place)
         if not isinstance(shape[axis], tirx.IntImm) or not 0 <= at < int(shape[axis]):
@@ -54,9 +58,12 @@ class _Slice(PyExprMutator):
         ends = _ends(call.attrs.indices_or_sections, int(shape[axis]))
         return self._sliced(call.args[0], axis, (0, *ends)[item.index], ends[item.index])
 
+    def _bound(self, value: Any) -> Any:
+        return self.lookup_binding(value) if isinstance(value, relax.Var) else None
+
     def _sliced(self, source: Any, axis: int, begin: int, end: int) -> relax.Expr:
         """Elements of a dim; what is permuted for its parts only is sliced first."""
-        before, turn = self.lookup_binding(source) if isinstance(source, relax.Var) else None, None
+        before, turn = self._bound(source), None
         if name_of(before) == "permute_dims":
             rank = source.ty.ndim
             turn = [int(one) for one in before.attrs.axes or range(rank - 1, -1, -1)]

@@ -47,6 +47,11 @@ class _Compose(PyExprMutator):
         call = super().visit_call_(call)
         if name_of(call) == "astype" and self._was(call.args[0], call.ty.dtype):
             return self._cast(call.args[0], call.ty.dtype)
+        before: Any = self._call(call.args[0]) if name_of(call) == "reshape" else None
+        if name_of(before) == "reshape":
+            # Batch and heads become one dim for a product, and two again.
+            source = before.args[0]
+            return source if structural_equal(extents_of(source), extents_of(call)) else call
         found = self._attention(call) if name_of(call) == "matmul" else None
         return call if found is None else found
 
@@ -120,7 +125,10 @@ class _Compose(PyExprMutator):
         return name_of(call) == "astype" and call.args[0].ty.dtype == dtype
 
     def _call(self, value: Any) -> Any:
-        return self.lookup_binding(value) if isinstance(value, relax.Var) else value
+        """What a variable is bound to, also by the name of another one."""
+        while isinstance(value, relax.Var):
+            value = self.lookup_binding(value)
+        return value
 
     def _past(self, value: Any, names: tuple[str, ...]) -> Any:
         """What a value is made from by some operators alone."""
