@@ -148,21 +148,11 @@ def _count(loop: LoopVar) -> int:
 
 @dataclass(frozen=True)
 class _Lanes:
-    """Values of the loops around an access at sampled requests.
+    """Values of the loops around an access at sampled requests."""
 
-    Attributes
-    ----------
-    values : dict of int to array
-        By position of the loop, each of shape (block, iteration, warp, lane).
-    live : array of bool
-        Lanes that there are.
-    requests : int
-        Of the grid, of which these are a sample.
-    """
-
-    values: dict[int, Any]
-    live: Any
-    requests: int
+    values: dict[int, Any]  #: By position of the loop, each of shape (block, iteration, warp, lane)
+    live: Any  #: Lanes that there are
+    requests: int  #: Of the grid, of which these are a sample
 
 
 class _KernelCounter:

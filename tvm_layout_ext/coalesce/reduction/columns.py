@@ -35,30 +35,16 @@ _THREADS_HELD = 1024
 
 @dataclass(frozen=True)
 class ColumnsTile:
-    """What a block of threads does at once of a reduction across the rows.
+    """What a block of threads does at once of a reduction across the rows."""
 
-    Attributes
-    ----------
-    lanes : int
-        Threads along the columns.
-    vector : int
-        Columns of a thread.
-    deals : int
-        Rows that threads take side by side, a power of two or a multiple of 32.
-    together : int
-        Rows of a thread whose loads are on their way together.
-    depth : int
-        Neighbours of a row that a thread loads at once, where the load runs along the reduction:
-        its innermost loop has as many iterations. The tile then has one column.
-    beside : int
-        Neighbours along the next loop of the results that it takes whole, where rows are short.
-    """
-
-    lanes: int
-    vector: int
-    deals: int
-    together: int
+    lanes: int  #: Threads along the columns
+    vector: int  #: Columns of a thread
+    deals: int  #: Rows that threads take side by side, a power of two or a multiple of 32
+    together: int  #: Rows of a thread whose loads are on their way together
+    #: Neighbours of a row that a thread loads at once, where the load runs along the reduction: its
+    #: innermost loop has as many iterations. The tile then has one column.
     depth: int = 1
+    #: Neighbours along the next loop of the results that it takes whole, where rows are short.
     beside: int = 1
 
     @property

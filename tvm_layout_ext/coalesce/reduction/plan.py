@@ -33,46 +33,24 @@ _ELEMENTS = 16
 
 @dataclass(frozen=True)
 class ReductionPlan:
-    """What the main load of a reduction makes of its loops.
+    """What the main load of a reduction makes of its loops."""
 
-    Attributes
-    ----------
-    load : Access
-        The load with the most loops.
-    data, reduced : list of Loop
-        In the load's own order.
-    along : bool
-        Whether the load runs along the reduction.
-    vector : int
-        Neighbours that a thread loads at once.
-    results : int
-        Buffers that the reduction writes.
-    is_plain : bool
-        Whether its body is one store, as TVM's rfactor wants it of one result.
-    has_factors : bool
-        Whether such a body loads several buffers, as a matrix times a vector.
-    places : int
-        At how many an iteration reads the buffer of the main load.
-    is_inside : bool
-        Whether loads stay in their buffers also where a choice does not take them.
-    is_fused : bool
-        Whether the one loop of the reduction was several, whose vectors no region of TVM's bounds.
-    near : int
-        Iterations of the results' loop around the innermost, if the load goes on from one to the
-        next; 0 if not.
-    """
-
-    load: Access
-    data: list[Loop]
+    load: Access  #: The load with the most loops
+    data: list[Loop]  #: In the load's own order, as those that are reduced
     reduced: list[Loop]
-    along: bool
-    vector: int
-    results: int = 1
-    is_plain: bool = True
+    along: bool  #: Whether the load runs along the reduction
+    vector: int  #: Neighbours that a thread loads at once
+    results: int = 1  #: Buffers that the reduction writes
+    is_plain: bool = True  #: Whether its body is one store, as TVM's rfactor wants it of one result
+    #: Whether such a body loads several buffers, as a matrix times a vector.
     has_factors: bool = False
-    places: int = 1
+    places: int = 1  #: At how many an iteration reads the buffer of the main load
+    #: Whether loads stay in their buffers also where a choice does not take them.
     is_inside: bool = True
+    #: Whether the one loop of the reduction was several, whose vectors no region of TVM's bounds.
     is_fused: bool = False
+    #: Iterations of the results' loop around the innermost, if the load goes on from one to the
+    #: next; 0 if not.
     near: int = 0
 
     @classmethod

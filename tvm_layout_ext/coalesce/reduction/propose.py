@@ -7,8 +7,9 @@ Which levels serve is a matter of time, which :mod:`..cost` models, so a few map
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...analysis.nest import Nest, read_nest
@@ -33,70 +34,40 @@ _THREADS, _MOST_THREADS, _ROW_BYTES = 256, 384, 512
 _ROW_THREADS = 512
 #: Slabs from which on one kernel, with so much less of the GPU, is not worth a trial.
 _MANY_SLABS = 16
-
-
-@dataclass(frozen=True)
-class ReductionWay:
-    """One way to share out a reduction.
-
-    Attributes
-    ----------
-    kind : str
-        ``rows``, ``columns`` or ``alone``: a thread for each result.
-    split : bool
-        Whether blocks share results, which a second kernel combines.
-    """
-
-    kind: str
-    split: bool = False
+#: What binds a nest by its plan, and says how.
+_Bind = Callable[[Any, Any, Nest, ReductionPlan, Request], str]
 
 
 def propose_reduction(nest: Nest, request: Request) -> list[Strategy]:
     """List the maps to try for a reduction in no kernel."""
-    return [_strategy(nest, request, way) for way in _ways(nest, request)]
-
-
-def _ways(nest: Nest, request: Request) -> Iterator[ReductionWay]:
     plan = ReductionPlan.of(nest, request.vector_bytes)
+    found: list[_Bind] = []
     if plan.along or (may_factor(nest, plan) and total(plan.reduced) > 1):
-        way = ReductionWay("rows" if plan.along else "columns")
         slabs = 1 if nest.is_guarded else _slabs(plan, request)
-        if slabs > 1:
-            yield replace(way, split=True)
-        if slabs < _MANY_SLABS:
-            yield way
+        found += [_in_slabs] * (slabs > 1) + [_whole] * (slabs < _MANY_SLABS)
     if plan.data:
-        yield ReductionWay("alone")
+        found.append(_alone)
+    return [Strategy("reduction", partial(_apply, bind, nest, request)) for bind in found]
 
 
-def _strategy(nest: Nest, request: Request, way: ReductionWay) -> Strategy:
-    def apply(sch: Any, block: Any) -> str:
-        return schedule_reduction(sch, block, nest, request, way)
-
-    return Strategy("reduction", apply)
-
-
-def schedule_reduction(
-    sch: Any, block: Any, nest: Nest, request: Request, way: ReductionWay
-) -> str:
-    """Bind a whole reduction nest; return what was done.
-
-    Raises
-    ------
-    ScheduleError
-        If the way does not suit the block.
-    """
+def _apply(bind: _Bind, nest: Nest, request: Request, sch: Any, block: Any) -> str:
     check_guard(sch, block, nest)
-    plan = ReductionPlan.of(nest, request.vector_bytes)
-    if way.kind == "alone":
-        # Neighbouring lanes take neighbours of the loops as they stand: a product's main load,
-        # which does not know its columns, would have them go down its rows.
-        data = [loop for loop in nest.loops if not loop.is_reduction]
-        is_last = not plan.along and data[-1] is plan.data[-1]
-        plan = replace(plan, data=data, vector=plan.vector if is_last else 1)
-        return thread_per_output(sch, block, nest, plan, request.num_threads)
-    if way.split:
-        return _in_slabs(sch, block, nest, plan, request)
+    return bind(sch, block, nest, ReductionPlan.of(nest, request.vector_bytes), request)
+
+
+def _alone(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request) -> str:
+    """Give each result a thread.
+
+    Neighbouring lanes take neighbours of the loops as they stand: a product's main load, which does
+    not know its columns, would have them go down its rows.
+    """
+    data = [loop for loop in nest.loops if not loop.is_reduction]
+    is_last = not plan.along and data[-1] is plan.data[-1]
+    plan = replace(plan, data=data, vector=plan.vector if is_last else 1)
+    return thread_per_output(sch, block, nest, plan, request.num_threads)
+
+
+def _whole(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request) -> str:
     nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes)
     return _one_kernel(sch, block, nest, plan, request)
 
@@ -105,15 +76,15 @@ def _in_slabs(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Re
     """Share a reduction out over blocks, and combine what they find by a second kernel."""
     nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes, fuses=False)
     slabs = _slabs(plan, request)
-    partial = split_reduction(sch, block, nest, plan, slabs)
-    now = read_nest(sch, partial)
+    slab = split_reduction(sch, block, nest, plan, slabs)
+    now = read_nest(sch, slab)
     own = ReductionPlan.of(now, request.vector_bytes)
     if plan.along:
         own = replace(own, along=True, vector=own.vector if own.vector == plan.vector else 1)
         tile = _of_one_row(total(own.reduced) // plan.vector, request, plan.vector)
     else:
         tile = _tile(own, request)
-    text = reduce_across_rows(sch, partial, now, own, tile)
+    text = reduce_across_rows(sch, slab, now, own, tile)
     now = read_nest(sch, block)
     _one_kernel(sch, block, now, ReductionPlan.of(now, request.vector_bytes), request)
     return f"{text}, in {slabs} slabs that a second kernel combines"

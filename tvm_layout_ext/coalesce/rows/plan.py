@@ -48,31 +48,16 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Numbers of a kernel over rows.
+    """Numbers of a kernel over rows."""
 
-    Attributes
-    ----------
-    lanes : int
-        Threads of a row, a power of two.
-    rows : int
-        Rows of a block.
-    vector : int
-        Elements of a step of a thread.
-    registers, shared : int
-        Steps whose elements are kept in registers, and in shared memory; the rest are read again.
-    hold : int
-        1 keeps dear elements of the steps in registers, 0 computes them again.
-    resident : int
-        Blocks that a multiprocessor should hold.
-    """
-
-    lanes: int
-    rows: int
-    vector: int
+    lanes: int  #: Threads of a row, a power of two
+    rows: int  #: Rows of a block
+    vector: int  #: Elements of a step of a thread
+    #: Steps whose elements are kept in registers, and in shared memory; the rest are read again.
     registers: int
     shared: int
-    hold: int
-    resident: int = 0
+    hold: int  #: 1 keeps dear elements of the steps in registers, 0 computes them again
+    resident: int = 0  #: Blocks that a multiprocessor should hold
 
     @property
     def threads(self) -> int:

@@ -61,32 +61,17 @@ class Ragged:
 
 @dataclass(frozen=True)
 class RaggedAttention:
-    """What a kernel computes.
+    """What a kernel computes."""
 
-    Attributes
-    ----------
-    q, output : Buffer
-        Of ``tokens x heads x head``.
-    first : Buffer, optional
-        Where each sequence begins, and the last one ends; None where each has one query.
-    keys : Ragged or Pages
-    sums : Buffer, optional
-        Of ``tokens x heads``: logarithms, of base two, of the sums of the weights.
-    causal : Expr
-        Whether a query sees no keys behind its own, counted from the last one.
-    scale : Expr
-        What scores are multiplied by.
-    tile : tuple of int
-        Keys of a tile, and warpgroups that multiply; 0 leaves them to the model.
-    """
-
-    q: Any
-    first: Any
+    q: Any  #: Of ``tokens x heads x head``
+    first: Any  #: Where each sequence begins, and the last one ends; None where each has one query
     keys: Ragged | Pages
-    output: Any
+    output: Any  #: Of ``tokens x heads x head``
+    #: Of ``tokens x heads``: logarithms, of base two, of the sums of the weights; or None.
     sums: Any
-    causal: Any
-    scale: Any
+    causal: Any  #: Whether a query sees no keys behind its own, counted from the last one
+    scale: Any  #: What scores are multiplied by
+    #: Keys of a tile, and warpgroups that multiply; 0 leaves them to the model.
     tile: tuple[int, int] = (0, 0)
 
     @property

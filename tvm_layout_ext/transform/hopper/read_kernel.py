@@ -36,26 +36,16 @@ from .windows import Digits, Windows, best_box, counted, places, ranges, read_wi
 
 @dataclass(frozen=True)
 class BoxedBuffer:
-    """A buffer in global memory of which boxes are copied.
-
-    Attributes
-    ----------
-    buffer : Buffer
-    indices : tuple of Expr
-        Where a box begins, in the variable ``batch`` of the kernel and the two of ``moving``.
-    moving : tuple of Var
-        For an operand its row (or column) of the product and its place along K; for the result row
-        and column. Pixels of a convolution have several variables in the place of a row.
-    extents : tuple of int or Expr
-        How far the buffer is read or written; zeros fill tiles up.
-    folded : tuple of int, optional
-        What its shape is taken for where one variable counts through neighbouring dims.
-    """
+    """A buffer in global memory of which boxes are copied."""
 
     buffer: Any
+    #: Where a box begins, in the variable ``batch`` of the kernel and the two of ``moving``.
     indices: tuple[Any, ...]
+    #: For an operand its row (or column) of the product and its place along K; for the result row
+    #: and column. Pixels of a convolution have several variables in the place of a row.
     moving: tuple[Any, ...]
-    extents: tuple[Any, ...]
+    extents: tuple[Any, ...]  #: How far the buffer is read or written; zeros fill tiles up
+    #: What its shape is taken for where one variable counts through neighbouring dims.
     folded: tuple[int, ...] | None = None
 
     @property
@@ -162,18 +152,11 @@ class SumsReader:
 
 @dataclass(frozen=True)
 class ScaledSums:
-    """Sums of a step of a batch that are added up, as blocks of fp8 that have scales of their own.
+    """Sums of a step of a batch that are added up, as blocks of fp8 with scales of their own."""
 
-    Attributes
-    ----------
-    term : Expr
-        What is added, in the two variables of ``place`` and in ``step``, a number of the batch.
-    sums : Buffer
-        Sums of a step, of which ``term`` reads one.
-    """
-
+    #: What is added, in the two variables of ``place`` and in ``step``, a number of the batch.
     term: Any
-    sums: Any
+    sums: Any  #: Sums of a step, of which ``term`` reads one
     place: tuple[Any, Any]
     step: Any
 
