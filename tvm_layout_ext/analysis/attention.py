@@ -88,10 +88,8 @@ def read_attention(func: tirx.PrimFunc, name: str | None = None) -> Attention:
 
     Copies, permutations and casts before and behind it are parts of it.
 
-    Raises
-    ------
-    ScheduleError
-        If it is none; the sentence says what it has in the place of what it should have.
+    Raises ScheduleError if it is none; the sentence says what it has in the place of what it should
+    have.
     """
     return _AttentionReader(func, name).read()
 

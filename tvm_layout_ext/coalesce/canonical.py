@@ -31,21 +31,10 @@ def canonicalize_loops(sch: Any, block: Any) -> bool:
         for j, i0, i1 in T.grid(96, 4, 32):      for i, j in T.grid(128, 96):
             vi, vj = i0 * 32 + i1, j                 vi, vj = i, j
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-        A block of data axes, of known extents, in no kernel.
+    The block has data axes, of known extents, and is in no kernel. Tells whether anything was
+    changed, and each loop is a dim now.
 
-    Returns
-    -------
-    bool
-        Whether anything was changed, and each loop is a dim now.
-
-    Raises
-    ------
-    RuntimeError
-        If TensorIR refuses it; the schedule is then to be dropped.
+    Raises RuntimeError if TensorIR refuses it; the schedule is then to be dropped.
     """
     changed = one_loop_each(sch, block)
     changed |= _take_indices_apart(sch, block)
@@ -162,19 +151,9 @@ def loops_of_iterators(stmt: Any, nest: Nest, values: Sequence[Any]) -> Any | No
         for f in range(96 * 128):             for i, j in T.grid(96, 128):
             vi, vj = f // 128, f % 128            vi, vj = i, j
 
-    Parameters
-    ----------
-    stmt : Stmt
-        The loops around the block, whose buffers may be other ones than those of ``nest``.
-    nest : Nest
-        The block.
-    values : sequence of PrimExpr
-        What its iterators are bound to.
-
-    Returns
-    -------
-    Stmt or None
-        None where the iterators are other functions of the loops, or some extent is symbolic.
+    ``stmt`` is the loops around the block, whose buffers may be other ones than those of ``nest``,
+    and ``values`` what its iterators are bound to. None where these are other functions of the
+    loops, or some extent is symbolic.
     """
     while isinstance(stmt, tirx.For):
         stmt = stmt.body

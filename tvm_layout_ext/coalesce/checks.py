@@ -23,12 +23,7 @@ _FREE_AXES = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
 
 
 def check_place(sch: Any, block: Any) -> None:
-    """Refuse a function's outermost block, and one inside a block whose loops are bound.
-
-    Raises
-    ------
-    ScheduleError
-    """
+    """Refuse a function's outermost block, and one inside a block whose loops are bound."""
     if sch.get_sref(block).parent is None:
         raise ScheduleError(
             f"Block {sch.get(block).name_hint} is the outermost of its function, around which no "
@@ -50,11 +45,8 @@ def check_place(sch: Any, block: Any) -> None:
 def check(nest: Nest) -> None:
     """Refuse a block that no mapping suits.
 
-    Raises
-    ------
-    ScheduleError
-        If it is opaque or one of its axes is, has a loop of extent 0, reaches further than its
-        indices can, or indexes by a function whose values are not known.
+    Raises ScheduleError if it is opaque or one of its axes is, has a loop of extent 0, reaches
+    further than its indices can, or indexes by a function whose values are not known.
     """
     name = nest.block.name_hint
     _check_body(nest.block)
@@ -136,10 +128,7 @@ def _unknown_call(access: Access) -> str | None:
 def enclosing_threads(sch: Any, block: Any, nest: Nest) -> dict[str, int] | None:
     """Thread axes of the kernel around a block that has no threads of its own, or None.
 
-    Raises
-    ------
-    ScheduleError
-        If loops of the block itself are bound, by an earlier call or otherwise.
+    Raises ScheduleError if loops of the block itself are bound, by an earlier call or otherwise.
     """
     bound = [loop for loop in nest.loops if "Idx" in loop.kind]
     if not bound:
@@ -169,12 +158,7 @@ def enclosing_threads(sch: Any, block: Any, nest: Nest) -> dict[str, int] | None
 
 
 def check_registers(nest: Nest) -> None:
-    """Refuse a block inside a kernel that fills registers, which other threads do not see.
-
-    Raises
-    ------
-    ScheduleError
-    """
+    """Refuse a block inside a kernel that fills registers, which other threads do not see."""
     own = next((a.name for a in nest.accesses if a.kind == "store" and a.scope == "local"), None)
     if own is not None:
         raise ScheduleError(
@@ -188,10 +172,7 @@ def check_registers(nest: Nest) -> None:
 def threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str, int]:
     """Thread axes to spread a block in a kernel over; 128 where the kernel has none yet.
 
-    Raises
-    ------
-    ScheduleError
-        If the request is for another number than the kernel has.
+    Raises ScheduleError if the request is for another number than the kernel has.
     """
     threads = kernel or {"threadIdx.x": request.num_threads or 128}
     total = prod(threads.values())
@@ -206,10 +187,7 @@ def threads_of(nest: Nest, kernel: dict[str, int], request: Request) -> dict[str
 def free_loops(nest: Nest, *, inside: bool) -> list[Loop]:
     """Loops that may be mapped: all, or those of the block alone where it is inside a kernel.
 
-    Raises
-    ------
-    ScheduleError
-        If there is none, one is not serial, or one holds other blocks, too.
+    Raises ScheduleError if there is none, one is not serial, or one holds other blocks, too.
     """
     loops: Sequence[Loop] = nest.loops
     if inside:

@@ -99,10 +99,7 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
     Of those that take equally long, as all of a small block do, it is the one with the fewest
     sectors, and of equals the first.
 
-    Raises
-    ------
-    ScheduleError
-        If none is possible.
+    Raises ScheduleError if none is possible.
     """
     ways, refusals = propose(subject)
     trials: list[_Trial] = []

@@ -78,12 +78,7 @@ _ARITHMETIC = (
 def cost(function: Any, known: Sequence[Any] = (), gpu: GpuSpeeds = H200) -> float:
     """Modelled seconds of a scheduled function's kernels; infinite if nothing is bound.
 
-    Parameters
-    ----------
-    function : PrimFunc
-    known : sequence of For
-        Outermost loops of kernels that are not to be counted, as they were before.
-    gpu : GpuSpeeds
+    ``known`` are outermost loops of kernels that are not to be counted, as they were before.
     """
     return modelled_seconds(count_kernels(function, known), gpu)
 

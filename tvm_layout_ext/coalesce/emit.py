@@ -81,17 +81,8 @@ def schedule_map(
                 B[i, j] = A[i, j + 4]        for thread in T.thread_binding(256):
                                                  for v in T.vectorized(4): ...
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-    nest : Nest
-        The block as it is.
-    iterators : sequence of Iterator
-        All free loops, by the iterators of the map.
-    threads : ThreadMap
-    kernel : dict of str to int, optional
-        Thread axes of the kernel around the block; None binds ``blockIdx.x`` and ``threadIdx.x``.
+    ``iterators`` have all free loops, by the iterators of the map. ``kernel`` has the thread axes
+    of the kernel around the block; None binds ``blockIdx.x`` and ``threadIdx.x``.
     """
     order = [loop for iterator in iterators for loop in iterator.loops]
     sums = [loop for loop in nest.loops if loop.is_reduction and loop.is_perfect]

@@ -20,15 +20,6 @@ def guarded_outside(nest: Nest) -> list[str]:
 
     A copy of what the block reads, as a shared tile is one, knows of no such condition.
 
-    Parameters
-    ----------
-    nest : Nest
-
-    Returns
-    -------
-    list of str
-        Names of the buffers.
-
     Examples
     --------
     >>> from tvm import s_tir, te

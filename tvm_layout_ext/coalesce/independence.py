@@ -47,12 +47,7 @@ def updated_in_place(nest: Nest) -> list[Any]:
 
 
 def check_updates(nest: Nest) -> None:
-    """Refuse a block that updates buffers in place if its iterations depend on each other.
-
-    Raises
-    ------
-    ScheduleError
-    """
+    """Refuse a block that updates buffers in place if its iterations depend on each other."""
     for buffer in updated_in_place(nest):
         reason = _why_dependent(nest, buffer)
         if reason is not None:
@@ -80,16 +75,7 @@ def _are_apart(uses: Sequence[Access]) -> bool:
 def _why_dependent(nest: Nest, buffer: Any) -> str | None:
     """Say why the iterations of a block that updates a buffer in place depend on each other.
 
-    Parameters
-    ----------
-    nest : Nest
-    buffer : Buffer
-        What it loads and stores.
-
-    Returns
-    -------
-    str or None
-        The end of a sentence; None where each iteration has an element of its own.
+    The end of a sentence; None where each iteration has an element of its own.
     """
     accesses = [access for access in nest.accesses if access.buffer.same_as(buffer)]
     store = next(access for access in accesses if access.kind == "store")

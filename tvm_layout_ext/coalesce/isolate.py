@@ -97,18 +97,9 @@ def isolate(sch: Any, block: Any, nest: Nest) -> Isolated:
             B[f // 128, f % 128] +=               B_out[i, j] = B[i, j] + A[i, j] + A_1[j, i]
                 A[f // 128, f % 128] + A[f % 128, f // 128]
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-        Left as it is.
-    block : SBlockRV
-    nest : Nest
-        The block, whose iterations are independent.
+    The schedule is left as it is; the block's iterations are independent.
 
-    Raises
-    ------
-    ScheduleError
-        If other blocks have its name, by which the program's lowering finds it.
+    Raises ScheduleError if other blocks have its name, by which the program's lowering finds it.
     """
     place = _function_of(sch, nest.block)
     if place is None:
@@ -143,10 +134,7 @@ def borrowed(
 ) -> tuple[Any, tuple[tuple[Any, Any], ...]]:
     """Let a block of a function read and write buffers of its own in the place of some.
 
-    Returns
-    -------
-    tuple
-        The function, and each new buffer with the one that it stands for.
+    Returns the function, and each new buffer with the one that it stands for.
     """
     sources: list[_Loan] = [(buffer, None, _declared(buffer)) for buffer in read]
     targets: list[_Loan] = [(buffer, None, _declared(buffer)) for buffer in written]

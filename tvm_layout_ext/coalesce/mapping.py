@@ -52,14 +52,7 @@ class Mapping:
 def choose_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping:
     """Choose order and vector for the free loops of a block.
 
-    Parameters
-    ----------
-    nest : Nest
-        The block.
-    loops : sequence of Loop
-        The loops that may be reordered.
-    most_bytes : int
-        Bytes of the widest instruction wanted.
+    ``most_bytes`` are those of the widest instruction wanted.
     """
     accesses = nest.of_scope("global") or list(nest.accesses)
     orders = _candidates(nest, accesses, loops)
@@ -209,19 +202,7 @@ def merged_run(accesses: Sequence[Access], all_loops: Sequence[Loop], order: Seq
 
 
 def merged_groups(nest: Nest, mapping: Mapping) -> list[list[Loop]]:
-    """Part the loops of an order into runs that every access walks as one loop.
-
-    Parameters
-    ----------
-    nest : Nest
-    mapping : Mapping
-        The order.
-
-    Returns
-    -------
-    list of list of Loop
-        The outermost run first.
-    """
+    """Part loops into runs that every access walks as one loop, the outermost run first."""
     groups: list[list[Loop]] = []
     rest = list(mapping.order)
     while rest:

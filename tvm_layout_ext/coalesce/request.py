@@ -52,10 +52,7 @@ def _is_int(value: object) -> bool:
 def request_of(value: Any, block: str) -> Request:
     """Read the annotation ``[num_threads or 0, vector_bytes, stage]`` of a block.
 
-    Raises
-    ------
-    ScheduleError
-        If it has another form, or a value in it is not legal.
+    Raises ScheduleError if it has another form, or a value in it is not legal.
     """
     try:
         threads, width, stage = value

@@ -40,16 +40,8 @@ class Estimate:
 def estimate(access: Access, order: Sequence[Loop]) -> Estimate | None:
     """Count an access if neighbouring lanes took neighbouring iterations.
 
-    Parameters
-    ----------
-    access : Access
-    order : sequence of Loop
-        The loops as they would be nested, the innermost last.
-
-    Returns
-    -------
-    Estimate or None
-        None where the offset has something that cannot be counted.
+    ``order`` has the loops as they would be nested. None where the offset has something that cannot
+    be counted.
     """
     sizes = [placeholder_extent(loop.extent) for loop in order]
     most = _MANY_SAMPLES if access.conditions else _SAMPLES

@@ -24,20 +24,8 @@ _TEXT = ", stores evict_last in L2"
 def keep_stores(sch: Any, block: Any, stored: Any, width: int) -> str:
     """Ask for full stores to be kept in L2, unless the user asked for something else.
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
-        The block as the user knows it; a policy that it has goes to ``stored``.
-    stored : SBlockRV
-        The block that now stores to global memory.
-    width : int
-        Bytes of a store.
-
-    Returns
-    -------
-    str
-        What to add to the report.
+    A policy that ``block`` has, as the user knows it, goes to ``stored``, which now stores
+    ``width`` bytes at once to global memory. Returns what to add to the report.
     """
     asked = sch.get(block).annotations.get(EVICTION_POLICY, None)
     if asked is not None:

@@ -71,10 +71,7 @@ class Subject:
     def apart(self) -> Subject:
         """The block in a program of its own.
 
-        Raises
-        ------
-        ScheduleError
-            If other blocks have its name.
+        Raises ScheduleError if other blocks have its name.
         """
         found = isolate(self.sch, self.block, self.nest)
         return Subject.of(found.sch, found.block, self.request, found)

@@ -184,10 +184,7 @@ class ThreadMap:
     def to_linear(self) -> LinearLayout:
         """The tile as a map from (register, lane, warp) to its iterators, vectors in registers.
 
-        Raises
-        ------
-        LayoutError
-            If a count is no power of two.
+        Raises LayoutError if a count is no power of two.
         """
         bases: dict[str, list[tuple[int, ...]]] = {"register": [], "lane": [], "warp": []}
         for part, stride in zip(self.parts, self.strides(), strict=True):

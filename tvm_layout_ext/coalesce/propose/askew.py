@@ -29,10 +29,7 @@ def askew(subject: Subject) -> list[Strategy]:
                                                own[k] = A[first + (k * 16 + lane) * 8 :][:8]
                                            B[i] = sum over lanes of what is in the row of own
 
-    Raises
-    ------
-    ScheduleError
-        If the block is no chain of rows.
+    Raises ScheduleError if the block is no chain of rows.
     """
     nest, request = subject.nest, subject.request
     held = holder_of(subject.sch.mod, nest.block)

@@ -25,10 +25,7 @@ def shifted(subject: Subject) -> list[Strategy]:
                                                             with T.sblock("B"):
                                                                 # layout_ext.shifted = 4
 
-    Raises
-    ------
-    ScheduleError
-        If it is a move in a form that goes by no shifted vectors.
+    Raises ScheduleError if it is a move in a form that goes by no shifted vectors.
     """
     nest = subject.nest
     if subject.kernel is not None or subject.is_reduction:

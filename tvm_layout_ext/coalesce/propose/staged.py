@@ -19,10 +19,7 @@ from ..subject import Subject
 def staged(subject: Subject) -> list[Strategy]:
     """Propose tiles for the loads that disagree with the store; for all where that is asked for.
 
-    Raises
-    ------
-    ScheduleError
-        If there are such loads, and they are not to be staged.
+    Raises ScheduleError if there are such loads, and they are not to be staged.
     """
     request = subject.request
     stores = any(access.kind == "store" for access in subject.nest.accesses)

@@ -254,18 +254,9 @@ def batched_load(
 
     Of loads and sums by turns ptxas 13.0 starts only 3 or 4 loads before the first addition.
 
-    Parameters
-    ----------
-    sch : tvm.s_tir.Schedule
-    partial : SBlockRV
-        The sum, all its loads inside their buffers. The loop ``step`` has a block iterator of its
-        own, or registers would be set aside for all that lies between two of its iterations.
-    steps, step : LoopRV
-        The loop around the unrolled one, and the latter.
-    plan : ReductionPlan
-        Of the nest that the sum comes from.
-    index : int, optional
-        The operand, of those that the sum reads; by default the largest.
+    All loads of the sum are inside their buffers. The loop ``step``, in ``steps``, has a block
+    iterator of its own, or registers would be set aside for all that lies between two of its
+    iterations. ``index`` is that of the operand, by default the largest.
     """
     if not sch.get(step).same_as(sch.get(steps)):
         sch.unroll(step)

@@ -28,14 +28,8 @@ def choose_slabs(extent: int, blocks: int, tile: ColumnsTile) -> int:
 
     Of numbers that divide it the one with which all have most nearly the same work.
 
-    Parameters
-    ----------
-    extent : int
-        Iterations of the reduction, or vectors along it.
-    blocks : int
-        Blocks that there are without slabs.
-    tile : ColumnsTile
-        What each does at once.
+    ``extent`` counts the iterations of the reduction, or vectors along it, and ``blocks`` those
+    that there are without slabs; ``tile`` is what each does at once.
     """
     held = _ROW_THREADS // tile.threads if tile.is_row else max(2, _THREADS // tile.threads)
     fitting = extent // (tile.deals * tile.together)

@@ -111,10 +111,7 @@ class RowChain:
 def read_chain(func: tirx.PrimFunc, names: Sequence[str]) -> RowChain:
     """Read the blocks of a function that form a chain.
 
-    Raises
-    ------
-    ScheduleError
-        If they form none.
+    Raises ScheduleError if they form none.
     """
     found = {str(nest.block.name_hint): (i, nest) for i, nest in _nests(func)}
     for name in names:

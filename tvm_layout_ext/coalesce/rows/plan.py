@@ -122,10 +122,7 @@ class Wishes:
 def plan_rows(chain: RowChain, wishes: Wishes, facts: Architecture) -> RowPlan:
     """Choose the plan of the least modelled time.
 
-    Raises
-    ------
-    ScheduleError
-        If no plan is as the user wishes.
+    Raises ScheduleError if no plan is as the user wishes.
     """
     plans = ranked_plans(RowTraffic(chain, wishes.vector_bytes), facts, wishes)
     if not plans:

@@ -37,10 +37,7 @@ def read_reducer(
 ) -> tuple[Reducer, list[Any]]:
     """Read a reduction's combiner, and what each element adds.
 
-    Raises
-    ------
-    ScheduleError
-        If threads could not combine what they found.
+    Raises ScheduleError if threads could not combine what they found.
     """
     parts = [_part(store) for store in stores]
     firsts = [s.value for x in stores for s in starts if s.buffer.same_as(x.buffer)]

@@ -21,10 +21,7 @@ _NUMBERS = 7
 def write_chains(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, str]]:
     """Write the kernels that blocks ask for; return what is told of each, by its last block.
 
-    Raises
-    ------
-    ScheduleError
-        If an annotation is none, or blocks form no chain.
+    Raises ScheduleError if an annotation is none, or blocks form no chain.
     """
     told: dict[str, str] = {}
     for block in (block for block in blocks_in(func.body) if FUSE_ROWS in block.annotations):

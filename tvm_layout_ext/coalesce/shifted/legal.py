@@ -17,10 +17,7 @@ from .move import Move
 def order_of(nest: Nest, free: Sequence[Loop], move: Move) -> list[Loop]:
     """Loops of the dims of the result, in their order.
 
-    Raises
-    ------
-    ScheduleError
-        If they are others.
+    Raises ScheduleError if they are others.
     """
     store = next(access for access in nest.accesses if access.kind == "store")
     left = list(free)

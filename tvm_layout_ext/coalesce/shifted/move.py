@@ -71,15 +71,8 @@ class Move:
 def read_move(block: Any) -> Move | None:
     """Recognise a block that moves elements; None if it does anything else.
 
-    Parameters
-    ----------
-    block : SBlock
-        A block with its iterators.
-
-    Raises
-    ------
-    ScheduleError
-        If it moves elements, but in a form that shifted vectors do not do; says which.
+    Raises ScheduleError if it moves elements, but in a form that shifted vectors do not do; says
+    which.
     """
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not block.iter_vars:

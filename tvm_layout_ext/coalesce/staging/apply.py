@@ -45,22 +45,12 @@ def stage_block(
             B[j, i] = A[i, j]                    A_shared[swizzled] = A[rows of the tile]
                                                  B[columns of the tile] = A_shared[swizzled]
 
-    Parameters
-    ----------
-    raw, nest : Nest
-        The block as it is, and with its loops in canonical form, all of them free.
-    mapping : Mapping
-        The order of the store, and the loads that disagree.
-    request : Request
-        Most threads of a block, of which a power of two shares out the tile; of a symbolic size
-        less where TVM finds no bound of the tile with as many.
-    sch : tvm.s_tir.Schedule
-    block : SBlockRV
+    ``raw`` is the block as it is, ``nest`` with its loops in canonical form, all of them free. A
+    power of two of the threads asked for shares out the tile; of a symbolic size less where TVM
+    finds no bound of the tile with as many.
 
-    Raises
-    ------
-    ScheduleError
-        If the block cannot be staged, or TVM would allot more shared memory than the tile.
+    Raises ScheduleError if the block cannot be staged, or TVM would allot more shared memory than
+    the tile.
     """
     canonicalize_known(sch, block, raw)
     most, width = request.num_threads, request.vector_bytes

@@ -17,12 +17,7 @@ def affine_loads(nest: Nest) -> tuple[Access, ...]:
 
 
 def check_staged(nest: Nest, loads: Sequence[Access]) -> None:
-    """Refuse bodies some of whose loads no tile may stand for.
-
-    Raises
-    ------
-    ScheduleError
-    """
+    """Refuse bodies some of whose loads no tile may stand for."""
     name = nest.block.name_hint
     if not one_element(nest.block.body):
         raise ScheduleError(

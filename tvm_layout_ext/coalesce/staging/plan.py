@@ -87,22 +87,11 @@ class TilePlan:
 def plan_tile(nest: Nest, names: set[str], most: int | None, vector_bytes: int) -> TilePlan:
     """Plan how a block of threads moves a tile.
 
-    Parameters
-    ----------
-    nest : Nest
-        The block, loops that every access walks as one merged.
-    names : set of str
-        Buffers whose loads go through shared memory.
-    most : int, optional
-        Most threads of a block; by default 512 for a large tile, 1,024 for one of 2-byte elements,
-        and 256 for a small one.
-    vector_bytes : int
-        Bytes of the widest access of a thread.
+    Every access walks the loops as one merged; ``names`` are buffers whose loads go through shared
+    memory. By default a block has at most 512 threads for a large tile, 1,024 for one of 2-byte
+    elements, and 256 for a small one.
 
-    Raises
-    ------
-    ScheduleError
-        If a block reads a buffer in two orders, or one thread moves all of it.
+    Raises ScheduleError if a block reads a buffer in two orders, or one thread moves all of it.
     """
     staged = _one_each(nest, names)
     if (together := _together(nest, staged, most, vector_bytes)) is not None:
@@ -174,14 +163,8 @@ def box(
 ) -> list[int]:
     """Choose the box that a block of threads moves: a power of two along each dim.
 
-    Parameters
-    ----------
-    extents : sequence of int or None
-        Of every dim; None where symbolic.
-    orders : sequence of sequences of int
-        Dims of each access, the innermost last; the store's first.
-    element_bytes : sequence of int
-        Of each access.
+    Extents are of every dim, None where symbolic. ``orders`` are the dims of each access, the
+    innermost last; the store's come first.
 
     Examples
     --------

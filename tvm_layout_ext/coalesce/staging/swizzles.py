@@ -22,21 +22,9 @@ def swizzled(
 ) -> tuple[Xor, int]:
     """Find the shared layout between two maps of a tile.
 
-    Parameters
-    ----------
-    into, out : ThreadMap
-        How the tile is filled and read; powers of two.
-    dims : sequence of int
-        What iterators of ``out`` those of ``into`` are, in the order of the load.
-    size : int
-        Bytes of an element.
-    put : int
-        Elements that a thread puts down at once.
-
-    Returns
-    -------
-    tuple of Xor and int
-        Where each element goes, and the lanes too many that meet in a bank.
+    ``dims`` are what iterators of ``out`` those of ``into`` are, in the order of the load; ``size``
+    are bytes of an element, of which a thread puts down ``put`` at once. Tells where each
+    element goes, and the lanes too many that meet in a bank.
 
     Examples
     --------

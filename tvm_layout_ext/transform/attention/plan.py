@@ -198,10 +198,7 @@ def fit_attention(
 ) -> AttentionPlan:
     """Take the tiles that registers and shared memory have room for; 0 leaves a number open.
 
-    Raises
-    ------
-    ScheduleError
-        If the kernel is not legal.
+    Raises ScheduleError if the kernel is not legal.
     """
     _, _, depth, width = attention.sizes
     keys = keys or keys_of(depth, width)
@@ -288,12 +285,7 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
 
 
 def check_room(plan: AttentionPlan, gpu: Architecture) -> None:
-    """Refuse tiles that instructions, TMA, registers or shared memory do not take.
-
-    Raises
-    ------
-    ScheduleError
-    """
+    """Refuse tiles that instructions, TMA, registers or shared memory do not take."""
     _, _, depth, width = plan.attention.sizes
     if plan.consumers not in REGISTERS:
         raise ScheduleError(f"{plan.consumers} warpgroups cannot multiply; 1 to 3 can.")

@@ -416,10 +416,7 @@ def _launched(kernel: RaggedKernel) -> Any:
 def with_kernel(func: tirx.PrimFunc, what: RaggedAttention, gpu: Architecture) -> tirx.PrimFunc:
     """A function of the same parameters that is the kernel, its launch and what the host does.
 
-    Raises
-    ------
-    ScheduleError
-        If the kernel does not take its heads or pages.
+    Raises ScheduleError if the kernel does not take its heads or pages.
     """
     _check_shapes(what)
     plan = what.plan()

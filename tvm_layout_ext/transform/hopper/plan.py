@@ -207,10 +207,7 @@ def result_bytes(kernel: Kernel) -> int:
 def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     """Work the numbers out.
 
-    Raises
-    ------
-    ScheduleError
-        If the GPU, TMA, the registers or shared memory do not allow the kernel.
+    Raises ScheduleError if the GPU, TMA, the registers or shared memory do not allow the kernel.
     """
     _check_gpu(kernel, gpu)
     _check_registers(kernel)

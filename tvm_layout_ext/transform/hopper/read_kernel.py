@@ -198,10 +198,7 @@ class Kernel:
 def with_rows(kernel: Kernel, rows: Any) -> Kernel:
     """The same product of another number of rows, which may be symbolic.
 
-    Raises
-    ------
-    ScheduleError
-        If its rows are pixels, groups or a batch's, or a cluster shares its tiles.
+    Raises ScheduleError if its rows are pixels, groups or a batch's, or a cluster shares its tiles.
     """
     special = (kernel.windows, kernel.groups, kernel.scaled)
     shared = (*kernel.cluster, kernel.slices, kernel.products)
@@ -242,11 +239,8 @@ def multiplies(stmt: Any) -> bool:
 def read_kernel(nest: Any) -> Kernel:
     """Read the loop nest of a kernel.
 
-    Raises
-    ------
-    ScheduleError
-        If the nest has another form than ``use_tensor_core(block, "wgmma")`` and the primitives
-        after it make.
+    Raises ScheduleError if the nest has another form than ``use_tensor_core(block, "wgmma")`` and
+    the primitives after it make.
     """
     return _Reader(nest).read()
 
@@ -447,10 +441,7 @@ class _Reader:
     def _copy(self, region: Any, own: Any) -> _Copy:
         """Find what fills a tile of an operand.
 
-        Raises
-        ------
-        ScheduleError
-            If it does not copy elements as they are, and zeros around them.
+        Raises ScheduleError if it does not copy elements as they are, and zeros around them.
         """
         copies = [
             one
@@ -490,10 +481,8 @@ class _Reader:
     def _windows(self, a: _Copy, b: _Copy) -> tuple[Windows, TiledOperand, TiledOperand]:
         """Read the operands of a convolution.
 
-        Raises
-        ------
-        ScheduleError
-            If rows of A are no pixels, or the terms are no places in a window and channels.
+        Raises ScheduleError if rows of A are no pixels, or the terms are no places in a window and
+        channels.
         """
         left, right = (
             read_window(one.load, one.bounds, one.moving, f"Block {one.block.name_hint}")
@@ -529,10 +518,7 @@ class _Reader:
     def _operand(self, copy: _Copy) -> TiledOperand:
         """An operand whose rows lie one behind the other, and how many it has.
 
-        Raises
-        ------
-        ScheduleError
-            If zeros are anywhere else than around it.
+        Raises ScheduleError if zeros are anywhere else than around it.
         """
         store, load, bounds = copy.block.body, copy.load, copy.bounds
         shape, indices = _folded(load)

@@ -105,10 +105,7 @@ class WindowLoad:
 def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: str) -> WindowLoad:
     """Read the load of a copy, whose iterators have so many values.
 
-    Raises
-    ------
-    ScheduleError
-        If an index is no sum of digits, or a condition no bound of one.
+    Raises ScheduleError if an index is no sum of digits, or a condition no bound of one.
     """
     known = {var.__chandle__() for var in sizes}
     limits = {var.__chandle__(): int(size) for var, size in sizes.items()}
@@ -205,10 +202,7 @@ def _digit(expr: Any, known: set[Any]) -> Digit | None:
 def counted(window: WindowLoad, var: Any, names: Sequence[str]) -> Digits:
     """The digits by which a window counts a variable, as variables of their own.
 
-    Raises
-    ------
-    ScheduleError
-        If they leave some values of the variable out.
+    Raises ScheduleError if they leave some values of the variable out.
     """
     handle, size = var.__chandle__(), window.sizes[var]
     digits = {d for index in window.indices for d in index if d is not None and d[0] == handle}
