@@ -353,16 +353,6 @@ def diagonal(A: T.Buffer((35, 24), "float32"), B: T.Buffer((24, 35), "float32"))
             B[vi, vj] = A[vj, vi]
 
 
-def test_a_loop_whose_iterators_are_no_digits_stays_and_says_why() -> None:
-    a = few(35, 24)
-    outcome, report = run(diagonal, a, None)
-    np.testing.assert_array_equal(report.outputs["B"], a.T)
-    assert outcome.path == "direct"
-    said = "loop f stands behind several iterators"
-    assert said in outcome.report
-    assert "TensorIR" not in outcome.report
-
-
 @T.prim_func(s_tir=True)
 def guarded_fused(A: T.Buffer((40, 24), "float32"), B: T.Buffer((24, 40), "float32")) -> None:
     for f in range(1024):
@@ -373,8 +363,12 @@ def guarded_fused(A: T.Buffer((40, 24), "float32"), B: T.Buffer((24, 40), "float
             B[vi, vj] = A[vj, vi]
 
 
-def test_a_guarded_fused_loop_says_why_it_is_not_staged() -> None:
-    a = few(40, 24)
-    outcome, report = run(guarded_fused, a, None)
+@pytest.mark.parametrize(("func", "shape"), [(diagonal, (35, 24)), (guarded_fused, (40, 24))])
+def test_a_fused_loop_that_is_not_staged_says_why(func: Any, shape: tuple[int, int]) -> None:
+    """Its iterators are no digits of it, or it is guarded."""
+    a = few(*shape)
+    outcome, report = run(func, a, None)
     np.testing.assert_array_equal(report.outputs["B"], a.T)
+    assert outcome.path == "direct"
     assert "loop f stands behind several iterators" in outcome.report
+    assert "TensorIR" not in outcome.report

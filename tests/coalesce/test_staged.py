@@ -111,21 +111,6 @@ def test_two_operands_are_transposed_in_different_orders() -> None:
     assert report.sectors == report.ideal_sectors
 
 
-@pytest.mark.parametrize("twice", [False, True])
-def test_a_buffer_read_in_two_orders_is_staged_as_two_buffers_are(twice: bool) -> None:
-    inputs = [te.placeholder((64, 64), "float32", name) for name in ("AC" if twice else "A")]
-    first, second = inputs[0], inputs[-1]
-    b = te.compute((64, 64), lambda i, j: first[i, j] + second[j, i], "B")
-    sch = s_tir.Schedule(te.create_prim_func([*inputs, b]))
-    outcome = sch.auto_coalesce("B")
-    assert outcome.path == "staged"
-    value = numbers((64, 64), "float32")
-    report = gives(sch, *[value for _ in inputs], None, B=value + value.T)
-    assert report.bank_conflicts == 0
-    # nvcc keeps what a thread has loaded for the tile, where it adds the same elements.
-    assert report.sectors == report.ideal_sectors == (3 if twice else 2) * value.nbytes // 32
-
-
 def test_what_only_a_condition_keeps_inside_its_buffer_is_not_staged() -> None:
     a = te.placeholder((64, 64), "float32", "A")
     zero = tirx.const(0, "float32")

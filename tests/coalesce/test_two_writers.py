@@ -9,14 +9,10 @@ import pytest
 from tvm import s_tir
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
-from tests.programs.coalesced import nests
+from tests.programs.coalesced import few, nests, sectors
 from tests.programs.running import gives
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.report import Report
-
-
-def numbers(*shape: int) -> np.ndarray:
-    return np.random.default_rng(len(shape)).integers(-9, 9, shape).astype("float32")
 
 
 def run(func: Any, blocks: dict[str, str], *arrays: np.ndarray) -> Report:
@@ -27,10 +23,6 @@ def run(func: Any, blocks: dict[str, str], *arrays: np.ndarray) -> Report:
     report = simulate(sch, *arrays, None)
     assert (report.hazards, report.bank_conflicts) == ([], 0)
     return report
-
-
-def loaded(report: Report, buffer: str) -> int:
-    return sum(a.sectors for a in report.accesses if (a.buffer, a.kind) == (buffer, "load"))
 
 
 row_sums = nests(
@@ -80,10 +72,10 @@ column_sums_scaled = nests(
 def test_threads_that_sum_into_two_parts_of_one_buffer_sum_together(func: Any, axis: int) -> None:
     """TVM's LowerCrossThreadReduction passed over both: each thread added as if it were alone."""
     shape = (64, 1024) if axis else (1024, 256)
-    a, c = numbers(*shape), numbers(*shape)[::-1].copy()
+    a, c = few(*shape), few(*shape)[::-1].copy()
     report = run(func, {"upper": "reduction", "lower": "reduction"}, a, c)
     np.testing.assert_array_equal(report.outputs["B"], np.concatenate([a.sum(axis), c.sum(axis)]))
-    assert loaded(report, "A") == loaded(report, "C") == a.nbytes // 32
+    assert sectors(report, "A", "load") == sectors(report, "C", "load") == a.nbytes // 32
 
 
 def test_a_users_own_schedule_of_a_sum_that_is_scaled_is_lowered_too() -> None:
@@ -92,7 +84,7 @@ def test_a_users_own_schedule_of_a_sum_that_is_scaled_is_lowered_too() -> None:
     sch.bind(i, "blockIdx.x")
     sch.bind(sch.split(k, [None, 64])[1], "threadIdx.x")
     sch.auto_coalesce("scale")
-    a = numbers(64, 1024)
+    a = few(64, 1024)
     gives(sch, a, None, B=a.mean(1))
 
 
@@ -133,12 +125,12 @@ def test_each_block_stays_in_its_place(func: Any, shapes: Any, blocks: str, want
 
     Of a store without readers its ``cache_write`` makes the last nest of the function.
     """
-    values = [numbers(*shape) + n for n, shape in enumerate(shapes)]
+    values = [few(*shape) + n for n, shape in enumerate(shapes)]
     expected, names = wanted(*map(np.copy, values)), blocks.split()
     report = run(func, dict(zip(names[::2], names[1::2], strict=True)), *values)
     np.testing.assert_array_equal(report.outputs["B"], expected)
     if names[1] == "staged":
-        assert loaded(report, "A") == values[0].nbytes // 32
+        assert sectors(report, "A", "load") == values[0].nbytes // 32
 
 
 def test_a_block_with_loops_in_another_order_is_staged_beside_another_writer() -> None:
@@ -146,5 +138,5 @@ def test_a_block_with_loops_in_another_order_is_staged_beside_another_writer() -
     sch.reorder(*reversed(sch.get_loops("turned")))
     assert sch.auto_coalesce("turned", stage="shared").path == "staged"
     sch.auto_coalesce("update")
-    a, c = numbers(64, 128), numbers(128, 64)
+    a, c = few(64, 128), few(128, 64)
     gives(sch, a, c, None, B=np.maximum(a.T, c))

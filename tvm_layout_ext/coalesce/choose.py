@@ -62,7 +62,6 @@ class Outcome:
     text: str  #: Two sentences
     #: Of each global access; ``before`` with one element a lane in the order of the loops.
     before: tuple[Traffic, ...]
-    #: Of each global access; ``before`` with one element a lane in the order of the loops.
     after: tuple[Traffic, ...]
     #: Modelled times of the kernels; infinite where nothing could be counted.
     seconds_before: float

@@ -27,7 +27,6 @@ from ..gpu.banks import request_wavefronts
 from ..gpu.counts import instructions
 from ..gpu.hardware import DEFAULT_ARCH, LINE_BYTES, SECTOR_BYTES, WARP_SIZE, architecture
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
-from ..gpu.measured import H200, GpuSpeeds
 from ..gpu.requests import NOTHING, distinct, pieces, request_sectors
 from ..ir.annotations import SHIFTED
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
@@ -75,12 +74,12 @@ _ARITHMETIC = (
 )
 
 
-def cost(function: Any, known: Sequence[Any] = (), gpu: GpuSpeeds = H200) -> float:
+def cost(function: Any, known: Sequence[Any] = ()) -> float:
     """Modelled seconds of a scheduled function's kernels; infinite if nothing is bound.
 
     ``known`` are outermost loops of kernels that are not to be counted, as they were before.
     """
-    return modelled_seconds(count_kernels(function, known), gpu)
+    return modelled_seconds(count_kernels(function, known))
 
 
 def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:

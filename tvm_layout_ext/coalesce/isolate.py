@@ -45,7 +45,6 @@ class Isolated:
     owners: tuple[tuple[Any, Any], ...] = ()
     #: The nests around the block's own, which the program does not have.
     before: tuple[Any, ...] = ()
-    #: The nests around the block's own, which the program does not have.
     after: tuple[Any, ...] = ()
 
     @property
