@@ -13,6 +13,8 @@ from tvm.s_tir import SBlock
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: What computes with floats.
 ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+#: A symbolic extent of a batch, for what depends on how many blocks there are.
+USUAL_BATCH = 16
 
 
 def size_of(extent: Any) -> Any:

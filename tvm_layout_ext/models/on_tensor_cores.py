@@ -15,7 +15,7 @@ from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture, architecture
 from ..ir.annotations import MARK
-from ..ir.queries import blocks_in, is_number, substitute
+from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
@@ -44,8 +44,6 @@ _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
 #: Calls of up to so many rows have a kernel of their own, where rows are symbolic. Tiles and slices
 #: are chosen for so few, and tiles for so many.
 MOST_FEW, _FEW, _MANY = 128, 64, 1024
-#: Images of a batch for which tiles are chosen, where their number is symbolic.
-_IMAGES = 16
 #: Types of sums that ``wgmma`` has here; in ``float16`` it rounds more than what was written.
 _SUMS = ("float32", "int32")
 #: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
@@ -114,7 +112,7 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
         return None
     # Sequences of one length have as many rows as some of them.
     length = int(tvm.sym.Analyzer().modular_set(whole.rows).coeff)
-    tokens = max(1, ceil(length * _IMAGES / _MANY)) * _MANY if length > 1 else _MANY
+    tokens = max(1, ceil(length * USUAL_BATCH / _MANY)) * _MANY if length > 1 else _MANY
     known = substitute(own, {size: tirx.IntImm(size.ty, tokens)})
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
@@ -224,7 +222,7 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
     by_k, a_transposed = product.b.k_major, not product.a.k_major
     found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed)
     apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
-    images = _IMAGES if any(True for _ in apart) else 1
+    images = USUAL_BATCH if any(True for _ in apart) else 1
     if found and images > 1 and not product.a.is_window:
         whole = _gemm_hopper.fit_images(product.sizes, product.operand, by_k, images)
         found = {"wgmma": whole, "split_k": 1}

@@ -19,7 +19,7 @@ from ...gpu.warpgroups import (
     WARPGROUP_THREADS,
 )
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
-from ...ir.queries import size_of, uses
+from ...ir.queries import USUAL_BATCH, size_of, uses
 from ..hopper.read_kernel import BoxedBuffer, SumsReader
 from .reach import read_bounds
 
@@ -33,8 +33,6 @@ _HELD = {1: 220, 2: 200, 3: 132}
 _PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
-#: A symbolic extent of the batch, for what depends on how many blocks there are.
-_IMAGES = 16
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
 _BARRIER_BYTES, _ALIGNED = 8, 1024
 
@@ -146,7 +144,7 @@ class AttentionPlan:
     @property
     def usual_heads(self) -> int:
         """The same, where each extent that is symbolic is an usual one."""
-        return prod(n if isinstance(n, int) else _IMAGES for _, n in self.attention.batch)
+        return prod(n if isinstance(n, int) else USUAL_BATCH for _, n in self.attention.batch)
 
     @property
     def hides_rows(self) -> bool:
