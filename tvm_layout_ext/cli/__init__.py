@@ -7,44 +7,16 @@ Exit codes: 0 done; 1 no candidate worked, a result was wrong, or a recorded win
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from pkgutil import iter_modules
 
-from . import (
-    bench,
-    best,
-    check,
-    compare,
-    demo,
-    explain,
-    export,
-    layout,
-    lint,
-    operators,
-    replay,
-    report,
-    simulate,
-    tune,
-)
-from .app import app
-from .codes import INTERRUPTED
+from .app import INTERRUPTED, app
 
-__all__ = [
-    "app",
-    "bench",
-    "best",
-    "check",
-    "compare",
-    "demo",
-    "explain",
-    "export",
-    "layout",
-    "lint",
-    "main",
-    "operators",
-    "replay",
-    "report",
-    "simulate",
-    "tune",
-]
+__all__ = ["app", "main"]
+
+# A command a file.
+for _module in iter_modules(__path__, f"{__name__}."):
+    import_module(_module.name)
 
 
 def main() -> None:

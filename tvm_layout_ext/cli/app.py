@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from .._compat import tvm_version
+from .._interrupt import INTERRUPTED as INTERRUPTED
 from .._interrupt import load
 from .._version import __version__
 from ..errors import LayoutExtError
-from .codes import BAD_INPUT
 
+FAILED, BAD_INPUT = 1, 2
+_EPILOG = (
+    "Exit codes: 0 done; 1 no candidate worked, a result was wrong or hazardous, a winner no "
+    "longer wins, or a rule is broken; 2 the input cannot be used; 130 interrupted."
+)
 #: Characters of an error.
 _LONGEST = 500
 
@@ -69,6 +75,10 @@ class Command(TyperCommand):
             first = (str(error).strip() or "no text").splitlines()[0]
             typer.echo(f"Error: {type(error).__name__}: {_short(first)}", err=True)
             raise typer.Exit(BAD_INPUT) from None
+
+
+#: Adds a file's command to the application.
+command = partial(app.command, cls=Command, epilog=_EPILOG)
 
 
 def _short(text: str) -> str:

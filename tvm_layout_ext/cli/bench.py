@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ScheduleError
-from .app import Command, app
-from .codes import EPILOG, FAILED
+from .app import FAILED, command
 from .shared import (
     AsJson,
     Key,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 _SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def bench(
     log: Annotated[
         Path | None, typer.Argument(help="Folder of a log, or one of its *.jsonl files.")

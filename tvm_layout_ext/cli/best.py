@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 from ..errors import RecordError
-from .app import Command, app
-from .codes import EPILOG, FAILED
+from .app import FAILED, command
 from .shared import AsJson, Log, make_console, print_command, print_json, read_log
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def best(
     log: Log,
     explain: Annotated[bool, typer.Option("--explain", help="Explain each kernel too.")] = False,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from .app import Command, app
-from .codes import EPILOG, FAILED
+from .app import FAILED, command
 from .shared import (
     AsJson,
     Key,
@@ -19,7 +18,7 @@ from .shared import (
 )
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def check(
     log: Log,
     runner: RunnerName = "auto",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from .app import Command, app
-from .codes import EPILOG
+from .app import command
 from .shared import AsJson, Log, make_console, print_json, some_records
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def compare(before: Log, after: Log, as_json: AsJson = False) -> None:
     """Compare the best kernels of two logs: scores, their ratio, and the knobs that differ."""
     from ..report.logs import compare_logs, pairs_table

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import Command, app
-from .codes import EPILOG
+from .app import command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +24,7 @@ _SAMPLE = 4
 _FOLDER = Path("demo_logs")
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def demo(
     log: Annotated[Path, typer.Option(help="Folder for the records and the page.")] = _FOLDER,
 ) -> None:

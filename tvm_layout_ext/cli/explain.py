@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import LayoutError, ScheduleError
-from .app import Command, app
-from .codes import EPILOG
+from .app import command
 from .shared import (
     Arch,
     AsJson,
@@ -23,7 +22,7 @@ from .shared import (
 )
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def explain(
     file: Source,
     name: Variable = "",

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from ..errors import RecordError
-from .app import Command, app
-from .codes import EPILOG
+from .app import command
 from .shared import AsJson, Log, print_json, read_log, target_of
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def export(
     log: Log,
     out: Annotated[

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from ..errors import LayoutError
-from .app import Command, app
-from .codes import EPILOG
+from .app import command
 from .shared import AsJson, Shape, parse_shape, print_json, write_text
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def layout(
     text: Annotated[str, typer.Argument(help="A layout's text, e.g. 'BlockedLayout(...)'.")],
     shape: Shape = "",

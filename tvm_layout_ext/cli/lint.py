@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .app import Command, app
-from .codes import EPILOG, FAILED
+from .app import FAILED, command
 from .shared import Arch, Sizes, Variable, parse_sizes, target_of
 
 
@@ -22,7 +21,7 @@ class Format(str, Enum):
     github = "github"
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def lint(
     source: Annotated[str, typer.Argument(help="Python file, TVMScript text, or a module's name.")],
     name: Variable = "",

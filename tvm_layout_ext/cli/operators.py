@@ -5,12 +5,11 @@ from __future__ import annotations
 import typer
 
 from ..text import columns
-from .app import Command, app
-from .codes import EPILOG
+from .app import command
 from .shared import AsJson, print_json
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def operators(as_json: AsJson = False) -> None:
     """List the ready operators: the numbers of their shapes, and their element types."""
     from ..tune.space.operator import find_operator, known_operators

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import Command, app
-from .codes import EPILOG, FAILED
+from .app import FAILED, command
 from .shared import (
     AsJson,
     Key,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from ..tune.space.operator import Operator
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def replay(
     log: Log,
     record_id: Annotated[

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from ..errors import LayoutError
-from .app import Command, app
-from .codes import EPILOG
+from .app import command
 from .shared import AsJson, Log, print_json, some_records, write_text
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def report(
     log: Log,
     out: Annotated[Path, typer.Option("-o", "--out", help="The .html file to write.")] = Path(

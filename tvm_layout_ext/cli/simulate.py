@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from .app import Command, app
-from .codes import EPILOG, FAILED
+from .app import FAILED, command
 from .shared import Arch, AsJson, Sizes, Source, Variable, parse_sizes, print_json, target_of
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def simulate(
     file: Source,
     name: Variable = "",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from .app import Command, app
-from .codes import EPILOG, FAILED, INTERRUPTED
+from .app import FAILED, INTERRUPTED, command
 from .shared import (
     Arch,
     AsJson,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from ..tune.search.tune import Result
 
 
-@app.command(cls=Command, epilog=EPILOG)
+@command()
 def tune(
     operator: Annotated[str, typer.Argument(help="An operator of schedules/, e.g. transpose.")],
     shape: Shape = "",
