@@ -112,18 +112,14 @@ class Findings:
         """Report unordered accesses, one hazard a pair of sites."""
         conflict = conflict.where(self.not_atomic(access, conflict))
         past = "read" if read else "written"
-        for other in np.unique(conflict.other_site()) if len(conflict) else ():
-            some = conflict.where(conflict.other_site() == other)
-            self._pair("race", access, batch, memory, some, f"{verb} {{}}, {past} by", int(other))
+        self._pairs("race", access, batch, memory, conflict, f"{verb} {{}}, {past} by")
 
     def redundant(
         self, access: AccessInstruction, batch: Any, memory: Memory, conflict: UnorderedAccesses
     ) -> None:
         """Report threads that write what another thread wrote, bit for bit."""
-        for other in np.unique(conflict.other_site()):
-            some = conflict.where(conflict.other_site() == other)
-            verb = "writes to {} the same bits as"
-            self._pair("redundant", access, batch, memory, some, verb, int(other))
+        verb = "writes to {} the same bits as"
+        self._pairs("redundant", access, batch, memory, conflict, verb)
 
     def touched_pending(
         self,
@@ -178,7 +174,7 @@ class Findings:
         hazard = _of_access("async", access, index, threads, other, message)
         self.add_at(("source", access.site, other), hazard, int(hit.sum()), batch, lane)
 
-    def _pair(
+    def _pairs(
         self,
         kind: str,
         access: AccessInstruction,
@@ -186,20 +182,20 @@ class Findings:
         memory: Memory,
         conflict: UnorderedAccesses,
         verb: str,
-        other: int,
     ) -> None:
-        # A tag may stand for several threads by one of them: name a case of two, if there is one.
-        at = int(np.argmax(conflict.other_lane() != conflict.lanes))
-        lane = int(conflict.lanes[at])
-        index = _element(access, memory, int(conflict.cells[at]))
-        mine = batch.thread_name(lane)
-        theirs = _other_thread(batch, conflict, at)
-        sites = (access.site, self.sites[other])
-        what = verb.format(f"{access.place.name}[{index}] at {access.site}")
-        tail = " with no barrier between them" if kind == "race" else ""
-        message = f"{mine} {what} {theirs} at {sites[1]}{tail}."
-        hazard = _of_access(kind, access, index, (mine, theirs), sites[1], message)
-        self.add_at((kind, access.kind, *sites), hazard, len(conflict), batch, lane)
+        """Report one hazard a pair of sites."""
+        for number in np.unique(conflict.other_site()):
+            some = conflict.where(conflict.other_site() == number)
+            # A tag may stand for several threads by one of them: name a case of two, if there is.
+            at = int(np.argmax(some.other_lane() != some.lanes))
+            lane, other = int(some.lanes[at]), self.sites[int(number)]
+            index = _element(access, memory, int(some.cells[at]))
+            threads = batch.thread_name(lane), _other_thread(batch, some, at)
+            what = verb.format(f"{access.place.name}[{index}] at {access.site}")
+            tail = " with no barrier between them" if kind == "race" else ""
+            message = f"{threads[0]} {what} {threads[1]} at {other}{tail}."
+            hazard = _of_access(kind, access, index, threads, other, message)
+            self.add_at((kind, access.kind, access.site, other), hazard, len(some), batch, lane)
 
     # Places in time.
 

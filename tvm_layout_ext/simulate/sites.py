@@ -89,8 +89,7 @@ class Blocks:
             return None
         fitting = [b for b in self._blocks if written in b[1]]
         if len({name for name, _, _ in fitting}) > 1:
-            read = reads()
-            fitting = [b for b in fitting if b[2] == read or b[2] | {written} == read | {written}]
+            fitting = [b for b in fitting if _fits(b, written, reads())]
         names = {name for name, _, _ in fitting}
         return names.pop() if len(names) == 1 else None
 

@@ -165,10 +165,6 @@ def _all_or_nothing(size: Any, width: int) -> bool:
     return False
 
 
-def _commit(c: DeviceCompiler, call: Any) -> Run:
-    return async_copy.commit()
-
-
 def _wait(c: DeviceCompiler, call: Any) -> Run:
     groups = [a for a in call.args if isinstance(a, IntImm)]
     return async_copy.wait(constant(np.int64(groups[0].value)))
@@ -182,7 +178,7 @@ COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
         for name in (ops.PTX_CP_ASYNC_CA, ops.PTX_CP_ASYNC_CG)
         for tail in ("", "_src_size", "_ignore_src")
     },
-    ops.PTX_CP_ASYNC_COMMIT_GROUP: _commit,
+    ops.PTX_CP_ASYNC_COMMIT_GROUP: lambda c, call: async_copy.commit,
     ops.PTX_CP_ASYNC_WAIT_GROUP: _wait,
     # Copies that are in no group yet count, too: one more group than there are.
     ops.PTX_CP_ASYNC_WAIT_ALL: lambda c, call: async_copy.wait(constant(np.int64(-1))),

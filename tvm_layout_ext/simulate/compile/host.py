@@ -145,35 +145,26 @@ class Host(ExpressionCompiler):
     def _add_argument(self, param: Any, value: Any) -> None:
         name = self.names[handle(param)]
         dtype, _ = split_type(str(param.ty.dtype))
-        shape = self._extents(param, name)
+        shape = self._known(f"The shape of {name} follows", *param.ty.shape)
         strides = tuple(int(self._now(s)) for s in param.ty.strides) or None
         array = None if value is None else np.asarray(value)
         if array is not None and array.shape != shape:
             raise SimulationError(
                 f"Argument {name} has shape {array.shape}, but the function takes {shape}."
             )
-        offset = self._offset(param, array, name)
+        wanted = self._known(f"The element offset of {name} follows", param.ty.elem_offset)[0]
+        offset = check_offset(name, array, wanted) if wanted else 0
         view = View(shape, strides, offset, dtype)
         memory = self._device_copy(name, array, view, int(param.ty.data_alignment))
         self._memories[handle(param)] = memory
         self.arguments.append(ArrayArgument(name, view, memory))
 
-    def _offset(self, param: Any, array: Any, name: str) -> int:
-        """Elements of the memory before the first one of a parameter."""
+    def _known(self, what: str, *exprs: Any) -> tuple[int, ...]:
         try:
-            wanted = int(self._now(param.ty.elem_offset))
+            return tuple(int(self._now(expr)) for expr in exprs)
         except NotModelled:
             raise SimulationError(
-                f"The element offset of {name} follows from no argument; pass an array."
-            ) from None
-        return check_offset(name, array, wanted) if wanted else 0
-
-    def _extents(self, param: Any, name: str) -> tuple[int, ...]:
-        try:
-            return tuple(int(self._now(extent)) for extent in param.ty.shape)
-        except NotModelled:
-            raise SimulationError(
-                f"The shape of {name} follows from no argument that was given; pass an array."
+                f"{what} from no argument that was given; pass an array."
             ) from None
 
     def _device_copy(self, name: str, array: Any, view: View, alignment: int) -> Memory:
@@ -206,9 +197,6 @@ class Host(ExpressionCompiler):
     def _run_sequence(self, statement: Any) -> None:
         for part in statement.seq:
             self._run(part)
-
-    def _run_attribute(self, statement: Any) -> None:
-        self._run(statement.body)
 
     def _run_view(self, statement: Any) -> None:
         self._memories[handle(statement.buffer)] = self._pointed(statement.data)
@@ -314,7 +302,7 @@ def _geometry(sizes: dict[str, int]) -> Geometry:
 
 _STATEMENTS: dict[str, Callable[[Host, Any], None]] = {
     "SeqStmt": Host._run_sequence,
-    "AttrStmt": Host._run_attribute,
+    "AttrStmt": lambda host, statement: host._run(statement.body),
     "DeclBuffer": Host._run_view,
     "AllocBuffer": Host._run_allocation,
     "Bind": Host._run_bind,

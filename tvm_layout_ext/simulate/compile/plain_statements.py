@@ -24,6 +24,7 @@ from .unit_calls import UNIT_CALLS
 
 _WARP_BARRIER = ops.CUDA_WARP_SYNC
 STORAGE_SYNC = ops.TVM_STORAGE_SYNC
+_CALLS = MATRIX_CALLS | UNIT_CALLS | COPY_CALLS
 _NOTHING = (ops.ASSUME, ops.CUDA_THREAD_FENCE)
 #: Does nothing where kernels run one after another; :mod:`.overlap` checks that it is there.
 _DEPENDENCY = ops.PTX_GRIDDEPCONTROL
@@ -48,12 +49,6 @@ class PlainCompiler(DeviceCompiler):
             self.enter(statement)
         return handler(self, statement)
 
-    def _plain_sequence(self, statement: Any) -> Run | None:
-        return _in_turn([self.plain(part) for part in statement.seq])
-
-    def _plain_nothing(self, statement: Any) -> None:
-        return None
-
     def _plain_attribute(self, statement: Any) -> Run | None:
         before, after = self.attribute(statement)
         return _in_turn([before, self.plain(statement.body), after])
@@ -64,7 +59,7 @@ class PlainCompiler(DeviceCompiler):
         if key in ("thread_extent", "virtual_thread"):
             self._bind_thread(statement)
         elif key == "async_commit_queue_scope":
-            return None, async_copy.commit()
+            return None, async_copy.commit
         elif key == "async_wait_queue_scope":
             # The attribute right inside says how many groups may stay under way.
             return async_copy.wait(self.expr(statement.body.value)), None
@@ -158,34 +153,19 @@ class PlainCompiler(DeviceCompiler):
         name = op_name(call)
         self.nvcc.call(call)
         if name in (_WARP_BARRIER, STORAGE_SYNC):
-            return self._warp_barrier(call)
+            # That of TVM for a warp prints as nothing: for its all-reduce, threads stay together.
+            if name == STORAGE_SYNC and str(call.args[0].value) != "warp":
+                raise NotModelled(f"The simulated GPU does not model {call}.")
+            return _join_warps
         if name in _NOTHING or name == _DEPENDENCY:
             return None
-        if name in MATRIX_CALLS:
-            return MATRIX_CALLS[name](self, call)
-        if name in UNIT_CALLS:
-            return UNIT_CALLS[name](self, call)
-        if name in COPY_CALLS:
-            return COPY_CALLS[name](self, call)
+        if name in _CALLS:
+            return _CALLS[name](self, call)
         if is_policy_store(call):
             store = plain_store(call)
             self.enter(store)
             return self._plain_store(store)
-        run = self.expr(call).run
-
-        def evaluate(s: Any, m: Any) -> None:
-            run(s, m)
-
-        return evaluate
-
-    def _warp_barrier(self, call: Any) -> Run:
-        """Compile ``__syncwarp`` or ``tvm_storage_sync("warp")``: order the warps of the threads.
-
-        The latter prints as nothing: for TVM's all-reduce, threads of a warp stay together.
-        """
-        if op_name(call) == STORAGE_SYNC and str(call.args[0].value) != "warp":
-            raise NotModelled(f"The simulated GPU does not model {call}.")
-        return _join_warps
+        return self.expr(call).run
 
 
 _EMPTY = object()
@@ -282,14 +262,12 @@ def _ragged_loop(
 
 
 _PLAIN: dict[str, Callable[[PlainCompiler, Any], Run | None]] = {
-    "SeqStmt": PlainCompiler._plain_sequence,
+    "SeqStmt": lambda c, statement: _in_turn([c.plain(part) for part in statement.seq]),
     "AttrStmt": PlainCompiler._plain_attribute,
-    "AllocBuffer": PlainCompiler._plain_nothing,
-    "DeclBuffer": PlainCompiler._plain_nothing,
+    **dict.fromkeys(("AllocBuffer", "DeclBuffer", "AssertStmt"), lambda c, statement: None),
     "Bind": PlainCompiler._plain_bind,
     "BufferStore": PlainCompiler._plain_store,
     "IfThenElse": PlainCompiler._plain_if,
     "For": PlainCompiler._plain_for,
-    "AssertStmt": PlainCompiler._plain_nothing,
     "Evaluate": PlainCompiler._plain_evaluate,
 }

@@ -20,8 +20,9 @@ from ..memory.registers import read_all, write_all
 from ..model.code import Code, Run
 from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
+from ..warpgroups.barriers import Barriers
 from ..warpgroups.product import DescribedTile, gathered, spread
-from ..warpgroups.units import PendingProduct, ReadRange, units_of, warpgroups
+from ..warpgroups.units import PendingProduct, ReadRange, Units, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
 
@@ -89,10 +90,6 @@ def _with_barriers(c: DeviceCompiler, call: Any, act: Callable[..., None]) -> Ru
             act(found, block, int(at[lane]), int(lane) // 32, *(int(n[lane]) for n in numbers))
 
     return run
-
-
-def _initialise(c: DeviceCompiler, call: Any) -> Run:
-    return _with_barriers(c, call, lambda found, *given: found.initialise(*given))
 
 
 def _map_address(c: DeviceCompiler, call: Any) -> Run:
@@ -164,7 +161,7 @@ def _arrive(c: DeviceCompiler, call: Any) -> Run:
     (pointer, *_), _ = _operands(call)
     if isinstance(pointer, ir.TensorLoad):
         return _arrive_at(c, pointer)
-    return _with_barriers(c, call, lambda found, *given: found.arrive(*given))
+    return _with_barriers(c, call, Barriers.arrive)
 
 
 def _fence(c: DeviceCompiler, call: Any) -> Run:
@@ -238,24 +235,14 @@ def _store(c: DeviceCompiler, call: Any) -> Run:
     return run
 
 
-def _commit_stores(c: DeviceCompiler, call: Any) -> Run:
-    return _by_lane(lambda own, lane: own.commit_stores(lane))
-
-
 def _wait_stores(c: DeviceCompiler, call: Any) -> Run:
     allowed = int(_operands(call)[0][0].value)
     return _by_lane(lambda own, lane: own.wait_stores(lane, allowed))
 
 
-def _commit_products(c: DeviceCompiler, call: Any) -> Run:
-    return _by_warpgroup(c, "wgmma.commit_group", lambda own, first: own.commit_products(first))
-
-
 def _wait_products(c: DeviceCompiler, call: Any) -> Run:
     allowed = int(_operands(call)[0][0].value)
-    return _by_warpgroup(
-        c, "wgmma.wait_group", lambda own, first: own.wait_products(first, allowed)
-    )
+    return _by_warpgroup(c, "wgmma.wait_group", lambda own, at: own.wait_products(at, allowed))
 
 
 def _multiply(c: DeviceCompiler, call: Any) -> Run:
@@ -401,7 +388,7 @@ def _pack(c: DeviceCompiler, call: Any) -> Run:
 
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
-    ops.PTX_MBARRIER_INIT: _initialise,
+    ops.PTX_MBARRIER_INIT: lambda c, call: _with_barriers(c, call, Barriers.initialise),
     ops.PTX_MAPA: _map_address,
     ops.PTX_PREFETCH: lambda c, call: None,
     ops.PTX_ST: _store_at,
@@ -412,10 +399,12 @@ UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_FENCE_MBARRIER_INIT: lambda c, call: None,
     ops.PTX_CP_ASYNC_BULK_TENSOR_G2S_CLUSTER: _load,
     ops.PTX_CP_ASYNC_BULK_TENSOR_S2G: _store,
-    ops.PTX_CP_ASYNC_BULK_COMMIT_GROUP: _commit_stores,
+    ops.PTX_CP_ASYNC_BULK_COMMIT_GROUP: lambda c, call: _by_lane(Units.commit_stores),
     ops.PTX_CP_ASYNC_BULK_WAIT_GROUP: _wait_stores,
     ops.PTX_WGMMA_FENCE: lambda c, call: None,
-    ops.PTX_WGMMA_COMMIT_GROUP: _commit_products,
+    ops.PTX_WGMMA_COMMIT_GROUP: lambda c, call: _by_warpgroup(
+        c, "wgmma.commit_group", Units.commit_products
+    ),
     ops.PTX_WGMMA_WAIT_GROUP: _wait_products,
     ops.PTX_WGMMA_F16_SS: _multiply,
     ops.PTX_WGMMA_BF16_SS: _multiply,

@@ -10,7 +10,7 @@ import numpy as np
 from ...gpu import hardware
 from ...ir import ops
 from ..findings import SHUFFLED
-from ..model.code import VARYING, Code
+from ..model.code import VARYING, Code, lift
 from ..model.values import either
 
 _WARP = hardware.WARP_SIZE
@@ -89,28 +89,19 @@ def _ballot(batch: Any, mask: Any, predicate: Any) -> Any:
 
 
 def ballot(predicate: Code) -> Code:
-    """Compile ``__ballot_sync``."""
+    """Compile ``__ballot_sync``; poison of any thread of a warp is poison of the warp's vote."""
+    pair = predicate.pair
 
     def run(s: Any, m: Any) -> Any:
-        x, p = predicate.pair(s, m)
-        return _ballot(s.batch, m, x), _spread(s.batch, p)
+        x, codes = pair(s, m)
+        if codes is not None:
+            rows = np.broadcast_to(codes, (s.batch.size,)).reshape(-1, _WARP)
+            codes = np.repeat(rows.max(axis=1), _WARP)
+        return _ballot(s.batch, m, x), codes
 
     return Code(run, VARYING, True)
 
 
 def vote_any(predicate: Code) -> Code:
     """Compile ``__any_sync``."""
-
-    def run(s: Any, m: Any) -> Any:
-        x, p = predicate.pair(s, m)
-        return (_ballot(s.batch, m, x) != 0).astype(np.int32), _spread(s.batch, p)
-
-    return Code(run, VARYING, True)
-
-
-def _spread(batch: Any, codes: Any) -> Any:
-    """Poison of any thread of a warp is poison of the warp's vote."""
-    if codes is None:
-        return None
-    rows = np.broadcast_to(codes, (batch.size,)).reshape(-1, _WARP)
-    return np.repeat(rows.max(axis=1), _WARP)
+    return lift(lambda votes: (votes != 0).astype(np.int32), ballot(predicate))

@@ -177,17 +177,9 @@ def _sources(batch: Any, load: AccessInstruction, address: Address) -> list[Pend
     return [PendingSource(load, memory, lanes, load.elements(address.flat)[..., lanes])]
 
 
-def commit() -> Run:
-    """Compile ``cp.async.commit_group``."""
-
-    def run(s: Any, m: Any) -> None:
-        groups = _groups(s.batch)
-        if m is None:
-            groups += 1
-        else:
-            groups[m] += 1
-
-    return run
+def commit(s: Any, m: Any) -> None:
+    """Run ``cp.async.commit_group``."""
+    _groups(s.batch)[... if m is None else m] += 1
 
 
 def wait(allowed: Code) -> Run:
