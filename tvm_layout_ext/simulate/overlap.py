@@ -88,16 +88,13 @@ class Overlap:
             ("writes", kernel.early.writes, written | read),
         ):
             for number in sorted(uses):
-                if id(memories[number]) in rivals:
-                    past = "writes" if id(memories[number]) in written else "reads"
-                    self._report(kernel, other, number, verb, past)
-
-    def _report(self, kernel: Any, other: Any, number: int, verb: str, past: str) -> None:
-        name = kernel.places.storages[number].name
-        site = Site(name, None, 0)
-        message = (
-            f"kernel {kernel.name}, launched while {other.name} runs, {verb} {name} before "
-            f"griddepcontrol.wait, and {other.name} {past} it."
-        )
-        hazard = Hazard("race", name, -1, (), (site,), message)
-        self.findings.add(("launch", kernel.name, other.name, name, verb), hazard, 1)
+                if id(memories[number]) not in rivals:
+                    continue
+                past = "writes" if id(memories[number]) in written else "reads"
+                name = kernel.places.storages[number].name
+                message = (
+                    f"kernel {kernel.name}, launched while {other.name} runs, {verb} {name} before "
+                    f"griddepcontrol.wait, and {other.name} {past} it."
+                )
+                hazard = Hazard("race", name, -1, (), (Site(name, None, 0),), message)
+                self.findings.add(("launch", kernel.name, other.name, name, verb), hazard, 1)

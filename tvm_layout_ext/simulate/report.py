@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from ..gpu.counts import Count
@@ -179,20 +180,22 @@ class Report:
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Heads and rows; accesses that differ in nothing but their line are one row."""
-        alike: dict[Any, AccessCounts] = {}
-        for one in self.accesses:
-            key = (one.buffer, one.scope, one.kind, one.vector_bytes, one.site.block, one.kernel)
-            alike[key] = one + alike[key] if key in alike else one
-        return _HEADINGS, [_row(access) for access in alike.values()]
+        names = ("buffer", "scope", "kind", "vector_bytes", "site.block", "kernel")
+        return _HEADINGS, [_row(access) for access in self._alike(*names)]
 
     @property
     def open(self) -> list[str]:
         """What of the counts nvcc decides, a sentence for each buffer and kind of access."""
+        alike = self._alike("buffer", "kind", "kernel")
+        return [_open(one) for one in alike if one.open_requests or one.open_wavefronts]
+
+    def _alike(self, *names: str) -> list[AccessCounts]:
+        """Sums of the accesses that have these in common."""
         alike: dict[Any, AccessCounts] = {}
         for one in self.accesses:
-            key = one.buffer, one.kind, one.kernel
+            key = attrgetter(*names)(one)
             alike[key] = one + alike[key] if key in alike else one
-        return [_open(one) for one in alike.values() if one.open_requests or one.open_wavefronts]
+        return list(alike.values())
 
     def summary(self) -> str:
         """Totals, what of them is open, and hazards."""

@@ -23,7 +23,7 @@ from .model.warp_batch import Geometry
 from .overlap import Overlap
 from .report import AccessCounts, Hazard, Report, Site
 from .report import Launch as LaunchReport
-from .sites import Blocks, Script, find_blocks, print_kernels
+from .sites import find_blocks, print_kernels
 
 _QUIET_SECONDS = 2.0
 _LINE_SECONDS = 1.0
@@ -73,38 +73,33 @@ def run_program(
     progress: bool | None = None,
 ) -> Report:
     """Run a device program; parameters as of :func:`tvm_layout_ext.simulate`."""
-    blocks = find_blocks(program.source, program.kernels.values())
     display = Progress(progress is not False)
     try:
-        return _Simulation(program, blocks, grid_sample, seed, display).run(arrays)
+        return _Simulation(program, grid_sample, seed, display).run(arrays)
     finally:
         display.close()
 
 
 class _Simulation:
     def __init__(
-        self,
-        program: DeviceProgram,
-        blocks: Blocks,
-        grid_sample: int | None,
-        seed: int,
-        display: Progress,
+        self, program: DeviceProgram, grid_sample: int | None, seed: int, display: Progress
     ) -> None:
-        self._program = program
-        self._blocks = blocks
-        self._sample = grid_sample
+        self._program, self._sample, self._display = program, grid_sample, display
         self._random = np.random.default_rng(seed)
-        self._display = display
         self._findings = Findings()
         self._overlap = Overlap(self._findings)
-        self._script: Script = print_kernels(program.kernels)
-        self._kernels: dict[str, CompiledKernel] = {}
-        self._report = Report(script=self._script.text)
+        blocks = find_blocks(program.source, program.kernels.values())
+        script = print_kernels(program.kernels)
+        self._kernels = {
+            name: compile_kernel(name, function, self._findings, script, blocks)
+            for name, function in program.kernels.items()
+        }
+        self._report = Report(script=script.text)
         self._written: dict[int, Any] = {}
 
     def run(self, arrays: Sequence[Any]) -> Report:
         host = Host(_entry(self._program), self._launch, poisoned=self._sample is None)
-        outputs = _written_parameters(host, self._all_kernels())
+        outputs = _written_parameters(host, self._kernels)
         host.bind_arguments(arrays, lambda name: name in outputs)
         host.run()
         for argument in host.arguments:
@@ -112,13 +107,6 @@ class _Simulation:
                 self._report.outputs[argument.name] = self._result(argument)
         self._finish()
         return self._report
-
-    def _all_kernels(self) -> dict[str, CompiledKernel]:
-        for name, function in self._program.kernels.items():
-            self._kernels[name] = compile_kernel(
-                name, function, self._findings, self._script, self._blocks
-            )
-        return self._kernels
 
     def _launch(
         self, name: str, geometry: Geometry, memories: list[Memory], scalars: list[Any]
@@ -193,19 +181,14 @@ class _Simulation:
 
 
 def _entry(program: DeviceProgram) -> Any:
-    functions = {
-        gv.name_hint: function
-        for gv, function in program.host.functions.items()
-        if isinstance(function, tirx.PrimFunc)
-    }
-    if "main" in functions:
-        return functions["main"]
-    if len(functions) != 1:
+    found = program.host.functions.items()
+    functions = {gv.name_hint: func for gv, func in found if isinstance(func, tirx.PrimFunc)}
+    if "main" not in functions and len(functions) != 1:
         raise SimulationError(
             f"The module has functions {', '.join(sorted(functions))} and none is named "
             "main, so it is not clear which to run."
         )
-    return next(iter(functions.values()))
+    return functions.get("main") or next(iter(functions.values()))
 
 
 def _written_parameters(host: Host, kernels: dict[str, CompiledKernel]) -> set[str]:

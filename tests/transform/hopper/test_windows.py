@@ -211,7 +211,7 @@ def test_what_tma_cannot_copy_is_refused(
 
 def test_the_simulated_map_takes_every_second_element_and_refuses_what_the_driver_does() -> None:
     def encode(span: int, step: int, fill: int = 0) -> TensorMap:
-        memory = Memory("A", np.zeros(64 * 32 * 2, np.uint8), 1, "global", 0, False)
+        memory = Memory("A", np.zeros(64 * 32 * 2, np.uint8), 1, "global", 0)
         numbers = [64, 32, 128, 64, span, 1, step, 0, 3, 2, fill]
         return TensorMap.encode(memory, 2, 2, numbers)
 

@@ -20,7 +20,7 @@ from ..memory.located_access import AddressCode
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, lift
 from ..model.names import BufferNames
 from ..model.places import Place, Places, handle, shared_bases
-from ..model.values import numpy_type, retyped, retyped_poison
+from ..model.values import numpy_type, one_or_all, retyped, retyped_poison
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
 from .atomics import NAMES, atomic
@@ -301,8 +301,7 @@ def _regrouped(value: Code, dtype: Any, lanes: int, others: int) -> Code:
     def run(s: Any, m: Any) -> Any:
         x, p = value.pair(s, m)
         found = retyped(rows(x), dtype)
-        codes = None if p is None else retyped_poison(rows(p), lanes)
-        return (found, codes) if lanes > 1 else (found[0], None if codes is None else codes[0])
+        return one_or_all(found, None if p is None else retyped_poison(rows(p), lanes))
 
     return Code(run, VARYING, True)
 

@@ -144,10 +144,6 @@ class ExpressionCompiler:
         dtype, lanes = numpy_type(expr)
         if dtype.kind in "iu" and lanes == 1 and type(expr).__name__ in ("Add", "Sub"):
             return self._sum(expr)
-        return self._binary(expr)
-
-    def _binary(self, expr: Any) -> Code:
-        dtype, _ = numpy_type(expr)
         if is_float8(dtype):
             raise NotModelled(
                 f"CUDA has no {type(expr).__name__} of {dtype} values; cast them to float32 first."

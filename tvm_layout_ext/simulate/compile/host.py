@@ -178,7 +178,7 @@ class Host(ExpressionCompiler):
     def _workspace(self, name: str, size: int, dtype: np.dtype[Any]) -> Memory:
         if self._poisoned:
             return Memory.unwritten(name, size, dtype.itemsize, "global", size)
-        return Memory(name, np.zeros(size, np.uint8), dtype.itemsize, "global", size, False)
+        return Memory(name, np.zeros(size, np.uint8), dtype.itemsize, "global", size)
 
     # Statements.
 

@@ -64,18 +64,6 @@ class CompiledKernel:
         return local + sum(s.span * (1 + 16 // s.granule) for s in self.shared)
 
 
-class _KernelCompiler(StatementCompiler):
-    """Binds scalar parameters before it compiles."""
-
-    def bind_parameters(self, kernel: Any, scalars: list[Any]) -> None:
-        """Let scalar parameters read their values at run time."""
-        for position, param in enumerate(kernel.params):
-            if handle(param) in self.places.by_pointer:
-                continue
-            dtype, _ = numpy_type(param)
-            self.scope[handle(param)] = Code(_reader(scalars, position, dtype), LAUNCH)
-
-
 def _reader(scalars: list[Any], position: int, dtype: Any) -> Callable[[Any, Any], Any]:
     return lambda s, m: dtype.type(scalars[position])
 
@@ -86,10 +74,13 @@ def compile_kernel(
     """Compile a device function."""
     places = find_places(function)
     scalars: list[Any] = [None] * len(function.params)
-    compiler = _KernelCompiler(places, findings, script, blocks)
+    compiler = StatementCompiler(places, findings, script, blocks)
     compiler.names = find_names(function, places)
     note_versions(function, places, compiler.names)
-    compiler.bind_parameters(function, scalars)
+    for position, param in enumerate(function.params):
+        if handle(param) not in places.by_pointer:
+            reader = _reader(scalars, position, numpy_type(param)[0])
+            compiler.scope[handle(param)] = Code(reader, LAUNCH)
     compiler.nvcc = Nvcc(function, places)
     program = compiler.compile(function)
     compiler.nvcc.finish()

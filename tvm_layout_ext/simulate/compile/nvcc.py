@@ -27,9 +27,6 @@ from ..model.linear import Form, form_of
 from ..model.places import Places, handle
 from .nvcc_least import CountedLoop, Group, LeastRequests, Unit, windows
 
-#: Statements that print as nothing.
-_SILENT = (ops.ASSUME,)
-
 
 class Nvcc:
     """Follows the compilation of a device function, statement by statement."""
@@ -209,14 +206,11 @@ def _join(group: Group) -> None:
 
 
 def _unread(kernel: Any, places: Places) -> set[int]:
-    pointers = [call.args[0] for call in nodes_in(kernel.body, ir.Call) if _is_pointer(call)]
-    pointed = {places.at(buffer).storage.number for buffer in pointers}
+    calls = [call for call in nodes_in(kernel.body, ir.Call) if is_call_of(call, ops.BUFFER_DATA)]
+    buffers = [call.args[0] for call in calls if not isinstance(call.args[0], ir.Var)]
+    pointed = {places.at(buffer).storage.number for buffer in buffers}
     never = [one for one in places.storages if one.length and not one.read]
     return {one.number for one in never} - pointed
-
-
-def _is_pointer(call: Any) -> bool:
-    return is_call_of(call, ops.BUFFER_DATA) and not isinstance(call.args[0], ir.Var)
 
 
 def _number(expr: Any) -> int | None:
@@ -232,7 +226,7 @@ def _is_barrier(call: Any) -> bool:
 
 def _clobbers(value: Any) -> bool:
     """Whether memory may be another's after a statement of this value."""
-    if not isinstance(value, ir.Call) or getattr(value.op, "name", "") in _SILENT:
+    if not isinstance(value, ir.Call) or getattr(value.op, "name", "") == ops.ASSUME:
         return False
     return getattr(value.op, "name", "") != ops.TVM_STORAGE_SYNC or _is_barrier(value)
 

@@ -22,7 +22,7 @@ from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
 from ..warpgroups.barriers import Barriers
 from ..warpgroups.product import DescribedTile, gathered, spread
-from ..warpgroups.units import PendingProduct, ReadRange, Units, units_of, warpgroups
+from ..warpgroups.units import PendingProduct, ReadRange, Units, each, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
 
@@ -59,11 +59,6 @@ def _by_warpgroup(c: DeviceCompiler, what: str, act: Callable[[Any, int], None])
             act(own, first)
 
     return run
-
-
-def each(s: Any, code: Code, m: Any) -> Any:
-    """An expression's value for every thread."""
-    return np.broadcast_to(np.asarray(code.value(s, m)), (s.batch.size,))
 
 
 def _operands(call: Any) -> tuple[list[Any], list[str]]:

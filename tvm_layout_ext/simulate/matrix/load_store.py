@@ -19,7 +19,7 @@ from ..findings import TORN
 from ..memory.access import AccessInstruction
 from ..memory.registers import Registers, read_all, write_all
 from ..model.code import Run, mask_and
-from ..model.values import retyped, retyped_poison
+from ..model.values import one_or_all, retyped, retyped_poison
 from ..report import Hazard, Site
 
 _WARP = hardware.WARP_SIZE
@@ -122,13 +122,6 @@ def store_matrices(
             codes = retyped_poison(_to_rows(codes, matrices, transpose), len(rows))
         chosen = _addressing(batch, m, matrices)
         if chosen is None or chosen.any():
-            access.store(s, chosen, *_squeezed(rows, codes))
+            access.store(s, chosen, *one_or_all(rows, codes))
 
     return run
-
-
-def _squeezed(rows: Any, codes: Any) -> tuple[Any, Any]:
-    """Values and poison as an access of one element or a vector wants them."""
-    if len(rows) > 1:
-        return rows, codes
-    return rows[0], None if codes is None else codes[0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..model.values import bits_of, to_lanes
 from ..races import UnorderedAccesses, lane_of
-from .located_access import Address, LocatedAccess, any_element
+from .located_access import Address, LocatedAccess
 from .memory import FRESH, Memory
 from .pending_copies import check_sources
 
@@ -108,12 +108,8 @@ class AccessInstruction(LocatedAccess):
         self.write(batch, memory, elements, lanes, whole, poison)
 
     def _report_stored_poison(self, batch: Any, poison: Any, mask: Any) -> None:
-        if self.place.storage.scope != "global":
-            return
-        bad = any_element(poison != 0) & batch.active(mask)
-        if bad.any():
-            what = "is stored to global memory"
-            batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
+        if self.place.storage.scope == "global":
+            batch.poisoned(self.site, mask, poison, "is stored to global memory")
 
     def write(
         self, batch: Any, memory: Memory, elements: Any, lanes: Any, value: Any, poison: Any

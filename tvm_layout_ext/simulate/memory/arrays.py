@@ -58,7 +58,7 @@ def copy_in(name: str, array: Any, view: View, base: int) -> Memory:
             )
     data = np.zeros(size, np.uint8)
     view.of(data.view(view.dtype))[...] = array
-    return Memory(name, data, view.dtype.itemsize, "global", size, False, base)
+    return Memory(name, data, view.dtype.itemsize, "global", size, base)
 
 
 def elements_before(name: str, array: Any, factor: int = 1) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import NotModelled, SimulationError
 from ..model.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
 from ..model.places import Place
-from ..model.values import retyped, retyped_poison, to_lanes
+from ..model.values import one_or_all, retyped, retyped_poison, to_lanes
 from ..report import Site
 from .memory import FRESH, Locals
 
@@ -62,10 +62,7 @@ class LocalAccess:
         """Compile it as a load."""
 
         def run(s: Any, m: Any) -> Any:
-            values, codes = self.read(s, m, self.place.dtype)
-            if self.lanes > 1:
-                return values, codes
-            return values[0], None if codes is None else codes[0]
+            return one_or_all(*self.read(s, m, self.place.dtype))
 
         return Code(run, VARYING, True)
 
@@ -153,11 +150,8 @@ class LocalAccess:
         index, poison = self.index.pair(s, m)
         mask = batch.mask(m)
         if poison is not None:
-            bad = np.broadcast_to(poison != 0, (batch.size,)) & batch.active(mask)
-            if bad.any():
-                what = "is used as an address"
-                batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
-                mask = mask_and(mask, ~bad)
+            bad = batch.poisoned(self.site, mask, poison, "is used as an address")
+            mask = mask if bad is None else mask_and(mask, ~bad)
         first = np.where(batch.active(mask), np.asarray(index).astype(np.int64), 0)
         rows = np.atleast_2d(self._row_of(first)) + np.arange(self._count)[:, None]
         bad = np.argwhere((rows < 0) | (rows >= local.length))

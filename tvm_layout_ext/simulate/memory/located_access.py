@@ -166,13 +166,10 @@ class LocatedAccess:
         assert self.address.other is not None
         index, poison = self.address.other.pair(s, mask)
         if poison is not None:
-            bad = any_element(poison != 0) & batch.active(mask)
-            if bad.any():
-                what = "is used as an address"
-                batch.launch.findings.poison_at(self.site, batch, poison, bad, what)
-                mask = mask_and(mask, ~bad)
-                if not mask.any():
-                    return None
+            bad = batch.poisoned(self.site, mask, poison, "is used as an address")
+            mask = mask if bad is None else mask_and(mask, ~bad)
+            if bad is not None and not mask.any():
+                return None
         flat = np.asarray(index).astype(np.int64)
         flat = np.broadcast_to(flat, (*flat.shape[:-1], batch.size)) + self._block_base(batch)
         flat, mask = self._confine(batch, flat, mask)
@@ -310,8 +307,3 @@ def _rows(flat: Any, made: tuple[Instruction, ...]) -> list[tuple[Any, int, int]
     if flat.ndim == 1:
         return [(flat, start, width) for _, start, width in made]
     return [(flat[min(row, len(flat) - 1)], start, width) for row, start, width in made]
-
-
-def any_element(flags: Any) -> Any:
-    """Fold a vector's elements: true for a thread if any element is."""
-    return flags.any(axis=0) if flags.ndim == 2 else flags

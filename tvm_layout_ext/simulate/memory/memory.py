@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,32 +15,21 @@ FRESH = 1
 _FILL = 0xFF
 
 
+@dataclass(eq=False)
 class Memory:
     """Bytes seen through typed views; ``granule`` is a shadow's cell, ``span`` a block's part."""
 
-    def __init__(
-        self,
-        name: str,
-        data: Any,
-        granule: int,
-        scope: str,
-        span: int,
-        undefined: bool,
-        base: int = 0,
-    ) -> None:
-        self.name = name
-        self.data = data
-        self.granule = granule
-        self.scope = scope
-        self.span = span
-        self.base = base
-        self.shadow: Shadow | None = None
-        self.poison: Any = None
-        #: For global memory: unwritten cells are marked in `poison`; for shared, by a zero tag.
-        self.pending: Any = None
-        self._views: dict[Any, Any] = {}
-        if undefined and scope == "global":
-            self.poison = np.full(self.cells, FRESH, np.int64)
+    name: str
+    data: Any
+    granule: int
+    scope: str
+    span: int
+    base: int = 0
+    shadow: Shadow | None = None
+    #: Marks unwritten cells of global memory; those of shared memory have a zero tag.
+    poison: Any = None
+    pending: Any = None
+    _views: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def cells(self) -> int:
@@ -49,7 +39,10 @@ class Memory:
     @classmethod
     def unwritten(cls, name: str, size: int, granule: int, scope: str, span: int) -> Memory:
         """Memory of ``size`` bytes that nobody wrote."""
-        return cls(name, np.full(size, _FILL, np.uint8), granule, scope, span, True)
+        made = cls(name, np.full(size, _FILL, np.uint8), granule, scope, span)
+        if scope == "global":
+            made.poison = np.full(made.cells, FRESH, np.int64)
+        return made
 
     def view(self, dtype: np.dtype[Any]) -> Any:
         """All bytes as elements of a type."""

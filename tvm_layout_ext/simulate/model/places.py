@@ -128,13 +128,9 @@ def is_tensor_map(var: Any) -> bool:
     return type(getattr(var.ty, "element_type", None)).__name__ == "TensorMapType"
 
 
-def _is_pointer(var: Any) -> bool:
-    return hasattr(var.ty, "element_type")
-
-
 def _add_parameters(places: Places, kernel: Any) -> None:
     for param in kernel.params:
-        if not _is_pointer(param):
+        if not hasattr(param.ty, "element_type"):
             continue
         is_map = is_tensor_map(param)
         dtype, _ = split_type("uint8" if is_map else str(param.ty.element_type.dtype))

@@ -130,6 +130,13 @@ def to_lanes(value: Any, lanes: int, threads: int) -> Any:
     return np.broadcast_to(value, (threads,) if lanes == 1 else (lanes, threads))
 
 
+def one_or_all(rows: Any, codes: Any) -> tuple[Any, Any]:
+    """Values ``[n, threads]`` and their poison as those of a vector, or of one element."""
+    if len(rows) > 1:
+        return rows, codes
+    return rows[0], None if codes is None else codes[0]
+
+
 def bits_of(values: Any) -> Any:
     """Bits of values, which tell apart what compares as equal, and NaNs as the same."""
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -58,27 +58,23 @@ def _coordinates(linear: Any, extents: tuple[int, int, int]) -> tuple[Any, Any, 
     return linear % x, linear // x % y, linear // (x * y)
 
 
+@dataclass(eq=False)
 class WarpBatch:
     """Blocks that run in lockstep, a NumPy lane a thread; a mask of None means all lanes.
 
     ``cache`` keeps what is computed once; ``full`` is the mask of the lanes that are threads.
     """
 
-    def __init__(
-        self,
-        launch: Any,
-        geometry: Geometry,
-        blocks: Any,
-        memories: list[Any],
-        clocks: Clocks,
-        caches: int,
-    ) -> None:
-        self.launch = launch
-        self.geometry = geometry
-        self.blocks = blocks
-        self.memories = memories
-        self.clocks = clocks
-        self.size = len(blocks) * geometry.lanes
+    launch: Any
+    geometry: Geometry
+    blocks: Any
+    memories: list[Any]
+    clocks: Clocks
+    caches: InitVar[int]
+
+    def __post_init__(self, caches: int) -> None:
+        geometry = self.geometry
+        self.size = len(self.blocks) * geometry.lanes
         self.lane = np.arange(self.size, dtype=np.int64)
         self.block_of = self.lane // geometry.lanes
         thread = self.lane % geometry.lanes
@@ -115,13 +111,19 @@ class WarpBatch:
         mask = self.mask(mask)
         return self.lane if mask is None else np.flatnonzero(mask)
 
+    def poisoned(self, site: Any, mask: Any, poison: Any, what: str) -> Any:
+        """Report threads of a mask that have poison, in any element; None if there are none."""
+        bad = poison != 0 if np.ndim(poison) < 2 else (poison != 0).any(axis=0)
+        bad = bad & self.active(mask)
+        if not bad.any():
+            return None
+        self.launch.findings.poison_at(site, self, poison, bad, what)
+        return bad
+
     def defined(self, site: Any, mask: Any, condition: Any, poison: Any) -> Any:
         """Report poison in a condition, which then is false for its threads."""
-        bad = np.broadcast_to(poison != 0, (self.size,)) & self.active(mask)
-        if not bad.any():
-            return condition
-        self.launch.findings.poison_at(site, self, poison, bad, "decides a branch")
-        return np.broadcast_to(condition, (self.size,)) & ~bad
+        bad = self.poisoned(site, mask, poison, "decides a branch")
+        return condition if bad is None else np.broadcast_to(condition, (self.size,)) & ~bad
 
     def thread_name(self, lane: int) -> str:
         """How a report names a thread: block and thread coordinates."""

@@ -13,7 +13,7 @@ from ..model.code import Code
 from ..model.warp_batch import DivergentPath
 from ..report import Site
 from .barriers import NamedBarriers
-from .units import units_of
+from .units import each, units_of
 
 _WARP = 32
 
@@ -54,12 +54,7 @@ class AwaitPhase(Await):
     site: Site
 
     def _where(self, s: DivergentPath) -> tuple[Any, Any, Any]:
-        batch = s.batch
-        index, parity = (
-            np.broadcast_to(np.asarray(code.value(s, s.mask)), (batch.size,))
-            for code in (self.index, self.parity)
-        )
-        return batch.block_of, index, parity
+        return s.batch.block_of, each(s, self.index, s.mask), each(s, self.parity, s.mask)
 
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether it may go on."""
@@ -98,16 +93,9 @@ class AwaitNamed(Await):
         batch, own = s.batch, units_of(s.batch)
         if self.number is None or self.threads is None:
             cluster = batch.geometry.cluster
-            given = (
-                np.zeros(batch.size, np.int64),
-                np.full(batch.size, cluster * batch.geometry.threads),
-            )
-            return own.clusters, batch.block_of // cluster, *given
-        number, threads = (
-            np.broadcast_to(np.asarray(code.value(s, m)), (batch.size,))
-            for code in (self.number, self.threads)
-        )
-        return own.named, batch.block_of, number, threads
+            threads = np.full(batch.size, cluster * batch.geometry.threads)
+            return own.clusters, batch.block_of // cluster, np.zeros_like(threads), threads
+        return own.named, batch.block_of, each(s, self.number, m), each(s, self.threads, m)
 
     def arrive(self, s: Any, m: Any) -> None:
         """Count the threads of a path; a step before the one that waits."""

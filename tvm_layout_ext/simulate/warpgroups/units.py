@@ -13,6 +13,7 @@ from ...gpu import hardware
 from ...gpu.warpgroups import WARPGROUP_THREADS
 from ..memory.access import AccessInstruction
 from ..memory.memory import FRESH, Memory
+from ..model.code import Code
 from ..races import lane_of, site_of, time_of
 from ..report import Hazard
 from .barriers import Barriers, NamedBarriers
@@ -321,6 +322,11 @@ def units_of(batch: Any) -> Units:
     if batch.units is None:
         batch.units = Units(batch)
     return batch.units
+
+
+def each(s: Any, code: Code, m: Any) -> Any:
+    """An expression's value for every thread."""
+    return np.broadcast_to(np.asarray(code.value(s, m)), (s.batch.size,))
 
 
 def warpgroups(batch: Any, mask: Any, what: str, site: Any) -> list[int]:
