@@ -59,26 +59,20 @@ Table = tuple[tuple[str, ...], list[list[str]]]
 
 @dataclass(frozen=True)
 class AccessRow:
-    """One access site of global or shared memory.
-
-    ``requests`` are the warp-wide accesses that were run. Sectors a request, and the least that the
-    bytes need, are those of global memory and None for shared. ``conflict_degree``, None for
-    global, is wavefronts over the least possible: 1 is free of conflicts, 32 the worst. ``block``
-    is that of the schedule, where it is known, and ``line`` that of the printed device function.
-    ``widest_bytes`` is what a thread could move at once, of a full warp's access of global memory:
-    up to 16 that divide the tensor's rows; None where that is not known.
-    """
+    """One access site of global or shared memory."""
 
     buffer: str
     scope: str
     kind: str
     vector_bytes: int
-    requests: int
-    sectors_per_request: float | None
-    ideal_sectors_per_request: float | None
+    requests: int  #: Warp-wide accesses that were run
+    sectors_per_request: float | None  #: None for shared memory, and so is the next
+    ideal_sectors_per_request: float | None  #: What the bytes need at least
+    #: Wavefronts over the least possible, 1 to 32; None for global memory.
     conflict_degree: float | None
-    block: str | None
-    line: int
+    block: str | None  #: Of the schedule, where it is known
+    line: int  #: Of the printed device function
+    #: What a thread of a full warp could move at once: up to 16 bytes that divide tensor rows.
     widest_bytes: int | None = None
 
     @property
@@ -129,37 +123,18 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What :func:`explain` found; ``str`` has the verdict and advice, ``text()`` all of it.
+    """What :func:`explain` found; ``str`` has the verdict and advice, ``text()`` all of it."""
 
-    Attributes
-    ----------
-    rows : list of AccessRow
-        One a site, in the order of the program.
-    shared : list of SharedBuffer
-        Stride, padding and bytes of each shared buffer.
-    shared_bytes : int
-        What a block allocates, after merging.
-    bank_conflicts : int
-        Of the blocks that were run.
-    hazards : list of str
-        Races and reads of unwritten memory that the simulated GPU saw.
-    decisions : list of Decision
-        What the passes chose or refused, and why.
-    banks : list of Conflict
-        Lane by lane, the banks that each shared access meets.
-    whole : IRModule, optional
-        The same schedule of a larger shape, whose limit is told.
-    """
-
-    rows: list[AccessRow]
-    shared: list[SharedBuffer]
-    shared_bytes: int
-    bank_conflicts: int
-    hazards: list[str]
-    decisions: list[decisions.Decision]
-    banks: list[Conflict]
+    rows: list[AccessRow]  #: One a site, in the order of the program
+    shared: list[SharedBuffer]  #: Stride, padding and bytes of each shared buffer
+    shared_bytes: int  #: What a block allocates, after merging
+    bank_conflicts: int  #: Of the blocks that were run
+    hazards: list[str]  #: Races and reads of unwritten memory that the simulated GPU saw
+    decisions: list[decisions.Decision]  #: What the passes chose or refused, and why
+    banks: list[Conflict]  #: Lane by lane, the banks that each shared access meets
     question: Question = field(repr=False)
     program: DeviceProgram = field(repr=False)
+    #: The same schedule of a larger shape, whose limit is told.
     whole: tvm.IRModule | None = field(default=None, repr=False)
 
     @cached_property

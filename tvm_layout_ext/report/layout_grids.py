@@ -147,17 +147,11 @@ def _placed_elements(layout: Layout, linear: LinearLayout, bits: int) -> list[Ce
     for element, index in zip(_elements(linear), _holders(linear)[:, 0].tolist(), strict=True):
         block, offset = divmod(index, linear.in_sizes["offset"])
         place = int(layout.padded_offset(offset))
-        cells.append(_placed(element, place, bits, _bank(place, bits), block if several else None))
+        bank = _bank(place, bits)
+        prefix, where = (f"B{block}:", f"block {block}, ") if several else ("", "")
+        detail = f"{_coordinates(element)}: {where}offset {place}, bank {bank}"
+        cells.append(Cell(f"{prefix}{bank}:{place}", bank, 0, bank, place, detail))
     return cells
-
-
-def _placed(
-    element: Sequence[int], place: int, bits: int, hue: int, block: int | None = None
-) -> Cell:
-    bank = _bank(place, bits)
-    prefix, where = ("", "") if block is None else (f"B{block}:", f"block {block}, ")
-    detail = f"{_coordinates(element)}: {where}offset {place}, bank {bank}"
-    return Cell(f"{prefix}{bank}:{place}", hue, 0, bank, place, detail)
 
 
 def _elements(linear: LinearLayout) -> Iterable[tuple[int, ...]]:

@@ -19,22 +19,14 @@ _TOLD = 8
 
 @dataclass(frozen=True)
 class Rules:
-    """What a kernel may do; None leaves something unchecked.
+    """What a kernel may do; None leaves something unchecked."""
 
-    Attributes
-    ----------
-    bank_conflicts, hazards : int or None
-        The most that there may be in the blocks that are run.
-    min_vector_bytes : int or None
-        The least that a lane moves in a request to global memory, where a full warp takes part and
-        the tensor's rows allow that much.
-    max_sectors_ratio : float or None
-        The most sectors of an access to global memory over the least that its bytes need.
-    """
-
-    bank_conflicts: int | None = 0
-    hazards: int | None = 0
+    bank_conflicts: int | None = 0  #: The most in the blocks that are run
+    hazards: int | None = 0  #: Likewise
+    #: The least that a lane moves in a request to global memory, where a full warp takes part and
+    #: the tensor's rows allow that much.
     min_vector_bytes: int | None = None
+    #: The most sectors of an access to global memory over the least that its bytes need.
     max_sectors_ratio: float | None = None
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..simulate.report import AccessCounts, Report
 
@@ -35,23 +35,14 @@ def numbered(
     lines: Sequence[str], counted: Mapping[int, list[AccessCounts]], *, is_whole: bool = True
 ) -> str:
     """Lines by their number from 1, with the sums of what was counted there."""
-    return "\n".join(_lines(lines, counted, is_whole=is_whole))
-
-
-def _lines(
-    lines: Sequence[str], counted: Mapping[int, list[AccessCounts]], *, is_whole: bool
-) -> Iterator[str]:
-    yield _row(*_HEADS, "")
-    is_cut = False
+    rows, dots = [_row(*_HEADS, "")], _row("...", "", "", "")
     for number, text in enumerate(lines, 1):
         found = counted.get(number, [])
-        if not is_whole and not found:
-            if not is_cut:
-                yield _row("...", "", "", "")
-            is_cut = True
-            continue
-        is_cut = False
-        yield _row(str(number), _sectors(found), _wavefronts(found), text)
+        if is_whole or found:
+            rows.append(_row(str(number), _sectors(found), _wavefronts(found), text))
+        elif rows[-1] != dots:
+            rows.append(dots)
+    return "\n".join(rows)
 
 
 def _row(*cells: str) -> str:

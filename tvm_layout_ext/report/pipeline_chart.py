@@ -167,8 +167,7 @@ class PipelineExplanation:
         said = [line for one in self.charts for line in (one.title(), *one.notes())]
         return brief(said, "text() draws it, svg() in colour.") if said else _NONE
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def svg(self) -> str:
         """Draw all charts below each other, as one SVG document."""

@@ -20,20 +20,15 @@ _APART = 0.381966
 
 @dataclass(frozen=True)
 class Cell:
-    """One element.
-
-    ``label`` is written into it, and ``detail`` shown where the reader points. Cells of one ``hue``
-    get one colour: a warp, a bank, 16 bytes' worth of columns, a version of a buffer; below 0 for
-    grey. The ``shade``, a lane, tells neighbours of one hue apart. Cells of one ``owner``, a thread
-    or a bank, are marked together. ``position`` is the number that ends the label.
-    """
+    """One element."""
 
     label: str
+    #: Its colour: a warp, a bank, 16 bytes' worth of columns, a version; below 0 for grey.
     hue: int
-    shade: int
-    owner: int
-    position: int
-    detail: str
+    shade: int  #: A lane, which tells neighbours of one hue apart
+    owner: int  #: A thread or a bank, whose cells are marked together
+    position: int  #: The number that ends the label
+    detail: str  #: Shown where the reader points
     dashed: bool = False
 
     def follows(self, other: Cell) -> bool:

@@ -34,51 +34,27 @@ BUILDING = frozenset(
 
 @dataclass(frozen=True)
 class WorkloadView:
-    """One workload on one device, by one kind of runner.
+    """One workload on one device, by one kind of runner."""
 
-    Attributes
-    ----------
-    slug : str
-        For links and file names.
-    records : list of Record
-        Trials in the log's order.
-    facts, conditions : list of (str, str)
-        Score, gain and trials in a few words; device, clock, protocol, versions.
-    counters : list of list of str
-        Counter or knob, default, winner, ratio.
-    refused : list of list of str
-        Rule, how many combinations it refused while building, and the first sentence, the most
-        first.
-    search : Search or None
-        What was tried, in the order of the table; None if no knob varies.
-    failures : list of (str, int)
-        Each reason why what was built failed, with how many trials did.
-    after : KernelView or None
-        The winner's kernel.
-    formula : str
-        Of the modelled cost, for modelled scores.
-    verdict : str
-        How good the winner is, and what limits it.
-    """
-
-    slug: str
+    slug: str  #: For links and file names
     title: str
     device: str
     measured: bool
     table: Table
-    records: list[Record]
-    search: Search | None
+    records: list[Record]  #: Trials in the log's order
+    search: Search | None  #: In the order of the table; None if no knob varies
     roof: Roofline | None
     winner: Record | None
     default: Record | None
-    facts: list[tuple[str, str]]
-    conditions: list[tuple[str, str]]
-    counters: list[list[str]]
+    facts: list[tuple[str, str]]  #: Score, gain and trials in a few words
+    conditions: list[tuple[str, str]]  #: Device, clock, protocol, versions
+    counters: list[list[str]]  #: Counter or knob, default, winner, ratio
+    #: Rule, how many combinations it refused while building, the first sentence; the most first.
     refused: list[list[str]]
-    failures: list[tuple[str, int]]
-    after: KernelView | None
-    formula: str
-    verdict: str
+    failures: list[tuple[str, int]]  #: Each reason why what was built failed, and how many trials
+    after: KernelView | None  #: The winner's kernel
+    formula: str  #: Of the modelled cost, for modelled scores
+    verdict: str  #: How good the winner is, and what limits it
 
     def overview(self) -> list[tuple[str, float]]:
         """Text and key of each cell that the workload has in the table of all."""

@@ -90,7 +90,12 @@ class _Hooks:
                 relax.backend.cuda.legalize_passes,
             )
             cls._stock = pipeline, default, legalize
-            compilation_pipeline.register_tir_pipeline(_PIPELINE, _headed(pipeline))
+
+            def headed() -> Any:
+                passes, host, device = pipeline()
+                return tvm.transform.Sequential([_apply, passes]), host, device
+
+            compilation_pipeline.register_tir_pipeline(_PIPELINE, headed)
             dlight.ApplyDefaultSchedule = lambda *rules: tvm.transform.Sequential(
                 [_apply, default(*rules)]
             )
@@ -111,11 +116,3 @@ def _set_legalize(passes: Callable[[Target], list[Any]]) -> None:
     # The default pipeline calls its own module's name, pipelines of one's own the package's.
     relax.backend.cuda.legalize_passes = passes
     relax.backend.cuda.pipeline.legalize_passes = passes
-
-
-def _headed(pipeline: Callable[[], Any]) -> Callable[[], Any]:
-    def factory() -> Any:
-        passes, host, device = pipeline()
-        return tvm.transform.Sequential([_apply, passes]), host, device
-
-    return factory

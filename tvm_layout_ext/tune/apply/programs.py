@@ -141,7 +141,11 @@ class Programs:
                 raise RecordError(missing)
             trace.apply_to_schedule(sch, remove_postproc=False)
 
-        knobs = [_knob(name, record, default) for name in record.config]
+        first = dict.fromkeys(record.config, _UNKNOWN) if default is None else default.config
+        knobs = [
+            Knob(name, tuple(dict.fromkeys((first[name], value))), first[name])
+            for name, value in record.config.items()
+        ]
         usual = {knob.name: knob.default for knob in knobs}
 
         def check(config: Config, _: Architecture) -> Refusal | None:
@@ -196,8 +200,3 @@ def _require_kept(record: Record) -> None:
             f"Record {record.id} of {record.workload.operator} failed ({record.error_class}); no "
             "program of it was kept."
         )
-
-
-def _knob(name: str, record: Record, default: Record | None) -> Knob:
-    first = _UNKNOWN if default is None else default.config[name]
-    return Knob(name, tuple(dict.fromkeys((first, record.config[name]))), first)

@@ -16,6 +16,7 @@ from ..._version import __version__
 SIMULATED_DEVICE = "simulated GPU"
 #: Names the commit where the source tree comes without its history, as in a container.
 GIT_VARIABLE = "TVM_LAYOUT_EXT_GIT_ID"
+_DRIVER = ("--query-gpu=driver_version", "--format=csv,noheader", "--id=0")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -50,7 +51,7 @@ def versions() -> dict[str, str | None]:
         "tvm_ffi": metadata.version("apache-tvm-ffi"),
         "package": __version__,
         "cuda": _cuda(),
-        "driver": _driver(),
+        "driver": _first_line(["nvidia-smi", *_DRIVER]),
         "python": platform.python_version(),
     }
 
@@ -69,12 +70,6 @@ def _cuda() -> str | None:
 
     number = int(tvm.cuda(0).api_version)
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _driver() -> str | None:
-    return _first_line(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
-    )
 
 
 def clock_mhz() -> int | None:

@@ -35,7 +35,9 @@ def over_limits(module: tvm.IRModule, architecture: Architecture) -> Refusal | N
             if rule is not None:
                 lowered = lower(module, target=target)
                 check_fits(lowered, target)
-                return _lacking(lowered, architecture)
+                functions = [one for _, one in lowered.functions_items()]
+                texts = [lacking(one, architecture.capability) for one in functions]
+                return next((Refusal(VECTORS, text) for text in texts if text), None)
         except TargetError as error:
             return Refusal(rule or LOWERING, str(error))
         except LayoutExtError as error:
@@ -55,13 +57,6 @@ def _has_odd_vectors(module: tvm.IRModule, architecture: Architecture) -> bool:
             if lanes is not None and constant(loop.extent) not in (None, *lanes):
                 return True
     return False
-
-
-def _lacking(lowered: tvm.IRModule, architecture: Architecture) -> Refusal | None:
-    for _, function in lowered.functions_items():
-        if text := lacking(function, architecture.capability):
-            return Refusal(VECTORS, text)
-    return None
 
 
 def _suspicion(module: tvm.IRModule, architecture: Architecture) -> str | None:

@@ -75,7 +75,8 @@ class Record:
         for name, legal in _CHOICES.items():
             if (value := getattr(self, name)) not in legal:
                 raise ValueError(f"{name} {value!r} is none of {', '.join(map(str, legal))}")
-        object.__setattr__(self, "id", self._make_id())
+        key = json.dumps([*self.group, sorted(self.config.items())])
+        object.__setattr__(self, "id", hashlib.sha256(key.encode()).hexdigest()[:12])
 
     def __repr__(self) -> str:
         score = "failed" if self.score is None else f"modelled cost {self.score:,.0f}"
@@ -83,10 +84,6 @@ class Record:
             score = f"{1e6 * self.score:,.2f} us on {self.device}"
         knobs = " ".join(f"{name}={value}" for name, value in self.config.items())
         return f"Record({self.id}: {self.workload}, trial {self.trial}, {score}; {knobs})"
-
-    def _make_id(self) -> str:
-        key = [*self.group, sorted(self.config.items())]
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
 
     @property
     def group(self) -> tuple[Any, ...]:

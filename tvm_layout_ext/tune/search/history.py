@@ -134,7 +134,8 @@ class History:
                 return _result(record)
             if isinstance(measured, ReportedError):
                 return _result(self.failed(config, str(measured)))
-            return _result(self.succeeded(config, measured))
+            done = worked(self._planned(config), self.task, measured)
+            return _result(self._enter(self._keep(done)))
 
     def note_finished(self) -> None:
         """Write down trials that have ended since, after Ctrl-C."""
@@ -165,11 +166,6 @@ class History:
             return None
         self.resumed += 1
         return self._enter(replace(logged, trial=blank.trial))
-
-    def succeeded(self, config: Config, measured: Measurement) -> Record:
-        """Write down a trial that worked."""
-        with self.interrupt.held():
-            return self._enter(self._keep(worked(self._planned(config), self.task, measured)))
 
     def failed(self, config: Config, text: str) -> Record:
         """Write down a trial that did not, with its reason."""

@@ -15,7 +15,7 @@ from tvm.target import Target
 from ...errors import ScheduleError, TargetError
 from ...gpu import hardware
 from ...gpu.hardware import Architecture
-from ...target import default_arch, resolve
+from ...target import resolve
 from .knobs import Config
 from .operator import MOST_ELEMENTS, Operator, Shape, Workload, find_operator
 from .space import Space
@@ -81,8 +81,12 @@ def make_task(
 ) -> Task:
     """Check an operator, shape and element type, and put them together."""
     found = operator if isinstance(operator, Operator) else find_operator(operator)
-    architecture = hardware.architecture(_arch_of(target))
-    element = found.check_dtype(_usual_dtype(found) if dtype is None else dtype)
+    gpu = resolve(target)
+    if gpu.kind.name != "cuda":
+        raise TargetError(f"The tuner makes CUDA kernels; target {gpu.kind.name} is none.")
+    architecture = hardware.architecture(str(gpu.attrs["arch"]))
+    usual = "float32" if "float32" in found.dtypes else found.dtypes[0]
+    element = found.check_dtype(usual if dtype is None else dtype)
     task = Task(found, found.check_shape(shape), element, architecture, seed)
     tensors = found.compute(task.shape, element)
     largest = max(math.prod(map(int, tensor.shape)) for tensor in tensors)
@@ -92,16 +96,3 @@ def make_task(
             f"with 32 bits: at most {MOST_ELEMENTS:,} are legal."
         )
     return task
-
-
-def _arch_of(target: str | Target | None) -> str:
-    if target is None:
-        return default_arch()
-    resolved = resolve(target)
-    if resolved.kind.name != "cuda":
-        raise TargetError(f"The tuner makes CUDA kernels; target {resolved.kind.name} is none.")
-    return str(resolved.attrs["arch"])
-
-
-def _usual_dtype(operator: Operator) -> str:
-    return "float32" if "float32" in operator.dtypes else operator.dtypes[0]

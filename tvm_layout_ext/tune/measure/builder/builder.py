@@ -171,7 +171,7 @@ class CubinBuilder:
             )
             # All start now, not only those that the first build needs, which is the default alone.
             for _ in range(self.workers):
-                self._pool.submit(_nothing, timeout=None)
+                self._pool.submit(int, timeout=None)
         return self._pool
 
     def _end(self, error: Future[str | None], done: Future[Any]) -> None:
@@ -186,10 +186,6 @@ class CubinBuilder:
             error.set_result("BuildCrashError: The process that built this candidate crashed.")
         except Exception as raised:
             error.set_result(failure_text(raised))
-
-
-def _nothing() -> None:
-    """Ask nothing of a worker but to be there."""
 
 
 class _Compiler:
