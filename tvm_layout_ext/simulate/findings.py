@@ -14,7 +14,6 @@ from .report import Hazard, Site
 
 if TYPE_CHECKING:
     from .memory.access import AccessInstruction
-    from .memory.memory import Memory
     from .memory.pending_copies import PendingSource
     from .model.places import Place
     from .races import UnorderedAccesses
@@ -101,43 +100,22 @@ class Findings:
         return ~np.array(self.atomic)[conflict.other_site()]
 
     def races(
-        self,
-        access: AccessInstruction,
-        batch: Any,
-        memory: Memory,
-        conflict: UnorderedAccesses,
-        verb: str,
-        read: bool = False,
+        self, access: AccessInstruction, batch: Any, found: UnorderedAccesses, verb: str
     ) -> None:
-        """Report unordered accesses, one hazard a pair of sites."""
-        conflict = conflict.where(self.not_atomic(access, conflict))
-        past = "read" if read else "written"
-        self._pairs("race", access, batch, memory, conflict, f"{verb} {{}}, {past} by")
-
-    def redundant(
-        self, access: AccessInstruction, batch: Any, memory: Memory, conflict: UnorderedAccesses
-    ) -> None:
-        """Report threads that write what another thread wrote, bit for bit."""
-        verb = "writes to {} the same bits as"
-        self._pairs("redundant", access, batch, memory, conflict, verb)
+        """Report unordered accesses: what a thread does to ``{}``, and what another one did."""
+        self.pairs("race", access, batch, found.where(self.not_atomic(access, found)), verb)
 
     def touched_pending(
-        self,
-        access: AccessInstruction,
-        batch: Any,
-        memory: Memory,
-        cells: Any,
-        touched: Any,
-        pending: Any,
+        self, access: AccessInstruction, batch: Any, cells: Any, touched: Any, pending: Any
     ) -> None:
         """Report touches of memory that an asynchronous copy is under way into."""
         where = tuple(np.argwhere(touched)[0])
         cell, lane = int(cells[where]), int(where[-1])
         other = self.sites[int(pending[where]) - 1]
         key = ("async", access.site, other)
-        found = None if key in self._hazards else copy_into(batch, memory, cell)
+        found = None if key in self._hazards else copy_into(batch, access.memory(batch), cell)
         when = _in_iteration(self._iteration(other, *found)) if found else ""
-        index = _element(access, memory, cell)
+        index = _element(access, batch, cell)
         thread = batch.thread_name(lane)
         verb = "reads" if access.kind in ("load", "ldmatrix") else "writes"
         message = (
@@ -151,7 +129,6 @@ class Findings:
         self,
         access: AccessInstruction,
         batch: Any,
-        memory: Memory,
         cells: Any,
         lanes: Any,
         hit: Any,
@@ -163,7 +140,7 @@ class Findings:
         cell, lane = int(cells[where]), int(lanes[where[-1]])
         reader = int(source.lanes[np.argwhere(source.cells == cell)[0][-1]])
         other = source.access.site
-        index = _element(access, memory, cell)
+        index = _element(access, batch, cell)
         threads = batch.thread_name(lane), batch.thread_name(reader)
         issue = f"{other}{_in_iteration(self._iteration(other, slots, reader))}"
         message = (
@@ -174,22 +151,16 @@ class Findings:
         hazard = _of_access("async", access, index, threads, other, message)
         self.add_at(("source", access.site, other), hazard, int(hit.sum()), batch, lane)
 
-    def _pairs(
-        self,
-        kind: str,
-        access: AccessInstruction,
-        batch: Any,
-        memory: Memory,
-        conflict: UnorderedAccesses,
-        verb: str,
+    def pairs(
+        self, kind: str, access: AccessInstruction, batch: Any, found: UnorderedAccesses, verb: str
     ) -> None:
         """Report one hazard a pair of sites."""
-        for number in np.unique(conflict.other_site()):
-            some = conflict.where(conflict.other_site() == number)
+        for number in np.unique(found.other_site()):
+            some = found.where(found.other_site() == number)
             # A tag may stand for several threads by one of them: name a case of two, if there is.
             at = int(np.argmax(some.other_lane() != some.lanes))
             lane, other = int(some.lanes[at]), self.sites[int(number)]
-            index = _element(access, memory, int(some.cells[at]))
+            index = _element(access, batch, int(some.cells[at]))
             threads = batch.thread_name(lane), _other_thread(batch, some, at)
             what = verb.format(f"{access.place.name}[{index}] at {access.site}")
             tail = " with no barrier between them" if kind == "race" else ""
@@ -244,13 +215,11 @@ def _other_thread(batch: Any, conflict: UnorderedAccesses, at: int) -> str:
     return str(batch.thread_name(other))
 
 
-def _element(access: AccessInstruction, memory: Memory, cell: int) -> int:
+def _element(access: AccessInstruction, batch: Any, cell: int) -> int:
     """Element index in the user's view of a shadow cell."""
-    element = cell * memory.granule // access.place.dtype.itemsize
-    if memory.scope == "global":
-        return element
-    storage = access.place.storage
-    return element % (storage.span // access.place.dtype.itemsize)
+    storage, size = access.place.storage, access.place.dtype.itemsize
+    element = cell * access.memory(batch).granule // size
+    return element if storage.scope == "global" else element % (storage.span // size)
 
 
 def _in_iteration(iteration: tuple[tuple[str, int], ...]) -> str:

@@ -65,7 +65,7 @@ def _perform(
     values: list[Any],
     update: Update,
 ) -> tuple[Any, Any]:
-    memory = batch.memories[access.place.storage.number]
+    memory = access.memory(batch)
     view = memory.view(access.place.dtype)
     before = None if memory.poison is None else memory.poison[access.cells(memory, elements)]
     old = np.empty(len(elements), access.place.dtype)

@@ -141,7 +141,7 @@ def _store_at(c: DeviceCompiler, call: Any) -> Run:
                 own.note(int(lane), int(block), access.site)
             start = at - base + blocks * access.place.storage.span
             cells = start + np.arange(len(values))[:, None]
-            memory = s.batch.memories[access.place.storage.number]
+            memory = access.memory(s.batch)
             for block in np.unique(blocks):
                 span = at[blocks == block] - base
                 first = int(here[np.argmax(blocks == block)])
@@ -275,7 +275,7 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             warps = tuple(range(first // 32, first // 32 + 4))
             reads = []
             for access, at in places:
-                memory = s.batch.memories[access.place.storage.number]
+                memory = access.memory(s.batch)
                 first_bytes = np.unique(at.ravel())
                 cells = np.concatenate([first_bytes + i for i in range(dtype.itemsize)])
                 for warp in warps:
@@ -332,7 +332,7 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
             unwritten = codes is not None and bool(codes[:, lanes].any())
             operands.append(gathered(own[:, lanes]).astype(np.float64))
         for access, at in places:
-            memory = batch.memories[access.place.storage.number]
+            memory = access.memory(batch)
             operands.append(exact(memory.data.view(dtype)[at // dtype.itemsize], kind))
             assert memory.shadow is not None
             unwritten |= bool((memory.shadow.writes[at] == 0).any())

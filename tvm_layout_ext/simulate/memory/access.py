@@ -25,8 +25,7 @@ class AccessInstruction(LocatedAccess):
 
     def load_at(self, s: Any, address: Address) -> tuple[Any, Any]:
         """Read at an address that was checked."""
-        batch = s.batch
-        memory = batch.memories[self.place.storage.number]
+        batch, memory = s.batch, self.memory(s.batch)
         self.tally(s, address)
         elements = self.elements(address.flat)
         value = memory.view(self.place.dtype).take(elements, mode="clip")
@@ -45,7 +44,7 @@ class AccessInstruction(LocatedAccess):
             if tags.max() >= shadow.threshold(batch.clocks):
                 flat = own.ravel(), np.broadcast_to(lanes, own.shape).ravel()
                 conflict = shadow.check_read(*flat, batch.clocks)
-                batch.launch.findings.races(self, batch, memory, conflict, "reads")
+                batch.launch.findings.races(self, batch, conflict, "reads {}, written by")
             shadow.log_read(own, lanes, self.number, batch.clocks)
             if memory.scope != "global" and tags.min() == 0:
                 codes = np.where(tags == 0, FRESH, 0)
@@ -71,7 +70,7 @@ class AccessInstruction(LocatedAccess):
         touched = (pending != 0) & active
         if not touched.any():
             return codes
-        batch.launch.findings.touched_pending(self, batch, memory, cells, touched, pending)
+        batch.launch.findings.touched_pending(self, batch, cells, touched, pending)
         codes = np.zeros(cells.shape, np.int64) if codes is None else codes
         return np.where(pending != 0, FRESH, codes)
 
@@ -95,8 +94,7 @@ class AccessInstruction(LocatedAccess):
 
     def put(self, batch: Any, flat: Any, mask: Any, value: Any, poison: Any) -> None:
         """Write values at addresses, with all checks but no counting."""
-        memory = batch.memories[self.place.storage.number]
-        elements = self.elements(flat)
+        memory, elements = self.memory(batch), self.elements(flat)
         whole = to_lanes(value, self.lanes, batch.size)
         if poison is not None:
             poison = to_lanes(poison, self.lanes, batch.size)
@@ -115,27 +113,19 @@ class AccessInstruction(LocatedAccess):
         self, batch: Any, memory: Memory, elements: Any, lanes: Any, value: Any, poison: Any
     ) -> None:
         """Write elements of the given threads (arrays without idle threads)."""
-        view = memory.view(self.place.dtype)
         cells = self.cells(memory, elements)
         if memory.shadow is None:
-            view[elements] = value
+            memory.view(self.place.dtype)[elements] = value
         else:
-            self._write_tracked(batch, memory, view, elements, cells, lanes, value)
+            self._write_tracked(batch, memory, elements, cells, lanes, value)
         if poison is not None or memory.poison is not None:
             spread = None if poison is None else np.broadcast_to(poison, cells.shape)
             memory.set_poison(cells, spread)
 
     def _write_tracked(
-        self,
-        batch: Any,
-        memory: Memory,
-        view: Any,
-        elements: Any,
-        cells: Any,
-        lanes: Any,
-        value: Any,
+        self, batch: Any, memory: Memory, elements: Any, cells: Any, lanes: Any, value: Any
     ) -> None:
-        shadow, clocks = memory.shadow, batch.clocks
+        shadow, clocks, view = memory.shadow, batch.clocks, memory.view(self.place.dtype)
         assert shadow is not None
         every = np.broadcast_to(lanes, cells.shape)
         old = shadow.writes.take(cells)
@@ -143,10 +133,10 @@ class AccessInstruction(LocatedAccess):
         if hot or shadow.read_recently():
             flat_cells, flat_lanes = cells.ravel(), every.ravel()
             writes, reads = shadow.check_write(flat_cells, flat_lanes, clocks)
-            batch.launch.findings.races(self, batch, memory, reads, "writes", read=True)
+            batch.launch.findings.races(self, batch, reads, "writes {}, read by")
             if self.kind != "atomic" and not len(writes) and not len(reads):
                 shadow.forget_reads(flat_cells)
-            equal = self._equal(view, elements, value, writes.at)
+            equal = self._equal(memory, elements, value, writes.at)
             view[elements] = value
             shadow.writes[cells] = shadow.tag(every, self.number, clocks)
             self._settle(batch, memory, writes, equal)
@@ -157,14 +147,15 @@ class AccessInstruction(LocatedAccess):
             self._check_pending_write(batch, memory, cells, lanes)
         if batch.pending_copies and memory.scope == "global":
             check_sources(self, batch, memory, cells, lanes)
-        self._settle_rivals(batch, memory, view, elements, cells, every, value)
+        if self.kind != "atomic":
+            self._settle_rivals(batch, memory, elements, cells, every, value)
 
-    def _equal(self, view: Any, elements: Any, value: Any, at: Any) -> Any:
+    def _equal(self, memory: Memory, elements: Any, value: Any, at: Any) -> Any:
         """Whether memory holds the bits that are written, at positions of the flat cells."""
         if self.kind == "atomic":
             return np.zeros(len(at), bool)
         element = at % max(elements.size, 1)
-        there = view[elements.ravel()[element]]
+        there = memory.view(self.place.dtype)[elements.ravel()[element]]
         new = np.broadcast_to(value, elements.shape).ravel()[element]
         return bits_of(there) == bits_of(new)
 
@@ -175,33 +166,24 @@ class AccessInstruction(LocatedAccess):
             return
         keep = findings.not_atomic(self, conflict)
         conflict, equal = conflict.where(keep), equal[keep]
-        findings.races(self, batch, memory, conflict.where(~equal), "writes")
+        findings.races(self, batch, conflict.where(~equal), "writes {}, written by")
         same = conflict.where(equal)
         if len(same):
-            findings.redundant(self, batch, memory, same)
+            findings.pairs("redundant", self, batch, same, "writes to {} the same bits as")
             assert memory.shadow is not None
             memory.shadow.mark_copies(same, batch.clocks)
 
     def _settle_rivals(
-        self,
-        batch: Any,
-        memory: Memory,
-        view: Any,
-        elements: Any,
-        cells: Any,
-        lanes: Any,
-        value: Any,
+        self, batch: Any, memory: Memory, elements: Any, cells: Any, lanes: Any, value: Any
     ) -> None:
         """Report threads of one instruction that write the same location."""
         shadow = memory.shadow
         assert shadow is not None
-        if self.kind == "atomic":
-            return
         fresh = shadow.tag(lanes, self.number, batch.clocks)
         if (lane_of(shadow.writes.take(cells) ^ fresh) == 0).all():
             return
         lost = shadow.rivals(cells.ravel(), lanes.ravel(), fresh.ravel())
-        self._settle(batch, memory, lost, self._equal(view, elements, value, lost.at))
+        self._settle(batch, memory, lost, self._equal(memory, elements, value, lost.at))
 
     def check_issue(self, batch: Any, memory: Memory, cells: Any, lanes: Any) -> None:
         """Report what is not ordered before a copy into cells that starts now."""
@@ -210,8 +192,8 @@ class AccessInstruction(LocatedAccess):
         self._check_pending_write(batch, memory, cells, lanes)
         flat = cells.ravel(), np.broadcast_to(lanes, cells.shape).ravel()
         writes, reads = shadow.check_write(*flat, batch.clocks)
-        batch.launch.findings.races(self, batch, memory, writes, "copies to")
-        batch.launch.findings.races(self, batch, memory, reads, "copies to", read=True)
+        batch.launch.findings.races(self, batch, writes, "copies to {}, written by")
+        batch.launch.findings.races(self, batch, reads, "copies to {}, read by")
 
     def _check_pending_write(self, batch: Any, memory: Memory, cells: Any, lanes: Any) -> None:
         pending = memory.pending.take(cells)
@@ -220,6 +202,5 @@ class AccessInstruction(LocatedAccess):
         everywhere = np.zeros((*cells.shape[:-1], batch.size), np.int64)
         where = np.zeros_like(everywhere)
         everywhere[..., lanes], where[..., lanes] = pending, cells
-        batch.launch.findings.touched_pending(
-            self, batch, memory, where, everywhere != 0, everywhere
-        )
+        findings = batch.launch.findings
+        findings.touched_pending(self, batch, where, everywhere != 0, everywhere)

@@ -112,7 +112,7 @@ def _issue(
         return
     where = [address, *(read for _, read in reads)]
     store.tally_by(batch, where, lambda: _count(batch, store, address, reads, way))
-    memory = batch.memories[store.place.storage.number]
+    memory = store.memory(batch)
     lanes = batch.threads(address.mask)
     elements = store.elements(address.flat)[..., lanes]
     moved = np.reshape(value, (store.lanes, batch.size))[..., lanes].reshape(elements.shape)
@@ -170,7 +170,7 @@ def _read(
 
 def _sources(batch: Any, load: AccessInstruction, address: Address) -> list[PendingSource]:
     """What a load reads of memory that the kernel may write meanwhile."""
-    memory = batch.memories[load.place.storage.number]
+    memory = load.memory(batch)
     if memory.shadow is None:
         return []
     lanes = batch.threads(address.mask)
@@ -208,7 +208,7 @@ def _complete(batch: Any, pending: PendingCopy) -> None:
     """Write what a copy brings, as of the iteration that issued it."""
     access = pending.access
     assert isinstance(access, AccessInstruction)
-    memory = batch.memories[access.place.storage.number]
+    memory = access.memory(batch)
     memory.pending[access.cells(memory, pending.elements)] = 0
     for source in pending.sources:
         shadow = source.memory.shadow

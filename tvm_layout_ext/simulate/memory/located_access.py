@@ -110,6 +110,11 @@ class LocatedAccess:
         size = self.place.dtype.itemsize
         return instructions(self.lanes * size)[0][1] if self.together else size
 
+    def memory(self, batch: Any) -> Memory:
+        """The memory that it is in."""
+        found: Memory = batch.memories[self.place.storage.number]
+        return found
+
     def elements(self, flat: Any) -> Any:
         """Element numbers of a thread's whole access."""
         if self.together and self.lanes > 1:
@@ -143,8 +148,7 @@ class LocatedAccess:
 
     def _extent(self, batch: Any) -> int:
         """Elements that one block may address."""
-        memory = batch.memories[self.place.storage.number]
-        return int(memory.span // self.place.dtype.itemsize)
+        return self.memory(batch).span // self.place.dtype.itemsize
 
     def _block_base(self, batch: Any) -> Any:
         """First element of each thread's own block, or 0 for global memory."""
@@ -218,8 +222,7 @@ class LocatedAccess:
 
     def _low_address(self, batch: Any) -> int:
         """Low bits of the address at which the memory begins."""
-        storage = self.place.storage
-        return batch.memories[storage.number].base if storage.scope == "global" else 0
+        return self.memory(batch).base if self.place.storage.scope == "global" else 0
 
     # Counters.
 

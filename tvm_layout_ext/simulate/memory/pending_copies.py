@@ -92,8 +92,7 @@ class PendingCopy:
 def copy_into(batch: Any, memory: Memory, cell: int) -> tuple[list[Any], int] | None:
     """Find the copy under way into a cell: loop variables at its issue, and the thread."""
     for pending in batch.pending_copies:
-        target = batch.memories[pending.access.place.storage.number]
-        if target is not memory:
+        if pending.access.memory(batch) is not memory:
             continue
         hit = np.argwhere(pending.access.cells(memory, pending.elements) == cell)
         if len(hit):
@@ -111,8 +110,7 @@ def check_sources(
                 continue
             hit = np.isin(cells, source.cells)
             if hit.any():
-                findings = batch.launch.findings
-                findings.source_overwritten(
-                    access, batch, memory, cells, lanes, hit, source, pending.slots
+                batch.launch.findings.source_overwritten(
+                    access, batch, cells, lanes, hit, source, pending.slots
                 )
                 pending.poison_overwritten(source)

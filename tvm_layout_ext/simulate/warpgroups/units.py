@@ -157,7 +157,7 @@ class Units:
         self.check_reads(lane, block, access, int(target.min()), int(target.max()))
         values = np.zeros(len(source), np.uint8)
         values[inside] = tensor.memory.data[source[inside]]
-        memory = batch.memories[access.place.storage.number]
+        memory = access.memory(batch)
         elements = target[:, None] + block * access.place.storage.span
         poison = self._poison(tensor.memory, source, inside)
         access.write(batch, memory, elements, np.array([lane]), values[:, None], poison)
@@ -204,7 +204,7 @@ class Units:
         batch, block = self.batch, int(self.batch.block_of[lane])
         shared, target = accesses
         source, inside, place = tensor.places(at, offset)
-        memory = batch.memories[shared.place.storage.number]
+        memory = shared.memory(batch)
         cells = place + block * shared.place.storage.span
         self.check_read(shared, memory, cells, lane, "a bulk store reads")
         group = self.store_groups.get(lane, 0)
@@ -221,7 +221,7 @@ class Units:
         batch, shadow = self.batch, memory.shadow
         assert shadow is not None
         conflict = shadow.check_read(cells, np.full(len(cells), lane), batch.clocks)
-        batch.launch.findings.races(access, batch, memory, conflict, "reads")
+        batch.launch.findings.races(access, batch, conflict, "reads {}, written by")
         tags = shadow.writes[cells]
         sites = site_of(tags)
         for site in np.unique(sites[tags != 0]):
@@ -254,7 +254,7 @@ class Units:
     def _finish(self, one: PendingStore) -> None:
         """Read the box now, which is as late as a GPU may."""
         batch = self.batch
-        memory = batch.memories[one.shared.place.storage.number]
+        memory = one.shared.memory(batch)
         shadow = memory.shadow
         assert shadow is not None
         late = time_of(shadow.writes[one.cells]) > one.issued
