@@ -16,17 +16,6 @@ from ..model.values import cast, is_float
 Function = Callable[..., Any]
 
 
-def _elementwise(function: Callable[[float], float]) -> Function:
-    """Spread a scalar function over an array; for what NumPy lacks."""
-
-    def spread(x: Any) -> Any:
-        flat = np.asarray(x, np.float64).ravel()
-        done = np.fromiter(map(function, flat.tolist()), np.float64, len(flat))
-        return done.reshape(np.shape(x))
-
-    return spread
-
-
 def _gamma(x: float) -> float:
     try:
         return math.gamma(x)
@@ -39,50 +28,24 @@ def _round_away(x: Any) -> Any:
     return np.copysign(np.floor(np.abs(x) + x.dtype.type(0.5)), x)
 
 
+#: What NumPy has by the same name, and what it calls arc and so on.
+_SAME = (
+    "exp exp2 expm1 log log2 log10 log1p tanh sin cos tan sinh cosh sqrt cbrt floor ceil trunc "
+    "rint fabs abs fmod hypot copysign nextafter ldexp fmin fmax"
+)
+_ARCS = "sin cos tan sinh cosh tanh"
 _MATH: dict[str, Function] = {
-    "exp": np.exp,
-    "exp2": np.exp2,
+    **{name: getattr(np, name) for name in _SAME.split()},
+    **{f"a{name}": getattr(np, f"arc{name}") for name in _ARCS.split()},
     "exp10": lambda x: np.power(x.dtype.type(10), x),
-    "expm1": np.expm1,
-    "log": np.log,
-    "log2": np.log2,
-    "log10": np.log10,
-    "log1p": np.log1p,
-    "tanh": np.tanh,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "sqrt": np.sqrt,
     "rsqrt": lambda x: x.dtype.type(1) / np.sqrt(x),
-    "cbrt": np.cbrt,
-    "erf": _elementwise(math.erf),
-    "erfc": _elementwise(math.erfc),
-    "tgamma": _elementwise(_gamma),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
+    "erf": np.vectorize(math.erf, [np.float64]),
+    "erfc": np.vectorize(math.erfc, [np.float64]),
+    "tgamma": np.vectorize(_gamma, [np.float64]),
     "nearbyint": np.rint,
-    "rint": np.rint,
     "round": _round_away,
-    "fabs": np.abs,
-    "abs": np.abs,
     "pow": np.power,
     "atan2": np.arctan2,
-    "fmod": np.fmod,
-    "hypot": np.hypot,
-    "copysign": np.copysign,
-    "nextafter": np.nextafter,
-    "ldexp": np.ldexp,
-    "fmin": np.fmin,
-    "fmax": np.fmax,
     "min": np.fmin,
     "max": np.fmax,
     "fma": lambda a, b, c: _fused(a, b, c),

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .shapes import COLUMNS, ROWS, SUMS, Product, gather, operand, scatter
+from ...layout import DotOperandLayout
+from .shapes import COLUMNS, ROWS, SUMS, Product, gather, scatter
 
 #: Sign, exponent and the 10 upper bits of the fraction.
 _TF32_MASK = np.uint32(0xFFFFE000)
@@ -43,7 +44,7 @@ def multiply(product: Product, a: Any, b: Any, c: Any) -> Any:
 
 def _operand(product: Product, index: int, elements: Any) -> Any:
     """Matrix A (0) or B (1) of each warp, of elements or their poison."""
-    layout = operand(index, 4 // product.dtype("ab"[index]).itemsize)
+    layout = DotOperandLayout(index, SUMS, 4 // product.dtype("ab"[index]).itemsize)
     shape = (product.k, COLUMNS) if index else (ROWS, product.k)
     return gather(elements, layout, *shape)
 

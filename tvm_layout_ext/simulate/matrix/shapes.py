@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import NotModelled
 from ...gpu import hardware
-from ...layout import DotOperandLayout, Layout, NVMMADistributedLayout
+from ...layout import Layout, NVMMADistributedLayout
 
 #: Rows of A and D, and columns of B and D.
 ROWS, COLUMNS = 16, 8
@@ -87,11 +87,6 @@ class Product:
         elements = {"a": ROWS * self.k, "b": self.k * COLUMNS, "c": ROWS * COLUMNS}[part]
         bits = elements * self.dtype(part).itemsize * 8
         return bits // (hardware.WARP_SIZE * _REGISTER_BITS)
-
-
-def operand(index: int, packed: int) -> DotOperandLayout:
-    """Layout of A (0) or B (1), of which ``packed`` elements fill a register."""
-    return DotOperandLayout(index, SUMS, packed)
 
 
 @cache

@@ -60,13 +60,8 @@ class Measurement:
 class Runner(Protocol):
     """Tries candidates of one task."""
 
-    @property
-    def name(self) -> str:
-        """The ``runner`` of its records."""
-
-    @property
-    def device(self) -> str:
-        """Name of the GPU."""
+    name: str  #: The ``runner`` of its records
+    device: str  #: Name of the GPU
 
     def run(self, task: Task, config: Config) -> Measurement:
         """Try a candidate; any exception is the candidate's failure."""
