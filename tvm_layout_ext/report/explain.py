@@ -123,18 +123,37 @@ def _number(value: float | None) -> str:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What :func:`explain` found; ``str`` has the verdict and advice, ``text()`` all of it."""
+    """What :func:`explain` found; ``str`` has the verdict and advice, ``text()`` all of it.
 
-    rows: list[AccessRow]  #: One a site, in the order of the program
-    shared: list[SharedBuffer]  #: Stride, padding and bytes of each shared buffer
-    shared_bytes: int  #: What a block allocates, after merging
-    bank_conflicts: int  #: Of the blocks that were run
-    hazards: list[str]  #: Races and reads of unwritten memory that the simulated GPU saw
-    decisions: list[decisions.Decision]  #: What the passes chose or refused, and why
-    banks: list[Conflict]  #: Lane by lane, the banks that each shared access meets
+    Attributes
+    ----------
+    rows : list of AccessRow
+        One a site, in the order of the program.
+    shared : list of SharedBuffer
+        Stride, padding and bytes of each shared buffer.
+    shared_bytes : int
+        What a block allocates, after merging.
+    bank_conflicts : int
+        Of the blocks that were run.
+    hazards : list of str
+        Races and reads of unwritten memory that the simulated GPU saw.
+    decisions : list of Decision
+        What the passes chose or refused, and why.
+    banks : list of Conflict
+        Lane by lane, the banks that each shared access meets.
+    whole : IRModule, optional
+        The same schedule of a larger shape, whose limit is told.
+    """
+
+    rows: list[AccessRow]
+    shared: list[SharedBuffer]
+    shared_bytes: int
+    bank_conflicts: int
+    hazards: list[str]
+    decisions: list[decisions.Decision]
+    banks: list[Conflict]
     question: Question = field(repr=False)
     program: DeviceProgram = field(repr=False)
-    #: The same schedule of a larger shape, whose limit is told.
     whole: tvm.IRModule | None = field(default=None, repr=False)
 
     @cached_property
