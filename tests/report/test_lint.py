@@ -37,13 +37,16 @@ def test_a_kernel_that_keeps_the_rules_passes() -> None:
 def test_conflicts_are_told_with_buffer_block_line_and_numbers() -> None:
     with pytest.raises(AssertionError) as caught:
         tlx.assert_kernel(*make_transpose(0))
-    first, told, code = str(caught.value).split("\n")
-    assert first == "The kernel breaks these rules."
+    first, told, code, *listing = str(caught.value).split("\n")
+    assert first == "The kernel breaks these rules, in the 4 of 4 blocks that were run."
     assert told == (
         "bank_conflicts: line 19: load of A_shared in block B takes 4,096 wavefronts where 128 "
         "would do; the kernel has 3,968 bank conflicts, and 0 may be"
     )
     assert "A_shared[" in code
+    (counted,) = (line for line in listing if line.strip().startswith("19 "))
+    assert "4,096 (128)" in counted
+    assert counted.endswith(code.strip())
     tlx.assert_kernel(*make_transpose(0), bank_conflicts=3968)
     with pytest.raises(AssertionError):
         tlx.assert_kernel(*make_transpose(0), bank_conflicts=3967)

@@ -12,6 +12,7 @@ from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES
 from ..simulate.report import AccessCounts
 from .explain import AccessRow, Explanation, explain
+from .listing import listing
 
 #: Findings that a failed assertion tells.
 _TOLD = 8
@@ -79,8 +80,7 @@ def lint(
 
     ``options`` are those of :func:`.explain.explain`.
     """
-    found = explain(source, args, **options)
-    return _merged(_findings(found, rules or Rules()))
+    return _merged(_findings(explain(source, args, **options), rules or Rules()))
 
 
 def _findings(found: Explanation, rules: Rules) -> Iterator[Finding]:
@@ -178,15 +178,20 @@ def assert_kernel(
     Raises
     ------
     AssertionError
-        With the buffer, block, line and numbers of each rule that is broken.
+        With the buffer, block, line and numbers of each rule that is broken, how many blocks were
+        run, and the listing that the lines count.
 
     Examples
     --------
     >>> tlx.assert_kernel(sch, min_vector_bytes=16, max_sectors_ratio=1.05)  # doctest: +SKIP
     """
     rules = Rules(bank_conflicts, hazards, min_vector_bytes, max_sectors_ratio)
-    found = lint(source, args, rules, **options)
+    explained = explain(source, args, **options)
+    found = _merged(_findings(explained, rules))
     if found:
+        report = explained.question.report
+        run, blocks = report.blocks
+        head = f"The kernel breaks these rules, in the {run:,} of {blocks:,} blocks that were run."
         rest = len(found) - _TOLD
         told = [*map(str, found[:_TOLD]), *([f"and {rest} more"] if rest > 0 else [])]
-        raise AssertionError("\n".join(["The kernel breaks these rules.", *told]))
+        raise AssertionError("\n".join([head, *told, listing(report, is_whole=False)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,10 @@ class Gemm:
     m_inner: Any = None
     n_inner: Any = None
     copies: tuple[Any, ...] = ()
+
+    def __repr__(self) -> str:
+        # What it names, as a LoopRV prints its class and address.
+        return f"Gemm({', '.join(one.name for one in fields(self) if getattr(self, one.name))})"
 
 
 def check_tile(tile: Any) -> tuple[int, int, int]:

@@ -48,6 +48,9 @@ def test_a_product_without_conflicts(shape: Any, options: Any) -> None:
     loops = sch.gemm("C", **options)
     assert run(sch, *shape).bank_conflicts == 0
     assert loops.tensor_core.instruction == "mma.m16n8k16.f32.f16"
+    assert repr(loops) == (
+        "Gemm(m, n, warp_m, warp_n, k, tensor_core, k_inner, m_inner, n_inner, copies)"
+    )
     assert len(loops.copies) == 2
     tags = [sch.get(one).thread_binding.thread_tag for one in (loops.m, loops.n, loops.warp_m)]
     assert tags == ["blockIdx.y", "blockIdx.x", "threadIdx.y"]
