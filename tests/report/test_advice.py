@@ -48,12 +48,25 @@ def doubled_by_lanes(line: str = "") -> s_tir.Schedule:
     """A half a lane; ``line`` is put where it says: before the lanes are bound."""
     sch = doubled()
     i, j = sch.get_loops("B")
-    _, j_1 = sch.split(j, [None, 512])
-    names = {"sch": sch, "j_1": j_1}
+    _, lane = sch.split(j, [None, 512])
+    names = {"sch": sch, "loop": lane}
     exec(line, names)
     sch.bind(i, "blockIdx.x")
-    sch.bind(names["j_1"], "threadIdx.x")
+    sch.bind(names["loop"], "threadIdx.x")
     return sch
+
+
+def doubled_by_lanes_of_te(line: str = "") -> tuple[te.Schedule, list[te.Tensor]]:
+    """The same with the primitives of TE."""
+    A = te.placeholder((4096, 4096), "float16", name="A")
+    B = te.compute((4096, 4096), lambda i, j: A[i, j] * 2, name="B")
+    s = tlx.create_schedule(B)
+    _, lane = s[B].split(B.op.axis[1], factor=512)
+    names = {"s": s, "loop": lane}
+    exec(line, names)
+    s[B].bind(B.op.axis[0], te.thread_axis("blockIdx.x"))
+    s[B].bind(names["loop"], te.thread_axis("threadIdx.x"))
+    return s, [A, B]
 
 
 def product() -> s_tir.Schedule:
@@ -119,6 +132,16 @@ def test_vectors_save_the_requests_that_advice_says() -> None:
     after = explain(doubled_by_lanes(advice.line))
     assert {row.vector_bytes for row in after.rows} == {16}
     assert requests(before) - requests(after) == 917_504
+
+
+def test_the_vectors_that_advice_says_in_the_words_of_te() -> None:
+    advice = given(explain(*doubled_by_lanes_of_te()), "vectorize")
+    assert advice.line == (
+        'loop, v = s["B"].split(s["B"].leaf_iter_vars[-1], factor=8); s["B"].vectorize(v)'
+        "  # before j_1 is bound; bind loop for it"
+    )
+    after = explain(*doubled_by_lanes_of_te(advice.line))
+    assert {row.vector_bytes for row in after.rows} == {16}
 
 
 def test_auto_coalesce_takes_the_requests_that_advice_says() -> None:

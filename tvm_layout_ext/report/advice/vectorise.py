@@ -21,6 +21,7 @@ class _Narrow:
 
     block: str
     loop: Any
+    place: int  #: Of the loop, from the innermost, which is -1
     lanes: int
 
     @property
@@ -64,13 +65,15 @@ def advise(question: Question) -> Iterator[Advice]:
 def _innermost(sch: Any, block: str, lanes: int) -> _Narrow | None:
     """The loop of a block that ``threadIdx.x`` runs along, or its innermost, if it can be cut."""
     loops = [sch.get(loop) for loop in sch.get_loops(sch.get_sblock(block))]
-    bound = [loop for loop in loops if thread_tag(loop) == "threadIdx.x"]
-    free = [loop for loop in loops[-1:] if int(loop.kind) == tirx.ForKind.SERIAL]
-    for loop in [*free, *bound]:
+    places = range(-len(loops), 0)
+    bound = [place for place in places if thread_tag(loops[place]) == "threadIdx.x"]
+    free = [place for place in places[-1:] if int(loops[place].kind) == tirx.ForKind.SERIAL]
+    for place in [*free, *bound]:
+        loop = loops[place]
         extent = loop.extent
         is_alone = len(blocks_in(loop.body)) == 1
         if isinstance(extent, tirx.IntImm) and int(extent) % lanes == 0 and is_alone:
-            return _Narrow(block, loop, lanes)
+            return _Narrow(block, loop, place, lanes)
     return None
 
 
@@ -104,9 +107,12 @@ def _cut(loop: Any, lanes: int) -> Any:
 
 
 def _line(question: Question, one: _Narrow) -> str:
-    name, lanes = one.name, one.lanes
-    before = "" if not thread_tag(one.loop) else f"  # before {name} is bound"
+    """The split to paste, of a loop told by its place: its name is none of the user's variables."""
+    stage, cut = question.stage(one.block), one.lanes
+    name = one.name
+    order = "" if not thread_tag(one.loop) else f"  # before {name} is bound; bind loop for it"
     if question.is_te:
-        stage = question.stage(one.block)
-        return f"{name}, v = {stage}.split({name}, factor={lanes}); {stage}.vectorize(v){before}"
-    return f"{name}, v = sch.split({name}, [None, {lanes}]); sch.vectorize(v){before}"
+        axis = f"{stage}.leaf_iter_vars[{one.place}]"
+        return f"loop, v = {stage}.split({axis}, factor={cut}); {stage}.vectorize(v){order}"
+    loops = f"sch.get_loops({stage})[{one.place}]"
+    return f"loop, v = sch.split({loops}, [None, {cut}]); sch.vectorize(v){order}"
