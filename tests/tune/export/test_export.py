@@ -152,6 +152,9 @@ def test_header_is_c_and_cpp_and_loader_checks_its_tensors(tmp_path: Path) -> No
         module.turn(a.T, a)
     with pytest.raises(TypeError, match="turn takes 2 tensors, not 1"):
         module.turn(a)
+    with pytest.raises(TypeError, match="A must be a tensor that speaks DLPack, not 3"):
+        module.turn(3, a)
+    assert "Launch on A, B, the last of which is written" in module.turn.__doc__
 
 
 def test_what_cannot_be_exported_is_refused(

@@ -138,6 +138,8 @@ def describe(tensor):
 
 
 def _pointer(tensor, name, dtype, shape):
+    if not hasattr(tensor, "__dlpack__"):
+        raise TypeError("%s must be a tensor that speaks DLPack, not %r" % (name, tensor))
     pointer, device, got, extents, strides = describe(tensor)
     compact, step = [], 1
     for extent in reversed(extents):
@@ -153,7 +155,10 @@ def _pointer(tensor, name, dtype, shape):
 
 
 def {name}(*tensors, stream=0):
-    """Launch on a stream (its address, e.g. torch.cuda.current_stream().cuda_stream)."""
+    """Launch on {names}, the last of which is written.
+
+    The stream is its address, e.g. torch.cuda.current_stream().cuda_stream.
+    """
     if len(tensors) != len(_ARGUMENTS):
         raise TypeError("{name} takes %d tensors, not %d" % (len(_ARGUMENTS), len(tensors)))
     pointers = [_pointer(t, *a) for t, a in zip(tensors, _ARGUMENTS)]
@@ -225,4 +230,5 @@ def _launch(one: KernelLaunch) -> str:
 def loader_text(name: str, plan: HostPlan) -> str:
     """A Python module that checks its tensors and calls the library."""
     arguments = [(one.name, one.dtype, one.shape) for one in plan.arguments]
-    return _LOADER.format(name=name, arguments=arguments, count=len(arguments) + 1)
+    names = ", ".join(one.name for one in plan.arguments)
+    return _LOADER.format(name=name, names=names, arguments=arguments, count=len(arguments) + 1)
