@@ -47,19 +47,17 @@ class _Slice(PyExprMutator):
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         item = super().visit_tuple_getitem_(item)
-        call = item.tuple_value
-        call = self.lookup_binding(call) if isinstance(call, relax.Var) else call
-        if not isinstance(call, relax.Call) or call.op != tvm.ir.Op.get("relax.split"):
+        call = self._bound(item.tuple_value)
+        if name_of(call) != "split":
             return item
-        axis = int(call.attrs.axis) % call.args[0].ty.ndim
-        shape = getattr(getattr(call.args[0].ty, "shape", None), "values", None)
+        axis, shape = int(call.attrs.axis) % call.args[0].ty.ndim, extents_of(call.args[0])
         if shape is None or not isinstance(shape[axis], tirx.IntImm):
             return item
         ends = _ends(call.attrs.indices_or_sections, int(shape[axis]))
         return self._sliced(call.args[0], axis, (0, *ends)[item.index], ends[item.index])
 
     def _bound(self, value: Any) -> Any:
-        return self.lookup_binding(value) if isinstance(value, relax.Var) else None
+        return self.lookup_binding(value) if isinstance(value, relax.Var) else value
 
     def _sliced(self, source: Any, axis: int, begin: int, end: int) -> relax.Expr:
         """Elements of a dim; what is permuted for its parts only is sliced first."""

@@ -109,8 +109,8 @@ def _cut(loop: Any, lanes: int) -> Any:
 def _line(question: Question, one: _Narrow) -> str:
     """The split to paste, of a loop told by its place: its name is none of the user's variables."""
     stage, cut = question.stage(one.block), one.lanes
-    name = one.name
-    order = "" if not thread_tag(one.loop) else f"  # before {name} is bound; bind loop for it"
+    is_bound = thread_tag(one.loop) != ""
+    order = f"  # before {one.name} is bound; bind loop for it" if is_bound else ""
     if question.is_te:
         axis = f"{stage}.leaf_iter_vars[{one.place}]"
         return f"loop, v = {stage}.split({axis}, factor={cut}); {stage}.vectorize(v){order}"
