@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.products import multiplied
 from tests.report.test_explain import make_transpose
 from tvm_layout_ext import te
 from tvm_layout_ext.report.advice import MOST, Advice
@@ -186,6 +187,82 @@ def test_slices_of_a_sum_give_work_to_more_multiprocessors() -> None:
     tile_product(cut, names["cut"].sum)
     after = explain(cut)
     assert max(limit.work.blocks for limit in after.question.now.limits) == 72
+
+
+def test_slices_of_a_product_by_tensor_cores() -> None:
+    a, b, c = multiplied((128, 128, 4096))
+
+    def tiled(line: str = "") -> s_tir.Schedule:
+        sch = s_tir.Schedule(te.create_prim_func([a, b, c]))
+        names: dict[str, Any] = {"sch": sch}
+        exec(line, names)
+        cut = names.get("cut")
+        sch.gemm(cut.partial if cut else "C", tile=(64, 128, 32))
+        if cut:
+            sch.auto_coalesce(cut.sum)
+        return sch
+
+    (advice,) = explain(tiled()).advice
+    assert advice.text == (
+        "2 of 132 multiprocessors work: 64 slices of the 4096 terms of C make 128 blocks"
+    )
+    after = explain(tiled(advice.line))
+    assert after.hazards == []
+    assert max(limit.work.blocks for limit in after.question.now.limits) == 128
+    assert after.question.now.seconds < explain(tiled()).question.now.seconds
+
+
+def rows_summed(line: str = "") -> tuple[te.Schedule, list[te.Tensor]]:
+    """A lane a row; what ``line`` cuts off lies along the blocks."""
+    A = te.placeholder((64, 4096), "float32", name="A")
+    k = te.reduce_axis((0, 4096), name="k")
+    C = te.compute((64,), lambda i: te.sum(A[i, k], axis=k), name="C")
+    s = tlx.create_schedule(C)
+    names: dict[str, Any] = {"s": s}
+    exec(line, names)
+    if "cut" in names:
+        cut = names["cut"]
+        s[cut].bind(cut.op.axis[0], te.thread_axis("blockIdx.x"))
+        s[cut].bind(cut.op.axis[1], te.thread_axis("threadIdx.x"))
+    s[C].bind(s[C].op.axis[0], te.thread_axis("threadIdx.x"))
+    return s, [A, C]
+
+
+def test_slices_of_any_sum_in_the_words_of_te() -> None:
+    found = explain(*rows_summed())
+    advice = given(found, "rfactor")
+    assert advice.text == (
+        "1 of 132 multiprocessors work: 64 slices of the 4096 terms of C make 64 blocks"
+    )
+    after = explain(*rows_summed(advice.line))
+    assert max(limit.work.blocks for limit in after.question.now.limits) == 64
+    assert after.question.now.seconds < found.question.now.seconds
+
+
+def test_slices_of_any_sum_in_the_words_of_tensorir() -> None:
+    def by_lanes(line: str = "") -> s_tir.Schedule:
+        sch = s_tir.Schedule(te.create_prim_func(rows_summed()[1]))
+        names: dict[str, Any] = {"sch": sch}
+        exec(line, names)
+        if "cut" in names:
+            i, part, _ = sch.get_loops(names["cut"])
+            sch.reorder(part, i)
+            sch.bind(part, "blockIdx.x")
+            sch.bind(i, "threadIdx.x")
+        sch.bind(sch.get_loops("C")[0], "threadIdx.x")
+        return sch
+
+    after = explain(by_lanes(given(explain(by_lanes()), "rfactor").line))
+    assert max(limit.work.blocks for limit in after.question.now.limits) == 64
+
+
+def test_no_slices_where_a_second_kernel_costs_more_than_they_save() -> None:
+    A = te.placeholder((64, 64), "float32", name="A")
+    k = te.reduce_axis((0, 64), name="k")
+    C = te.compute((64,), lambda i: te.sum(A[i, k], axis=k), name="C")
+    s = tlx.create_schedule(C)
+    s[C].bind(C.op.axis[0], te.thread_axis("threadIdx.x"))
+    assert not [one for one in explain(s, [A, C]).advice if "rfactor" in one.line]
 
 
 def test_a_good_kernel_gets_no_advice() -> None:
