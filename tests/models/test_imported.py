@@ -87,15 +87,18 @@ def test_a_symbolic_batch_is_hoisted_over() -> None:
     ("left", "right", "kept"),
     [
         ((3, 8, 16), (16, 8), (16, 8)),
+        ((3, "n", 16), (16, 8), (16, 8)),
         ((1, 8, 16), (16, 8), (3, 16, 8)),
         ((3, 8, 16), (1, 16, 8), (1, 16, 8)),
     ],
 )
 def test_weights_are_not_repeated(left: Any, right: Any, kept: Any) -> None:
     builder = relax.BlockBuilder()
-    x, w = (relax.Var(n, relax.TensorType(one, HALF)) for n, one in (("x", left), ("w", right)))
+    sizes = [tvm.tirx.Var(n, "int64") if isinstance(n, str) else n for n in left]
+    x, w = (relax.Var(n, relax.TensorType(one, HALF)) for n, one in (("x", sizes), ("w", right)))
     with builder.function("main", [x, w]):
         with builder.dataflow():
+            x = builder.emit(op.broadcast_to(x, sizes))
             wide = builder.emit(op.broadcast_to(w, (3, 16, 8)))
             out = builder.emit_output(op.matmul(x, wide))
         builder.emit_func_output(out)

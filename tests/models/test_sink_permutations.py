@@ -1,4 +1,4 @@
-"""Permutations between channels-last convolutions meet, and are gone."""
+"""Permutations meet, and are gone: between channels-last convolutions, and around attention."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from hypothesis import given
+from hypothesis import strategies as st
 from tvm import relax
 from tvm.relax import op
 
 from benchmarks.relax_numbers import error_of
-from tests.models.running import array_of, fused
+from tests.models.running import TARGET, array_of, fused
 from tests.models.test_imported import by_cpu
-from tvm_layout_ext.models.convolutions.sink_permutations import SinkPermutations
+from tvm_layout_ext.models.moves.regroup import regroup
+from tvm_layout_ext.models.moves.sink_permutations import SinkPermutations
+from tvm_layout_ext.models.pipeline import lowered_passes
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 CHANNELS = 16
@@ -101,3 +105,73 @@ def test_a_function_stays_where_nothing_is_gained() -> None:
 
     mod = of_images(body)
     tvm.ir.assert_structural_equal(SinkPermutations()(mod), mod)
+
+
+def heads(emit: Any, x: Any) -> Any:
+    """What PyTorch's ``MultiheadAttention`` writes of a batch first, but for scores."""
+    batch, rows, dims = x.ty.shape.values
+    turned = emit(op.permute_dims(x, [1, 0, 2]))
+    wide = emit(op.matmul(turned, emit(op.broadcast_to(constant(32, 96), (rows, dims, 96)))))
+    parts = emit(op.expand_dims(emit(op.reshape(wide, (rows, batch, 3, dims))), 0))
+    parts = emit(op.squeeze(emit(op.permute_dims(parts, [3, 1, 2, 0, 4])), [-2]))
+
+    def head(at: int) -> Any:
+        one = emit(op.take(parts, relax.const(at, "int64"), 0, "fast"))
+        one = emit(op.permute_dims(emit(op.reshape(one, (rows, batch * 4, 8))), [1, 0, 2]))
+        return emit(op.reshape(one, (batch, 4, rows, 8)))
+
+    mixed = emit(op.add(emit(op.multiply(head(0), head(1))), head(2)))
+    back = emit(op.permute_dims(mixed, [2, 0, 1, 3]))
+    flat = emit(op.matmul(emit(op.reshape(back, (batch * rows, dims))), constant(32, 32)))
+    whole = emit(op.permute_dims(emit(op.reshape(flat, (rows, batch, dims))), [1, 0, 2]))
+    return op.add(x, whole)
+
+
+@pytest.mark.parametrize("batch", [3, None])
+def test_nothing_is_permuted_around_heads(batch: int | None) -> None:
+    builder = relax.BlockBuilder()
+    size = tvm.tirx.Var("n", "int64") if batch is None else batch
+    x = relax.Var("x", relax.TensorType((size, 6, 32), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(heads(builder.emit, x))
+        builder.emit_func_output(out)
+    mod = after = builder.get()
+    passes = lowered_passes(TARGET)
+    ends = [one.info.name for one in passes].index("tvm_layout_ext.SinkPermutations")
+    with TARGET:
+        after = tvm.transform.Sequential(passes[: ends + 1])(mod)
+    assert "permute_dims" not in after.script()
+    arrays = [array_of(x.ty, np.random.default_rng(0))]
+    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5
+
+
+@given(st.data())
+def test_a_reshape_of_a_permutation(data: st.DataObject) -> None:
+    dims = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    order = data.draw(st.permutations(range(len(dims))))
+    turned = np.arange(np.prod(dims)).reshape(dims).transpose(order)
+    shape = list(turned.shape)
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(shape) - 1))
+        if data.draw(st.booleans()) and at + 1 < len(shape):
+            shape[at : at + 2] = [shape[at] * shape[at + 1]]
+        else:
+            parts = [n for n in range(1, shape[at] + 1) if shape[at] % n == 0]
+            part = data.draw(st.sampled_from(parts))
+            shape[at : at + 1] = [part, shape[at] // part]
+    literal = [[tvm.tirx.const(n, "int64") for n in one] for one in (dims, shape)]
+    found = regroup(literal[0], order, literal[1])
+    splits_only = shape == list(turned.shape)
+    assert found is not None or not splits_only
+    if found is not None:
+        first = np.arange(np.prod(dims)).reshape([int(n) for n in found.shape])
+        assert np.array_equal(first.transpose(found.order), turned.reshape(shape))
+
+
+def test_dims_of_two_variables_are_not_taken_for_each_other() -> None:
+    n, m = (tvm.tirx.Var(name, "int64") for name in "nm")
+    assert regroup([m, n], [1, 0], [m, n]) is None
+    found = regroup([m, n], [1, 0], [n, m])
+    assert found is not None
+    assert found.order == [1, 0]

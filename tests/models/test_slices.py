@@ -6,7 +6,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax import op
 
-from tvm_layout_ext.models.slices import SplitsAsSlices
+from tvm_layout_ext.models.moves.slices import SplitsAsSlices
 
 
 def test_parts_of_a_permutation_are_slices_before_it() -> None:

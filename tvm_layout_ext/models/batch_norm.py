@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .views import rewritten
+from .relax_values import rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.BatchNormsAsScales")

@@ -15,16 +15,16 @@ from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
 from .batch_norm import BatchNormsAsScales
 from .channels_last import ChannelsLast
-from .convolutions.sink_permutations import SinkPermutations
 from .convolutions.space_to_depth import SpaceToDepth
 from .default_schedule import DefaultSchedule
-from .imported.drop_broadcasts import DropBroadcasts
 from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
+from .moves.drop_broadcasts import DropBroadcasts
+from .moves.sink_permutations import SinkPermutations
+from .moves.slices import SplitsAsSlices
+from .moves.views import PermutationsAsViews
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
-from .slices import SplitsAsSlices
-from .views import PermutationsAsViews
 from .widen_sums import WidenSums
 
 
@@ -74,12 +74,12 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         *stock.library_dispatch_passes(target),
         SpaceToDepth(),
         ChannelsLast(),
-        SinkPermutations(),
-        BatchNormsAsScales(),
         DropBroadcasts(),
         HoistReshapes(),
-        WidenSums(),
         SplitsAsSlices(),
+        SinkPermutations(),
+        BatchNormsAsScales(),
+        WidenSums(),
         PermutationsAsViews(),
         GatherAttention(),
         _FuseTransposes(),

@@ -38,6 +38,22 @@ ELEMENTWISE = (
 )
 
 
+def rewritten(mod: tvm.IRModule, kind: Any) -> tvm.IRModule:
+    """A module whose Relax functions a mutator has rewritten."""
+    one = kind(mod)
+    for gv, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            one.builder_.update_func(gv, one.visit_expr(func))
+    return one.builder_.get()
+
+
+def bound_to(value: Any, binding: Callable[[Any], Any]) -> Any:
+    """What a variable is bound to, also by the name of another one; else the value itself."""
+    while isinstance(value, relax.Var):
+        value = binding(value)
+    return value
+
+
 def name_of(value: Any) -> str:
     """Name of an operator that is called, without its family."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
@@ -79,8 +95,7 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
 
     ``binding`` gives the expression that a variable is bound to.
     """
-    if isinstance(value, relax.Var):
-        value = binding(value)
+    value = bound_to(value, binding)
     if isinstance(value, GenericConst):
         return np.asarray(value.value.numpy())
     name, dims = name_of(value), None if value is None else dims_of(value)
@@ -109,7 +124,7 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
 
 def _tensors(value: Any, binding: Callable[[Any], Any]) -> list[Any]:
     """The tensors of an operand: itself, those of a tuple, or none where it says sizes."""
-    bound = binding(value) if isinstance(value, relax.Var) else value
+    bound = bound_to(value, binding)
     parts = [*bound.fields] if isinstance(bound, relax.Tuple) else [value]
     return [one for one in parts if isinstance(getattr(one, "ty", None), relax.TensorType)]
 

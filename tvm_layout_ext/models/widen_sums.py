@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .views import rewritten
+from .relax_values import rewritten
 
 _NARROW = ("float16", "bfloat16")
 

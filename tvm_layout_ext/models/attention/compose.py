@@ -11,8 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from ..relax_values import array_of, extents_of, name_of, scalar_of
-from ..views import rewritten
+from ..relax_values import array_of, bound_to, extents_of, name_of, rewritten, scalar_of
 from .gather import has_kernel
 
 #: What changes neither an element nor its place in a matrix of a head.
@@ -126,9 +125,7 @@ class _Compose(PyExprMutator):
 
     def _call(self, value: Any) -> Any:
         """What a variable is bound to, also by the name of another one."""
-        while isinstance(value, relax.Var):
-            value = self.lookup_binding(value)
-        return value
+        return bound_to(value, self.lookup_binding)
 
     def _past(self, value: Any, names: tuple[str, ...]) -> Any:
         """What a value is made from by some operators alone."""

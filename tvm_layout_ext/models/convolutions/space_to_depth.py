@@ -9,8 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..relax_values import dims_of, extents_of, name_of
-from ..views import rewritten
+from ..relax_values import dims_of, extents_of, name_of, rewritten
 
 #: Channels of a vector of 16 bytes of 16 bits.
 _VECTOR = 8

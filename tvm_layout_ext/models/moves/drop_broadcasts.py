@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..relax_values import dims_of, name_of
-from ..views import rewritten
+from ...ir.queries import are_equal
+from ..relax_values import bound_to, extents_of, name_of, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.DropBroadcasts")
@@ -29,22 +29,33 @@ class DropBroadcasts:
 class _Drop(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
+        if name_of(call) == "broadcast_to" and _is_as_wide(call.args[0], call):
+            return call.args[0]
         if name_of(call) != "matmul":
             return call
         operands = [*call.args]
         for at, one in enumerate(operands):
-            before = self.lookup_binding(one) if isinstance(one, relax.Var) else one
+            before = bound_to(one, self.lookup_binding)
             if name_of(before) == "broadcast_to" and _is_free(before, operands[1 - at]):
                 operands[at] = before.args[0]
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
 
 
+def _is_as_wide(source: relax.Expr, whole: relax.Expr) -> bool:
+    own, wanted = extents_of(source), extents_of(whole)
+    if own is None or wanted is None or len(own) != len(wanted):
+        return False
+    return are_equal(own, wanted)
+
+
 def _is_free(wide: relax.Call, other: relax.Expr) -> bool:
     """Whether a product with another operand is the same without a repetition."""
-    source, whole, beside = (dims_of(one) for one in (wide.args[0], wide, other))
-    if source is None or whole is None or beside is None or source[-2:] != whole[-2:]:
+    source, whole, beside = (extents_of(one) for one in (wide.args[0], wide, other))
+    if source is None or whole is None or beside is None or len(source) < 2:
+        return False
+    if not are_equal(source[-2:], whole[-2:]):
         return False
     batch = whole[:-2]
-    kept, rest = ([1] * len(batch) + one[:-2] for one in (source, beside))
+    kept, rest = ([tirx.const(1, "int64")] * len(batch) + [*one[:-2]] for one in (source, beside))
     pairs = zip(kept[::-1], rest[::-1], batch[::-1], strict=False)
-    return len(source) > 1 and all(want in (have, more) for have, more, want in pairs)
+    return all(are_equal([want], [have]) or are_equal([want], [more]) for have, more, want in pairs)

@@ -8,8 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .relax_values import extents_of, name_of, scalar_of
-from .views import rewritten
+from ..relax_values import bound_to, extents_of, name_of, rewritten, scalar_of
 
 #: What moves elements and is read in place.
 _MOVES = ("permute_dims", "reshape", "expand_dims", "squeeze")
@@ -37,7 +36,8 @@ class _Slice(PyExprMutator):
             return call
         place, shape = scalar_of(call.args[1], self.lookup_binding), extents_of(call.args[0])
         # A slice of what is computed would be fused with it, a norm of which one row is read.
-        if place is None or shape is None or name_of(self._bound(call.args[0])) not in _MOVES:
+        source = bound_to(call.args[0], self.lookup_binding)
+        if place is None or shape is None or name_of(source) not in _MOVES:
             return call
         axis, at = int(call.attrs.axis) % len(shape), int(place)
         if not isinstance(shape[axis], tirx.IntImm) or not 0 <= at < int(shape[axis]):
@@ -47,7 +47,7 @@ class _Slice(PyExprMutator):
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         item = super().visit_tuple_getitem_(item)
-        call = self._bound(item.tuple_value)
+        call = bound_to(item.tuple_value, self.lookup_binding)
         if name_of(call) != "split":
             return item
         axis, shape = int(call.attrs.axis) % call.args[0].ty.ndim, extents_of(call.args[0])
@@ -56,12 +56,9 @@ class _Slice(PyExprMutator):
         ends = _ends(call.attrs.indices_or_sections, int(shape[axis]))
         return self._sliced(call.args[0], axis, (0, *ends)[item.index], ends[item.index])
 
-    def _bound(self, value: Any) -> Any:
-        return self.lookup_binding(value) if isinstance(value, relax.Var) else value
-
     def _sliced(self, source: Any, axis: int, begin: int, end: int) -> relax.Expr:
         """Elements of a dim; what is permuted for its parts only is sliced first."""
-        before, turn = self._bound(source), None
+        before, turn = bound_to(source, self.lookup_binding), None
         if name_of(before) == "permute_dims":
             rank = source.ty.ndim
             turn = [int(one) for one in before.attrs.axes or range(rank - 1, -1, -1)]

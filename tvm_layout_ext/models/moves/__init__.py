@@ -1,0 +1,1 @@
+"""What only moves elements goes where it costs nothing, or less."""
