@@ -17,6 +17,7 @@ from .batch_norm import BatchNormsAsScales
 from .channels_last import ChannelsLast
 from .convolutions.space_to_depth import SpaceToDepth
 from .default_schedule import DefaultSchedule
+from .fold_constants import FoldConstants
 from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
 from .moves.drop_broadcasts import DropBroadcasts
@@ -84,6 +85,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         GatherAttention(),
         _FuseTransposes(),
         GatherRows(),
+        FoldConstants(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

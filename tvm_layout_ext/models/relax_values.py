@@ -16,6 +16,10 @@ _MOST = 1 << 26
 _NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
+    "multiply": np.multiply,
+    "divide": np.divide,
+    "sqrt": np.sqrt,
+    "negative": np.negative,
     "less_equal": np.less_equal,
     "less": np.less,
     "greater": np.greater,
@@ -107,7 +111,7 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
         filler = array_of(value.args[1], binding)
         return None if filler is None else np.full(dims, filler)
     given = list[np.ndarray]()
-    for one in (part for operand in value.args for part in _tensors(operand, binding)):
+    for one in tensors_of(value, binding):
         if (known := array_of(one, binding)) is None:
             return None
         given.append(known)
@@ -122,11 +126,18 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
     return np.broadcast_to(given[0], dims) if name == "broadcast_to" else None
 
 
-def _tensors(value: Any, binding: Callable[[Any], Any]) -> list[Any]:
-    """The tensors of an operand: itself, those of a tuple, or none where it says sizes."""
-    bound = bound_to(value, binding)
-    parts = [*bound.fields] if isinstance(bound, relax.Tuple) else [value]
-    return [one for one in parts if isinstance(getattr(one, "ty", None), relax.TensorType)]
+def tensors_of(call: relax.Call, binding: Callable[[Any], Any]) -> list[Any]:
+    """The tensors that an operator is given, those of a tuple one by one."""
+    found = []
+    for one in call.args:
+        bound = bound_to(one, binding)
+        found += [*bound.fields] if isinstance(bound, relax.Tuple) else [one]
+    return [one for one in found if isinstance(getattr(one, "ty", None), relax.TensorType)]
+
+
+def _permuted(value: Any, given: list[np.ndarray]) -> np.ndarray:
+    axes = value.attrs.axes
+    return given[0].transpose(None if axes is None else [int(axis) for axis in axes])
 
 
 def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray:
@@ -150,6 +161,7 @@ def _summed(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
 
 #: What gives elements of its operands at other places, or their sums.
 _MOVED: dict[str, Callable[[Any, list[np.ndarray]], np.ndarray | None]] = {
+    "permute_dims": _permuted,
     "concat": lambda value, given: np.concatenate(given, int(value.attrs.axis)),
     "strided_slice": _sliced,
     "index_tensor": lambda _, given: given[0][tuple(given[1:])],
