@@ -63,6 +63,31 @@ def test_a_shortcut_is_stored_once_in_16_bits() -> None:
     assert 0 < error_of(found, exact) <= 2.0**-11
 
 
+def test_what_is_moved_before_it_is_rounded_is_rounded_first() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 3, 64), "float32"))
+    w = relax.const(np.eye(64, dtype="float16") * np.float16(0.5))
+    emit = builder.emit
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = emit(op.exp(x))
+            flat = emit(op.reshape(emit(op.permute_dims(value, [1, 0, 2])), (6, 64)))
+            product = emit(op.matmul(emit(op.astype(flat, "float16")), w))
+            wide = emit(op.reshape(emit(op.astype(product, "float32")), (3, 2, 64)))
+            back = emit(op.permute_dims(wide, [1, 0, 2]))
+            out = builder.emit_output(op.add(back, value))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    after = tlx.NarrowShortcuts()(mod)
+    types = [one.value.ty.dtype for one in after["main"].body.blocks[0].bindings]
+    assert list(map(str, types[:5])) == ["float32", *["float16"] * 4]
+    assert "float32" in stored(mod)
+    assert "float32" not in stored(after)
+    arrays = [array_of(x.ty, np.random.default_rng(0))]
+    exact, found = (by_cpu(one, arrays) for one in (mod, after))
+    assert 0 < error_of(found, exact) <= 2.0**-11
+
+
 @pytest.mark.parametrize("between", [normed, returned])
 def test_a_value_that_others_read_whole_keeps_its_bits(between: Any) -> None:
     mod = chain(between)

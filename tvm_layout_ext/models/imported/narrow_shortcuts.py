@@ -12,17 +12,19 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..relax_values import ELEMENTWISE, name_of, uses_of
 
 _NARROW, _WIDE = ("float16", "bfloat16"), "float32"
+_MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze", "broadcast_to")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.NarrowShortcuts")
 class NarrowShortcuts:
     """Store values of ``float32`` once, in the 16 bits that a convolution or product reads.
 
-    ``ToMixedPrecision`` keeps what follows a batch norm in ``float32``: the block's result is
+    ``ToMixedPrecision`` keeps norms, and what follows them, in ``float32``: the block's result is
     stored in 32 bits for the shortcut, and once more, rounded, for the next convolution. PyTorch's
     autocast has it in 16 bits alone. This pass rounds the shortcut as well, and widens it again
     where it is added: half the bytes, a kernel less a block, and an error of half a unit of 16 bits
-    a shortcut more. Only values that are read element by element otherwise are rounded.
+    a shortcut more. Only values that are read element by element otherwise are rounded. What moves
+    elements between a value and its rounding, as a permutation does, moves the rounded ones.
 
     Run it behind ``ToMixedPrecision``; :func:`.relax_pipeline` does not, for it changes results.
 
@@ -49,24 +51,44 @@ class _Narrow(PyExprMutator):
     def read(self, func: relax.Function) -> None:
         """Find what is rounded: values, and the types that they are rounded to."""
         users: dict[Any, list[Any]] = defaultdict(list)
-        for block in func.body.blocks:
-            for one in block.bindings:
-                for var in uses_of(one.value):
-                    users[var].append(one.value)
+        bindings = [one for block in func.body.blocks for one in block.bindings]
+        for one in bindings:
+            for var in uses_of(one.value):
+                users[var].append(one)
         for var in uses_of(func.body.body):
             users[var].append(None)
-        bound = {one.var for block in func.body.blocks for one in block.bindings}
-        self.types = {
-            var: dtype for var in bound if (dtype := _rounded(var, users[var])) is not None
-        }
+        self.types: dict[Any, str] = {}
+        self.moved: dict[Any, str] = {}
+        for one in reversed(bindings):
+            dtype, is_alone = self._rounded(one.var, users[one.var])
+            if dtype is not None and is_alone and name_of(one.value) in _MOVES:
+                self.moved[one.var] = dtype
+            elif dtype is not None and not is_alone:
+                self.types[one.var] = dtype
         self.narrow: dict[Any, Any] = {}
 
+    def _rounded(self, var: Any, users: list[Any]) -> tuple[str | None, bool]:
+        """The type to which all readers of a value may have it rounded, and whether all do so."""
+        if getattr(var.ty, "dtype", "") != _WIDE or None in users:
+            return None, False
+        found = [self.moved.get(one.var) or _type_to(one.value) for one in users]
+        types = {dtype for dtype in found if dtype is not None}
+        others = [one for one, dtype in zip(users, found, strict=True) if dtype is None]
+        if len(types) != 1 or not all(name_of(one.value) in ELEMENTWISE for one in others):
+            return None, False
+        return types.pop(), not others
+
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        var, call = binding.var, binding.value
+        if var in self.moved and call.args[0] in self.narrow:
+            given = [self.narrow[call.args[0]], *call.args[1:]]
+            moved = relax.Call(call.op, given, call.attrs, call.ty_args)
+            self.narrow[var] = self.builder_.emit(moved)
+            return
         super().visit_var_binding_(binding)
-        dtype = self.types.get(binding.var)
-        if dtype is not None:
-            value = self.visit_expr(binding.var)
-            self.narrow[binding.var] = self.builder_.emit(relax.op.astype(value, dtype))
+        if (dtype := self.types.get(var)) is not None:
+            value = self.visit_expr(var)
+            self.narrow[var] = self.builder_.emit(relax.op.astype(value, dtype))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not any(one in self.narrow for one in call.args if isinstance(one, relax.Var)):
@@ -86,14 +108,3 @@ def _type_to(call: Any) -> str | None:
     """The narrow type to which a call rounds, or None."""
     dtype = str(call.attrs.dtype) if name_of(call) == "astype" else ""
     return dtype if dtype in _NARROW else None
-
-
-def _rounded(var: Any, users: list[Any]) -> str | None:
-    """The type to which all readers of a value may have it rounded, as one of them has; or None."""
-    if getattr(var.ty, "dtype", "") != _WIDE or None in users:
-        return None
-    types = {dtype for one in users if (dtype := _type_to(one)) is not None}
-    others = [name_of(one) for one in users if _type_to(one) is None]
-    if len(types) != 1 or not others or not all(one in ELEMENTWISE for one in others):
-        return None
-    return types.pop()
