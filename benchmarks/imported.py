@@ -5,7 +5,8 @@
 imported by TVM's frontend, and brought to float16 by ``ToMixedPrecision`` and ``NarrowShortcuts``,
 as torch's is whose shortcuts are in half precision; then it is compiled and timed as in
 :mod:`benchmarks.models`, beside the same module of torch in half precision. ``--wide`` leaves the
-shortcuts in float32, and ``--dynamic`` compiles for any batch.
+shortcuts in float32, ``--dynamic`` compiles for any batch, and ``--graphs`` lets all capture CUDA
+graphs, torch.compile by its mode ``reduce-overhead``: whole runs are to be compared then.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import tvm
 import typer
 from tvm import relax
 
@@ -99,7 +101,7 @@ def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) 
 
 
 def prepared(
-    name: str, wide: bool = False, dynamic: bool = False
+    name: str, wide: bool = False, dynamic: bool = False, graphs: bool = False
 ) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
     import torch
@@ -107,10 +109,11 @@ def prepared(
     torch.manual_seed(0)
     module = MODELS[name]().eval()
     model = imported(name, module, wide, dynamic)
-    executables, choices, seconds = models.built(model, tlx.default_target())
+    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": graphs}):
+        executables, choices, seconds = models.built(model, tlx.default_target())
     half, full = copy.deepcopy(module).cuda().half(), module.cuda()
     in_half = replace(model, torch=lambda _, x, *more: half(x.half(), *more))
-    calls = models.calls_of(in_half, executables)
+    calls = models.calls_of(in_half, executables, "reduce-overhead" if graphs else None)
     on_gpu = [torch.from_numpy(one).cuda() for one in models.inputs_of(model)]
     calls["float32"] = lambda: full(*on_gpu)
     return {"choices": choices, "compile": seconds}, calls
@@ -122,15 +125,19 @@ def main(
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
     wide: Annotated[bool, typer.Option(help="Leave shortcuts in float32.")] = False,
     dynamic: Annotated[bool, typer.Option(help="Export with any batch.")] = False,
+    graphs: Annotated[bool, typer.Option(help="Capture CUDA graphs, as torch.compile.")] = False,
 ) -> None:
     """Import and build all models at once, each in a process, then time one after the other."""
     names = [name for name in MODELS if any(one in name for one in only.split("|"))]
     if not dry_run:
-        models.timed(names, partial(prepared, wide=wide, dynamic=dynamic), "imported", out)
+        models.timed(
+            names, partial(prepared, wide=wide, dynamic=dynamic, graphs=graphs), "imported", out
+        )
         return
     for name in names:
         model = imported(name, MODELS[name]().eval(), wide, dynamic)
-        _, choices, seconds = models.built(model, tlx.default_target())
+        with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": graphs}):
+            _, choices, seconds = models.built(model, tlx.default_target())
         print(name, "compiled in", {who: round(one, 1) for who, one in seconds.items()}, flush=True)
         print("\n".join(f"  {one}: {how}" for one, how in choices.items()), flush=True)
 

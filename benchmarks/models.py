@@ -128,8 +128,13 @@ def wall(call: Callable[[], Any]) -> float:
     return statistics.median(times) * 1e6
 
 
-def calls_of(model: Model, executables: dict[str, Any]) -> dict[str, Callable[[], Any]]:
-    """What runs a model, by contestant; a torch tensor comes out of each."""
+def calls_of(
+    model: Model, executables: dict[str, Any], mode: str | None = None
+) -> dict[str, Callable[[], Any]]:
+    """What runs a model, by contestant; a torch tensor comes out of each.
+
+    ``mode`` is that of torch.compile.
+    """
     import torch
 
     arrays = inputs_of(model)
@@ -147,7 +152,7 @@ def calls_of(model: Model, executables: dict[str, Any]) -> dict[str, Callable[[]
 
     if model.unpacked is not None:
         tensors = list(model.unpacked(torch, *tensors))
-    fast = torch.compile(lambda *a: model.torch(torch, *a), dynamic=False)
+    fast = torch.compile(lambda *a: model.torch(torch, *a), dynamic=False, mode=mode)
     calls: dict[str, Callable[[], Any]] = {n: vm_call(e) for n, e in executables.items()}
     calls["torch eager"] = lambda: model.torch(torch, *tensors)
     calls["torch.compile"] = lambda: fast(*tensors)
@@ -208,8 +213,12 @@ def work(prepare: Prepare, name: str, ready: Any, turn: Any, rows: Any) -> None:
         with torch.no_grad():
             more, calls = prepare(name)
             row |= more
+            begin = time.perf_counter()
             calls["torch.compile"]()
             torch.cuda.synchronize()
+            row["compile"]["torch.compile"] = time.perf_counter() - begin
+            seconds = ", ".join(f"{who} {one:.1f}" for who, one in row["compile"].items())
+            print(f"{name} compiled in seconds: {seconds}", flush=True)
     except Exception as error:  # Others are to be measured all the same.
         row["failed"] = f"{type(error).__name__} {str(error)[-500:]}"
     with contextlib.suppress(threading.BrokenBarrierError):  # One of the others ended its process.
