@@ -12,10 +12,12 @@ import pytest
 
 from tvm_layout_ext.tune.measure import backend_pool, measured
 from tvm_layout_ext.tune.measure.backend import config_key
-from tvm_layout_ext.tune.measure.builder.builder import INFO
+from tvm_layout_ext.tune.measure.builder.builder import INFO, Building
 from tvm_layout_ext.tune.measure.measured import MeasuringBackend
 from tvm_layout_ext.tune.measure.protocol import Inputs, Measured
 from tvm_layout_ext.tune.measure.simulated import count
+from tvm_layout_ext.tune.search.prepare import BATCH, Prepared
+from tvm_layout_ext.tune.space.candidate import config_of
 from tvm_layout_ext.tune.space.task import Task, make_task
 
 
@@ -96,3 +98,37 @@ def test_one_crew_serves_several_tasks_with_the_same_processes(
     assert pool.backend(backend._task) is pool.backend(other) is backend
     assert (made, backend._task, backend.runner.tasks) == (["cuda"], other, [other])
     assert not backend._artifacts
+
+
+@pytest.mark.parametrize(("trials", "built", "counted"), [(3, 3, 3), (BATCH, BATCH, 0), (9, 1, 0)])
+def test_a_search_of_few_trials_is_built_before_its_turn(
+    backend: MeasuringBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    trials: int,
+    built: int,
+    counted: int,
+) -> None:
+    modules: list[Any] = []
+    simulated: list[Any] = []
+
+    def begin(given: Sequence[Any]) -> list[Any]:
+        modules.extend(given)
+        return [Building(str(len(modules)), Future()) for _ in given]
+
+    monkeypatch.setattr(backend.builder, "begin", begin)
+    monkeypatch.setattr(backend.builder, "apart", lambda *given, timeout: simulated.append(given))
+    monkeypatch.setattr(backend, "asked", lambda function, *given: lambda: function(*given))
+    monkeypatch.setattr(backend.runner.inputs, "begin", lambda _: None)
+    monkeypatch.setattr(backend.runner, "begin", lambda folders, _: folders, raising=False)
+    monkeypatch.setattr(backend_pool, "make_backend", lambda *_: backend)
+    task, pool = make_task("transpose", (32, 64), "float32"), backend_pool.BackendPool("cuda")
+    prepared = Prepared(task)
+    prepared.begin(pool, trials)
+    prepared.begin_all(pool, trials)
+    assert (len(modules), len(simulated)) == (built, counted)
+    pool.backend(task)
+    schedules = [prepared.candidates.schedule(prepared.default), *prepared.openers(trials)]
+    for sch in schedules[:built]:
+        assert sch is not None
+        assert backend._building(config_of(sch.mod, task.operator.knobs), sch.mod).folder
+    assert len(modules) == built

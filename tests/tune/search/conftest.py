@@ -12,4 +12,5 @@ from tvm_layout_ext.tune.search import prepare, run
 def brief(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "guided_search_learns" not in request.node.name:
         for name, value in BRIEF.items():
-            monkeypatch.setattr(run if hasattr(run, name) else prepare, name, value)
+            for module in (run, prepare):
+                monkeypatch.setattr(module, name, value, raising=False)

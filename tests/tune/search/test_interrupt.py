@@ -13,7 +13,7 @@ from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.records import records
 from tvm_layout_ext.tune.records.log import Log
-from tvm_layout_ext.tune.search import run
+from tvm_layout_ext.tune.search import prepare
 from tvm_layout_ext.tune.search.design import Candidates
 from tvm_layout_ext.tune.search.history import Interrupt
 
@@ -68,7 +68,7 @@ def test_another_error_after_ctrl_c_is_ctrl_c(
         except KeyboardInterrupt:
             raise RuntimeError("parallel_for_dynamic error with") from None
 
-    monkeypatch.setattr(run, "openers", translated)
+    monkeypatch.setattr(prepare, "openers", translated)
     result = tune("transpose", shape=(64, 64), trials=4, runner=FakeRunner(), log=tmp_path)
     assert result.interrupted
 

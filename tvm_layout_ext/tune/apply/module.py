@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,7 @@ from ...target import resolve
 from ..measure.backend_pool import BackendPool
 from ..records.record import best_first
 from ..records.records import Records, archive
-from ..search.prepare import Prepared
+from ..search.prepare import BATCH, Prepared
 from ..search.tune import Result, tune
 from ..space.off_tensor_cores import off_tensor_cores
 from ..space.operator import Operator, Shape, Workload, known_operators, operator_of
@@ -32,6 +32,8 @@ from .apply import as_module, fused
 _log = logging.getLogger("tvm_layout_ext")
 #: Best trials of each task whose schedules go to the database.
 _ARCHIVED = 8
+#: Functions that are begun at once where each has few trials: one alone leaves most cores idle.
+AHEAD = 4
 #: Functions that the summary of a result names.
 _TOLD = 6
 #: Ready operators that multiply, but not on tensor cores.
@@ -173,8 +175,7 @@ def tune_module(
     try:
         for index, task in enumerate(ordered):
             if search is tune:
-                for one in ordered[index : index + 2]:
-                    _prepare(one, pool, trials, known, options)
+                _prepare(ordered[index:], pool, trials, known, options)
             found = search(
                 task.operator, shape=task.shape, dtype=task.dtype, trials=trials, log=log, **options
             )
@@ -193,21 +194,25 @@ def tune_module(
 
 
 def _prepare(
-    one: ModuleTask,
+    ordered: Sequence[ModuleTask],
     pool: BackendPool,
     trials: int,
     known: set[Workload],
     options: Mapping[str, Any],
 ) -> None:
-    """Begin a task while the one before is tuned, unless the log has trials of it."""
-    with suppress(LayoutExtError):
-        # What is refused is refused again when it is tuned.
-        task = make_task(
-            one.operator, one.shape, one.dtype, options.get("seed", 0), options.get("target")
-        )
-        if task not in pool.prepared and task.workload not in known:
-            pool.prepared[task] = Prepared(task)
-            pool.prepared[task].begin(pool, trials)
+    """Begin tasks to come while the first of them is tuned, unless the log has trials of them."""
+    for one in ordered[: AHEAD if trials <= BATCH else 2]:
+        with suppress(LayoutExtError):
+            # What is refused is refused again when it is tuned.
+            task = make_task(
+                one.operator, one.shape, one.dtype, options.get("seed", 0), options.get("target")
+            )
+            if task in pool.prepared:
+                # It was ranked while another was tuned.
+                pool.prepared[task].begin_all(pool, trials)
+            elif task.workload not in known:
+                pool.prepared[task] = Prepared(task)
+                pool.prepared[task].begin(pool, trials)
 
 
 def _warn(what: str, reasons: Mapping[str, str]) -> None:

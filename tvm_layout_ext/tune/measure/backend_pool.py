@@ -69,13 +69,18 @@ class BackendPool:
             self._backend = make_backend(self.runner, task)
         return self._backend
 
-    def prepare(self, task: Task, config: Config, module: tvm.IRModule) -> Backend | None:
-        """Begin what a task to come needs first, if processes are there that will serve it."""
+    def prepare(
+        self, task: Task, config: Config, module: tvm.IRModule, is_final: bool
+    ) -> Backend | None:
+        """Begin what a task to come needs, if processes are there that will serve it.
+
+        What ``is_final`` will be timed again, and is simulated now.
+        """
         if self._backend is None:
             self._backend = make_backend(self.runner, task)
         if not (isinstance(self._backend, MeasuringBackend) and self._backend.serves(task)):
             return None
-        self._backend.prepare(task, config, module)
+        self._backend.prepare(task, config, module, is_final)
         return self._backend
 
     def close(self) -> None:

@@ -53,8 +53,9 @@ class MeasuringBackend:
         runner.inputs.asked = self.asked
         self._task = task
         self._artifacts: dict[tuple[Any, ...], str] = {}
-        #: Default candidates of tasks to come.
+        #: Candidates of tasks to come that are built, and simulated.
         self._ahead: dict[tuple[Task, tuple[Any, ...]], Building] = {}
+        self._counted: dict[tuple[Task, tuple[Any, ...]], Future[Any]] = {}
 
     def serves(self, task: Task) -> bool:
         """Whether another task is for the architecture that the processes build for."""
@@ -68,10 +69,17 @@ class MeasuringBackend:
         self._artifacts.clear()
         self.runner.take(task)
 
-    def prepare(self, task: Task, config: Config, module: tvm.IRModule) -> None:
-        """Begin to draw the inputs of a task to come, and to build the first of its candidates."""
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule, is_final: bool) -> None:
+        """Begin to draw the inputs of a task to come, and to build and count a candidate."""
         self.runner.inputs.begin(task)
-        (self._ahead[task, config_key(config)],) = self.builder.begin([module])
+        key = task, config_key(config)
+        if key not in self._ahead:
+            (self._ahead[key],) = self.builder.begin([module])
+        if is_final and key not in self._counted:
+            self._counted[key] = self._count(replace(task), config)
+
+    def _count(self, task: Task, config: Config) -> Future[Any]:
+        return self.builder.apart(modelled, task, config, timeout=COUNTING)
 
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Build in as many processes as there are cores, and measure what is built meanwhile."""
@@ -111,8 +119,10 @@ class MeasuringBackend:
         Round by round, so that a drift of the clock meets all alike, without rounds that failed.
         """
         artifacts = [self._artifact(config) for config in configs]
+        ahead = [self._counted.pop((self._task, config_key(one)), None) for one in configs]
         models = [
-            self.builder.apart(modelled, self._task, config, timeout=COUNTING) for config in configs
+            one or self._count(self._task, config)
+            for one, config in zip(ahead, configs, strict=True)
         ]
         measured = self.runner.in_turn(artifacts * ROUNDS)
         found: list[Measurement | None] = []

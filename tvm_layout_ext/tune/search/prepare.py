@@ -7,15 +7,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tvm import s_tir
+
 from ..measure.backend_pool import BackendPool
+from ..space.candidate import config_of
 from ..space.knobs import Config
 from ..space.task import Task
 from .cost_model import Fact, Facts, facts
-from .design import Candidates
+from .design import Candidates, openers
 
 #: At most so many candidates are ranked in closed form before the search, 4 a trial; one takes 20
 #: to 50 ms to schedule, and a process takes so many at a time.
 RANKED, SHARE = 256, 8
+#: Candidates between two updates of the cost model. With a batch under way while the next is
+#: proposed, twice as many are built at once at most; more cores than that have nothing to do. What
+#: a search tries must not depend on the machine's cores, so it is a constant.
+BATCH = 8
+#: How many of the best are timed again before one is named.
+FINALISTS = 3
+#: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
+#: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
+POPULATION = 32
 
 
 class Prepared:
@@ -29,6 +41,7 @@ class Prepared:
         self.default, self.rng = self._default(), random.Random(task.seed)
         self.facts = Facts(self.candidates)
         self._shares: list[tuple[list[Config], Callable[[], list[Fact | None]]]] = []
+        self._openers: list[s_tir.Schedule] | None = None
 
     def _default(self) -> Config:
         """The configuration of trial 0, which is only known to be legal once it is scheduled."""
@@ -60,9 +73,29 @@ class Prepared:
                     self.facts.add(config, one)
         return found
 
+    def openers(self, trials: int) -> list[s_tir.Schedule]:
+        """The candidates from which a search of so many trials begins, drawn once."""
+        if self._openers is None:
+            count = min(POPULATION, trials)
+            self._openers = openers(self.candidates, self.ranking(), self.rng, count)
+        return self._openers
+
     def begin(self, pool: BackendPool, trials: int) -> None:
         """Begin all of this before its turn, where the pool has processes that will serve it."""
         sch = self.candidates.schedule(self.default)
-        backend = None if sch is None else pool.prepare(self.task, self.default, sch.mod)
+        is_final = trials <= FINALISTS
+        backend = None if sch is None else pool.prepare(self.task, self.default, sch.mod, is_final)
         if backend is not None and trials > 1:
             self.rank(backend.asked, trials)
+
+    def begin_all(self, pool: BackendPool, trials: int) -> None:
+        """Begin to build, before its turn, all that a search of few trials will try.
+
+        What it tries no result decides, only the ranking, which was begun before.
+        """
+        total = min(trials, len(self.task.space.legal))
+        if not self._shares or total > BATCH:
+            return
+        knobs = self.task.operator.knobs
+        for sch in self.openers(total)[: total - 1]:
+            pool.prepare(self.task, config_of(sch.mod, knobs), sch.mod, total <= FINALISTS)

@@ -23,22 +23,14 @@ from ..space.candidate import config_of
 from ..space.knobs import Config
 from .batches import Batches
 from .cost_model import GuidedModel
-from .design import openers, space_generator
+from .design import space_generator
 from .history import History, Interrupt, failed, worked
-from .prepare import Prepared
+from .prepare import BATCH, FINALISTS, POPULATION, Prepared
 
 STRATEGIES = ("evolutionary", "replay")
-#: Candidates between two updates of the cost model. With a batch under way while the next is
-#: proposed, twice as many are built at once at most; more cores than that have nothing to do. What
-#: a search tries must not depend on the machine's cores, so it is a constant.
-BATCH = 8
 #: A search ends where the default is so near to the least that its bytes take.
 NEAR = 0.02
-#: How many of the best are timed again before one is named.
-FINALISTS = 3
-#: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
-#: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
-POPULATION, GENERATIONS = 32, 2
+GENERATIONS = 2
 
 _logger = logging.getLogger("tvm_layout_ext.search")
 _logger.addHandler(logging.NullHandler())
@@ -114,7 +106,7 @@ class Run:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
         population = min(POPULATION, self.history.total)
         self.prepared.rank(self.backend.asked, self.history.total)
-        start = openers(self.candidates, self.prepared.ranking(), self.prepared.rng, population)
+        start = self.prepared.openers(self.history.total)
         if self.history.total <= BATCH:
             # No result comes in time to tell what to try next.
             configs = [config_of(sch.mod, self.task.operator.knobs) for sch in start]
