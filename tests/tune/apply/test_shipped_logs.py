@@ -47,11 +47,12 @@ def test_rates_are_of_the_work_that_operators_say() -> None:
 
 
 #: What is counted otherwise than when they were recorded: nvcc joins neighbours in shared memory
-#: and loads an index once, and threads of elementwise take several vectors of a row.
+#: and loads an index once, a gather reads the rows that it picks rather than the table, and threads
+#: of elementwise take several vectors of a row.
 _SINCE = {
     "transpose": {"wavefronts"},
     "stencil": {"wavefronts"},
-    "gather_rows": {"requests", "sectors", "ideal_sectors", "sectors_per_request"},
+    "gather_rows": {"memory", "requests", "sectors", "ideal_sectors", "sectors_per_request"},
     "elementwise": {"blocks", "resident"},
 }
 
