@@ -208,12 +208,16 @@ def cuda_source(
 ) -> str:
     """The CUDA source of a schedule's kernels; parameters are as of :func:`build`.
 
-    Needs a GPU as little as :func:`build` does. TargetError if the target is no CUDA GPU.
+    Needs a GPU as little as :func:`build` does. TargetError if the target is no CUDA GPU,
+    ScheduleError if there is no kernel.
     """
     resolved = _target_of(source, target)
     if resolved.kind.name != "cuda":
         raise TargetError(f"CUDA source is for a CUDA target, not for {resolved.kind.name}.")
-    return str(build(source, args, resolved).mod.imports[0].inspect_source())
+    kernels = build(source, args, resolved).mod.imports
+    if not len(kernels):
+        raise ScheduleError("The module launches no kernel, so that it has no CUDA source.")
+    return str(kernels[0].inspect_source())
 
 
 def _lower_checked(mod: tvm.IRModule, target: Target) -> tvm.IRModule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -128,7 +129,9 @@ def test_record_becomes_a_library_without_tvm(tmp_path: Path) -> None:
 
 
 @pytest.mark.nvcc
-def test_header_is_c_and_cpp_and_loader_checks_its_tensors(tmp_path: Path) -> None:
+def test_header_is_c_and_cpp_and_loader_checks_its_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = export(transpose_schedule(64)[1], tmp_path / "turn", target=TARGET)
     for compiler, suffix in (("gcc", "c"), ("g++", "cpp")):
         if shutil.which(compiler):
@@ -155,6 +158,8 @@ def test_header_is_c_and_cpp_and_loader_checks_its_tensors(tmp_path: Path) -> No
     with pytest.raises(TypeError, match="A must be a tensor that speaks DLPack, not 3"):
         module.turn(3, a)
     assert "Launch on A, B, the last of which is written" in module.turn.__doc__
+    monkeypatch.chdir(tmp_path)
+    assert "turn" in runpy.run_path("turn.py")  # It finds its library beside itself.
 
 
 def test_what_cannot_be_exported_is_refused(

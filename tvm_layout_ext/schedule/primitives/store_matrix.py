@@ -41,7 +41,7 @@ def store_matrix(sch: Any, block: Any, *, arch: str | None = None) -> Any:
     """
     block = find_block(sch, block, "store_matrix")
     name = str(sch.get(block).name_hint)
-    facts = architecture(arch or own_arch(sch))
+    facts = architecture(own_arch(sch) if arch is None else arch)
     if facts.capability < STMATRIX:
         raise ScheduleError(
             f"stmatrix needs compute capability 9.0; {facts.name}, for which block {name} is "

@@ -93,7 +93,7 @@ def use_tensor_core(
     """
     block = find_block(sch, block, "use_tensor_core")
     what = _read(sch, block, swap)
-    gpu = architecture(arch or own_arch(sch))
+    gpu = architecture(own_arch(sch) if arch is None else arch)
     refused = None if is_warpgroup(instruction) else why_no_warpgroups(what, tile, gpu)
     if tile is not None:
         multiples = check_tile(tile)

@@ -102,6 +102,17 @@ def check_scope(scope: Any) -> None:
         raise ScheduleError(f"Unknown storage scope {scope!r}; known are {', '.join(SCOPES)}.")
 
 
+def check_annotation(key: Any, value: Any) -> None:
+    """Refuse a key that is no name, and a value that TVM cannot keep."""
+    if not isinstance(key, str) or not key:
+        raise ScheduleError(f"An annotation's key is a name, not {key!r}.")
+    parts = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, str | int | float) for one in parts):
+        raise ScheduleError(
+            f"The value of annotation {key} is a str, int, float or a list of these, not {value!r}."
+        )
+
+
 def check_attach(stage: StageRecord, parent: Any, axis: Any) -> None:
     """Refuse ``compute_at`` of an output, at itself, or where its result is not consumed."""
     if not isinstance(parent, StageRecord):

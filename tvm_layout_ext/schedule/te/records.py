@@ -201,7 +201,7 @@ class StageRecord:
             if stage not in seen:
                 seen.add(stage)
                 waiting.extend(stage.inputs)
-        return other in seen
+        return any(stage is other for stage in seen)
 
     def downstream(self) -> Iterator[StageRecord]:
         """Iterate over the stages that depend on this one."""

@@ -153,6 +153,7 @@ class Stage(StageRecord):
 
     def annotate(self, key: str, value: Any) -> None:
         """Annotate the block of this stage; ``value`` is a str, int, float or a list of these."""
+        checks.check_annotation(key, value)
         self.annotations[key] = value
 
     def compute_at(self, parent: StageRecord, axis: IterVar) -> None:

@@ -104,7 +104,7 @@ import ctypes
 import pathlib
 
 _ARGUMENTS = {arguments}
-_LIBRARY = ctypes.CDLL(str(pathlib.Path(__file__).with_name("lib{name}.so")))
+_LIBRARY = ctypes.CDLL(str(pathlib.Path(__file__).resolve().with_name("lib{name}.so")))
 _LIBRARY.{name}.argtypes = [ctypes.c_void_p] * {count}
 _LIBRARY.{name}_error.restype = ctypes.c_char_p
 _CUDA = 2

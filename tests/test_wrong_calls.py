@@ -1,0 +1,132 @@
+"""Whatever a public callable is given, it works or says what is wrong in its own words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext import te
+from tvm_layout_ext.errors import LayoutExtError
+
+#: Of every kind that somebody might pass by mistake.
+WRONG: list[Any] = [
+    *(None, -1, 0, 3.5, float("nan"), 10**20, True, "nosuch", "", b"x", [], {}, (), object()),
+    *([None], [-1, 2], {"a": None}, np.zeros(0), np.zeros((3, 3), "complex64")),
+    *(tvm.IRModule({}), tvm.tirx.Var("n", "int64"), lambda: 1),
+]
+ARRAYS = [
+    *(np.zeros(shape, "float32") for shape in ((3,), (0, 4), (2, 3, 4, 5, 6))),
+    *(np.zeros((4, 4), dtype) for dtype in ("int64", "complex64")),
+]
+PUBLIC = [
+    name
+    for name in dir(tlx)
+    if not name.startswith("_") and name not in ("demo", "rpc_server")
+    if callable(getattr(tlx, name)) and not inspect.ismodule(getattr(tlx, name))
+    if not (inspect.isclass(getattr(tlx, name)) and issubclass(getattr(tlx, name), BaseException))
+]
+PRIMITIVES = [
+    name
+    for name, value in vars(s_tir.Schedule).items()
+    if "tvm_layout_ext" in (getattr(value, "__module__", None) or "") and not name.startswith("_")
+]
+
+
+@pytest.fixture(autouse=True)
+def _files_go_to_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def fresh() -> te.Schedule:
+    A = te.placeholder((64, 64), "float32", name="A")
+    return tlx.create_schedule(te.compute((64, 64), lambda i, j: A[i, j] * 2, name="B"))
+
+
+def scheduled() -> s_tir.Schedule:
+    A = te.placeholder((64, 64), "float32", name="A")
+    B = te.compute((64, 64), lambda i, j: A[i, j] * 2, name="B")
+    return s_tir.Schedule(te.create_prim_func([A, B]))
+
+
+METHODS = [
+    (kind, name)
+    for kind, one in (("schedule", fresh()), ("stage", fresh()["B"]))
+    for name in dir(one)
+    if not name.startswith("_") and callable(getattr(one, name))
+]
+
+
+def holds(call: Callable[..., Any], /, *given: Any, **named: Any) -> None:
+    """Fail if a call ends otherwise than by a result, or by an error that tells what is wrong."""
+    try:
+        call(*given, **named)
+        return
+    except (LayoutExtError, TypeError) as error:
+        found: Exception = error
+    # A TypeError is Python's own, of a signature.
+    is_told = "argument" in str(found) or not isinstance(found, TypeError)
+    assert is_told, (given, named, found)
+    assert len(str(found).splitlines()) <= 12, (given, named, found)
+
+
+def options(call: Callable[..., Any], first: int) -> Iterator[str]:
+    """Names of the parameters behind the first ones."""
+    listed = list(inspect.signature(call).parameters.values())[first:]
+    return (one.name for one in listed if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_functions(name: str) -> None:
+    call = getattr(tlx, name)
+    for wrong in WRONG:
+        holds(call, wrong)
+    try:
+        others = list(options(call, 1))
+    except (TypeError, ValueError):  # It has no signature.
+        return
+    for other in others:
+        for wrong in WRONG[::2]:
+            holds(call, scheduled(), **{other: wrong})
+
+
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_primitives(name: str) -> None:
+    for wrong in WRONG:
+        holds(getattr(scheduled(), name), wrong)
+    for other in options(getattr(s_tir.Schedule, name), 2):
+        for wrong in WRONG:
+            sch = scheduled()
+            holds(getattr(sch, name), "B", **{other: wrong})
+            sch = scheduled()
+            holds(getattr(sch, name), sch.get_loops("B")[0], **{other: wrong})
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS)
+def test_methods_of_te(kind: str, name: str) -> None:
+    def method() -> tuple[Callable[..., Any], te.Schedule]:
+        s = fresh()
+        return getattr(s if kind == "schedule" else s["B"], name), s
+
+    for wrong in WRONG:
+        holds(method()[0], wrong)
+        call, s = method()
+        tensor = s["B"].op.output(0)
+        holds(call, tensor if kind == "schedule" else tensor.op.axis[0], wrong)
+        for other in options(call, 0):
+            holds(method()[0], **{other: wrong})
+
+
+@pytest.mark.parametrize("name", [str(getattr(one, "name", one)) for one in tlx.operators()])
+def test_operators(name: str) -> None:
+    call = tlx.op(name)
+    for wrong in (*ARRAYS, None, 3, "x", [1, 2]):
+        for count in (1, 2, 3):
+            holds(call, *[wrong] * count)
