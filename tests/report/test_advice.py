@@ -155,7 +155,6 @@ def test_auto_coalesce_takes_the_requests_that_advice_says() -> None:
     assert requests(after) == 131_072
     assert before.limit is not None
     assert after.limit is not None
-    assert advice.seconds is not None
     saved = before.limit.seconds - after.limit.seconds
     assert saved == pytest.approx(advice.seconds, rel=1e-3)
 
@@ -203,6 +202,7 @@ def test_slices_of_a_product_by_tensor_cores() -> None:
         return sch
 
     (advice,) = explain(tiled()).advice
+    assert "(estimated: " in str(advice)
     assert advice.text == (
         "2 of 132 multiprocessors work: 64 slices of the 4096 terms of C make 128 blocks"
     )
@@ -276,7 +276,7 @@ def test_a_good_kernel_gets_no_advice() -> None:
 
 def test_no_more_than_three_things_are_advised_and_the_best_comes_first() -> None:
     found = explain(*turned()).advice
-    saved = [advice.seconds or 0.0 for advice in found]
+    saved = [advice.seconds for advice in found]
     assert len(found) <= MOST
     assert saved == sorted(saved, reverse=True)
 

@@ -13,12 +13,12 @@ _KINDS = (spread, conflicts, vectorise, stages, remap)
 
 
 def advise(question: Question) -> list[Advice]:
-    """At most :data:`MOST` things to do; those that are modelled to save the most come first.
+    """At most :data:`MOST` things to do; those that save the most come first.
 
     There are none for what is lowered, what cannot be modelled, and a module of several functions.
     """
     if not question.now.limits or not question.blocks:
         return []
     found = [advice for kind in _KINDS for advice in kind.advise(question)]
-    found.sort(key=lambda advice: -(float("inf") if advice.seconds is None else advice.seconds))
+    found.sort(key=lambda advice: -advice.seconds)
     return found[:MOST]

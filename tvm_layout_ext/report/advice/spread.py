@@ -32,13 +32,15 @@ def advise(question: Question) -> Iterator[Advice]:
     (one,), blocks = sums, limit.work.blocks
     most = min(MULTIPROCESSORS // blocks, one.terms // _TERMS)
     slices = max((n for n in range(1, most + 1) if one.terms % n == 0), default=1)
-    if limit.seconds * (1 - 1 / slices) <= H200.launch:
+    saved = limit.seconds * (1 - 1 / slices) - H200.launch
+    if saved <= 0:
         return
     yield Advice(
         f"{blocks} of {MULTIPROCESSORS} multiprocessors work: {slices} slices of the {one.terms} "
         f"terms of {one.name} make {blocks * slices} blocks",
         one.te_line(slices) if question.is_te else one.line(slices),
-        None,
+        saved,
+        tried=False,
     )
 
 

@@ -23,16 +23,18 @@ class Advice:
     """Something to do about a kernel.
 
     ``text`` says what is wrong, with names and numbers, and ``line`` is the schedule to paste.
-    ``seconds`` is how much less time the model gives the program then; None where the change
-    comes before all else in the schedule, so that it was not tried.
+    ``seconds`` is how much less time the model gives the program then; an estimate where the
+    change comes before all else in the schedule, so that it was not ``tried``.
     """
 
     text: str
     line: str
-    seconds: float | None
+    seconds: float
+    tried: bool = True
 
     def __str__(self) -> str:
-        saved = f" (modelled: {1e6 * self.seconds:.2f} us less)" if self.seconds else ""
+        how = "modelled" if self.tried else "estimated"
+        saved = f" ({how}: {1e6 * self.seconds:.2f} us less)" if self.seconds else ""
         lines = self.line.replace("\n", "\n    ")
         return f"{self.text}{saved}:\n    {lines}"
 
