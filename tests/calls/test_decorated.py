@@ -49,6 +49,14 @@ def test_a_te_schedule_is_a_function_of_arrays() -> None:
     assert function.__name__ == "doubled"
 
 
+def test_kernels_are_shown_by_what_they_take() -> None:
+    function = tlx.kernel(doubled)
+    assert repr(function) == "<doubled(A, *, threads)>"
+    assert repr(function.kernel(np.ones((4, 32), "float32"))).startswith(
+        "<doubled(A 4x32 float32) -> B 4x32 float32; sm_"
+    )
+
+
 def test_a_tensorir_schedule_is_one_too() -> None:
     a, b = RNG.random((64, 32)).astype("float16"), RNG.random((32, 64)).astype("float16")
     found = tlx.kernel(product)(a, b, stages=3)

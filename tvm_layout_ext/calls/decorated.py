@@ -48,6 +48,10 @@ class ScheduledFunction:
         """The function's."""
         return str(getattr(self._function, "__name__", "kernel"))
 
+    def __repr__(self) -> str:
+        taken = ", ".join([*self.arrays, *(["*"] if self.knobs else []), *self.knobs])
+        return f"<{self.name}({taken})>"
+
     def __call__(self, *arrays: Any, **knobs: Any) -> Any:
         """Run on arrays; knobs are the function's own keywords."""
         arguments = self.read(arrays)

@@ -41,6 +41,10 @@ class FixedKernel:
         self.inputs = self.parameters[: len(self.parameters) - results]
         self.results = self.parameters[len(self.inputs) :]
 
+    def __repr__(self) -> str:
+        taken, made = (", ".join(map(str, one)) for one in (self.inputs, self.results))
+        return f"<{self.name}({taken}) -> {made}; {self.arch}>"
+
     @property
     def target(self) -> Target:
         """What it is compiled for."""

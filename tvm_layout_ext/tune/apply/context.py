@@ -39,6 +39,9 @@ class ApplyBest:
         self._best = Best(source, nearest)
         self._tokens: list[Token[tuple[Best, ...]]] = []
 
+    def __repr__(self) -> str:
+        return f"ApplyBest: {len(self.applied)} functions were compiled"
+
     @property
     def applied(self) -> list[Applied]:
         """What became of each function that was compiled, in order."""
