@@ -302,3 +302,19 @@ def test_long_chain_of_stages() -> None:
     assert len(s.stages) == 1501
     assert s.stages[0].op.same_as(A.op)
     assert s[tensor].depends_on(s[A])
+
+
+def test_auto_coalesce_shows_what_was_chosen_once_it_is_applied() -> None:
+    A = te.placeholder((64, 64), "float32", name="A")
+    B = te.compute((64, 64), lambda i, j: A[j, i], name="B")
+    s = te.create_schedule(B)
+    chosen = s[B].auto_coalesce()
+    assert repr(chosen) == (
+        "Stage B will be mapped when the schedule is applied, by s.sch, tlx.explain or tlx.build"
+    )
+    with pytest.raises(tlx.ScheduleError, match="Stage B will be mapped when"):
+        _ = chosen.outcome
+    _ = s.sch
+    assert chosen.outcome.path == "staged"
+    assert repr(chosen) == f"B: {chosen.outcome.text}"
+    assert repr(s[B].auto_coalesce(num_threads=64)).startswith("Stage B will be mapped")

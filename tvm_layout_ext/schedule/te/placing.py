@@ -69,7 +69,7 @@ class Placer:
         with legal(f"auto_coalesce of {stage.name}"):
             if stage.policy is not None:
                 eviction_policy(self.sch, nest.block, stage.policy)
-            coalesce(self.sch, nest.block, request)
+            stage.outcome = coalesce(self.sch, nest.block, request)
 
     def _compute_at(self, stage: StageRecord, nest: StageNest, attach: Attach) -> None:
         parent, axis = attach.stage, attach.axis

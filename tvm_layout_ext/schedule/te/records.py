@@ -10,7 +10,7 @@ from tvm import te
 from tvm.tirx import IterVar
 
 from ...errors import ScheduleError
-from ...transform.auto_coalesce import Request
+from ...transform.auto_coalesce import Outcome, Request
 
 T = TypeVar("T")
 
@@ -159,6 +159,7 @@ class StageRecord:
     num_stages: int | None = None
     async_copy: bool | str = "auto"
     coalesce: Request | None = None
+    outcome: Outcome | None = None  #: Of ``coalesce``, when the schedule was last applied
     is_in_chain: bool = False
     policy: str | None = None
     store_predicate: Any = None

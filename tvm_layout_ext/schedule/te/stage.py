@@ -16,6 +16,7 @@ from ..primitives.double_buffer import check_async_copy, check_num_stages
 from ..primitives.eviction_policy import check_policy
 from ..primitives.swizzle import SwizzleMode
 from . import checks
+from .coalesced import Coalesced
 from .records import (
     Attach,
     Axes,
@@ -236,11 +237,11 @@ class Stage(StageRecord):
         num_threads: int | None = None,
         vector_bytes: int = MAX_ACCESS_BYTES,
         stage: str = "auto",
-    ) -> None:
+    ) -> Coalesced:
         """Map this stage's loops to threads, in place of splitting and binding them.
 
-        See :func:`.auto_coalesce.auto_coalesce` for what the arguments mean. Nothing is returned,
-        for the mapping is chosen when the schedule is applied; ``tlx.explain`` prints it.
+        See :func:`.auto_coalesce.auto_coalesce` for what the arguments mean. The mapping is chosen
+        when the schedule is applied; what is returned shows it then, and ``tlx.explain`` prints it.
         """
         if not isinstance(self.op, te.ComputeOp):
             self.refuse_output("auto_coalesce")
@@ -249,7 +250,8 @@ class Stage(StageRecord):
                 f"auto_coalesce of stage {self.name} needs loops that nothing was done to yet; "
                 f"its axes are {self.leaf}."
             )
-        self.coalesce = Request(num_threads, vector_bytes, stage)
+        self.coalesce, self.outcome = Request(num_threads, vector_bytes, stage), None
+        return Coalesced(self)
 
     def eviction_policy(self, policy: str) -> None:
         """Let L2 evict the results last, or first, see :func:`.eviction_policy`."""
