@@ -267,7 +267,7 @@ DRAWN = ["layout", _BLOCKED, "--shape", "16", "16"]
         (["layout", "Blocked("], "is not of the form"),
         (["layout", "Linear({x: [[1], [2]]}, {y: 4})", "--shape", "4"],
          "write DistributedLinear(...)"),
-        (["layout", _BLOCKED], "lays out 2 dims, but the shape is []"),
+        (["layout", _BLOCKED], "--shape is missing"),
         ([*DRAWN, "--view", "x"], "one of tensor, hardware"),
         ([*DRAWN, "-o", "a.gif"], ".svg or .html file"),
         ([*DRAWN, "-o", "/no/a.svg"], "Cannot write /no/a.svg"),

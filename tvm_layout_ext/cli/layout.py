@@ -45,6 +45,10 @@ def layout(
     kind = "text" if out is None else out.suffix.removeprefix(".")
     if kind not in ("text", "svg", "html"):
         raise LayoutError(f"A picture is written to a .svg or .html file, not to {out}.")
+    if not shape:
+        raise LayoutError(
+            f"--shape is missing, the sizes of the tensor that {parsed} lays out, as --shape 16 32."
+        )
     sizes = parse_shape(shape)
     drawn = parsed.render(sizes, kind=kind, view=view, element_bits=bits)
     if out is not None:
