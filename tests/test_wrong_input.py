@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import s_tir
 
 import tvm_layout_ext as tlx
 from tests.report.page.logs import transposes
+from tvm_layout_ext import te
 from tvm_layout_ext.errors import LayoutExtError
 from tvm_layout_ext.tune.records.log import Log
 
@@ -113,6 +117,18 @@ CALLS = [
     'product().specialize_warps(3)',
     "product().store_matrix('C')",
     "product().distribute_epilogue('C')",
+    "tlx.knob('x', (1,2), before=np.ones(2))",
+    "tlx.knob('x', (1,2), default=np.ones(2))",
+    "tlx.tune_module(copied().mod, log='l', search='x')",
+    "tlx.NarrowShortcuts()('x')",
+    "tlx.assume_divisible(symbolic().params[0], 2**70)",
+    "tlx.explain(symbolic(), values={'n': {}})",
+    "tlx.explain(symbolic(), values={'n': 2**70})",
+    "import_module('tvm_layout_ext.intrin').instruction({})",
+    "import_module('tvm_layout_ext.tune').find_operator(0)",
+    "import_module('tvm_layout_ext.tune').find_operator([])",
+    "import_module('tvm_layout_ext.tune').Database(0)",
+    "import_module('tvm_layout_ext.analysis.device_limits').shared_buffers(symbolic(), None)",
     'L.BlockedLayout([3],[32],[1],[0])',
     'L.BlockedLayout(1,2,3,4)',
     "L.SwizzledSharedLayout('a',1,1,[0])",
@@ -128,7 +144,17 @@ CALLS = [
 def names() -> dict[str, Any]:
     made: dict[str, Any] = {}
     exec(EXAMPLES.read_text().split("# %% tlx.build")[0], made)
+    made |= {"import_module": import_module, "symbolic": symbolic}
     return made | {"L": tlx.layout, "a": np.ones((128, 128), "float32")}
+
+
+def symbolic() -> Any:
+    """A copy of ``n`` floats, mapped."""
+    n = tvm.tirx.Var("n", "int64")
+    A = te.placeholder((n,), "float32", name="A")
+    sch = s_tir.Schedule(te.create_prim_func([A, te.compute((n,), lambda i: A[i], name="B")]))
+    sch.auto_coalesce("B")
+    return sch.mod["main"]
 
 
 def is_sentence(text: str) -> bool:

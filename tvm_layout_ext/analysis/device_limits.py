@@ -32,6 +32,8 @@ def shared_buffers(
     """Bytes of each shared-memory allocation of a flat function, by name."""
     if not isinstance(func, tirx.PrimFunc):
         raise ScheduleError(f"shared_buffers takes a PrimFunc, not a {type(func).__name__}.")
+    if not isinstance(scopes, list | tuple):
+        raise ScheduleError(f"scopes is a list of names of memories, not {scopes!r}.")
     sizes: Counter[str] = Counter()
     for buffer in (one.buffer for one in nodes_in(func.body, tirx.AllocBuffer)):
         if buffer.scope() in scopes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..checks import is_one_of
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture
 
@@ -90,7 +91,7 @@ def instruction(name: str) -> Instruction:
     ScheduleError
         If there is none of that name; the sentence lists those there are.
     """
-    if name not in INSTRUCTIONS:
+    if not is_one_of(name, INSTRUCTIONS):
         raise ScheduleError(
             f"There is no tensor-core instruction {name!r}; known are {', '.join(INSTRUCTIONS)}."
         )

@@ -19,6 +19,7 @@ from .. import decisions
 from ..analysis.bank_conflict import Conflict
 from ..analysis.nest import element_bytes
 from ..build import device_program, to_module
+from ..checks import whole_number
 from ..errors import ScheduleError
 from ..gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES, WARP_SIZE
 from ..ir.conditions import analyzer_of
@@ -368,6 +369,10 @@ def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     used = [var for var in tirx.analysis.undefined_vars(extent) if var.name in values]
+    for var in used:
+        size = whole_number(f"The value of {var.name}", values[var.name], 0, ScheduleError)
+        if size >= 1 << 31:
+            raise ScheduleError(f"The value of {var.name} is {size}; less than 2^31 is legal.")
     known = [(var, tvm.ir.Range.from_min_extent(values[var.name], 1)) for var in used]
     result = analyzer_of(known).simplify(extent)
     if not isinstance(result, tirx.IntImm):

@@ -9,12 +9,14 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...checks import takes_module
 from ..relax_values import ELEMENTWISE, name_of, uses_of
 
 _NARROW, _WIDE = ("float16", "bfloat16"), "float32"
 _MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze", "broadcast_to")
 
 
+@takes_module
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.NarrowShortcuts")
 class NarrowShortcuts:
     """Store values of ``float32`` once, in the 16 bits that a convolution or product reads.

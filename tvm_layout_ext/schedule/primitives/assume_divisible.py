@@ -69,6 +69,8 @@ def _is_buffer(value: Any) -> bool:
 def _check_divisor(promised: Any, divisor: int) -> None:
     if not isinstance(divisor, int) or isinstance(divisor, bool) or divisor < 1:
         raise LayoutError(f"assume_divisible needs a divisor of at least 1, not {divisor!r}.")
+    if divisor >= 1 << 31:
+        raise LayoutError(f"assume_divisible takes divisors below 2^31, not {divisor:,}.")
     if isinstance(promised, te.Tensor) or _is_buffer(promised):
         if divisor & (divisor - 1):
             raise LayoutError(f"Addresses are aligned to powers of two; {divisor} bytes is none.")
@@ -77,8 +79,6 @@ def _check_divisor(promised: Any, divisor: int) -> None:
         raise LayoutError(
             f"assume_divisible takes an integer variable, a buffer or a tensor, not {promised}."
         )
-    if divisor >= 1 << 31:
-        raise LayoutError(f"{promised} cannot be a multiple of {divisor:,}; it has 32 bits or so.")
 
 
 def _base_condition(buffer: Any, divisor: int) -> Any:

@@ -157,6 +157,8 @@ def tune_module(
     **options
         For ``search``: runner, seed, progress and so on.
     """
+    if not callable(search):
+        raise ScheduleError(f"What searches is a function as tlx.tune is, not {search!r}.")
     tasks, skipped = module_tasks(mod, target)
     off = {task.name: " ".join(task.off_tensor_cores.values()) for task in tasks}
     off = {name: reason for name, reason in off.items() if reason}

@@ -23,6 +23,7 @@ from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from ...checks import path_of
 from ...errors import RecordError
 from .files import append_line, locked, refusing
 from .log import Reading
@@ -45,7 +46,7 @@ class Database:
     """A log's folder with the two files, made by :meth:`prepare` or the first :meth:`append`."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of("A database", folder, RecordError)
         self._workloads = _Table(self.folder / WORKLOADS)
         self._records = _Table(self.folder / RECORDS)
         #: Line of each computation by structural hash; digests of the records that are there.

@@ -79,11 +79,11 @@ def knob(
         raise ScheduleError(f"Knob {name} has no value; give at least one.")
     if len(set(listed)) < len(listed):
         raise ScheduleError(f"Knob {name} lists a value twice: {', '.join(map(str, listed))}.")
-    chosen = listed[0] if default is None else default
+    chosen = listed[0] if default is None else _value(name, default)
     legal = ", ".join(map(str, listed))
     if chosen not in listed:
         raise ScheduleError(f"Default {chosen} of knob {name} is not one of its values {legal}.")
-    if before is not None and before not in listed:
+    if before is not None and _value(name, before) not in listed:
         raise ScheduleError(f"Knob {name} was {before} before, which is not one of {legal}.")
     return Knob(name, listed, chosen, isinstance(values, range), before, apart)
 

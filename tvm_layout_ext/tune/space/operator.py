@@ -230,6 +230,8 @@ def known_operators() -> list[str]:
 
 def find_operator(name: str) -> Operator:
     """Load an operator by name; ScheduleError, with a list of names, if there is none."""
+    if not isinstance(name, str):
+        raise ScheduleError(f"An operator is named by a str, not {name!r}.")
     if name not in _LOADERS:
         known = known_operators()
         raise ScheduleError(
