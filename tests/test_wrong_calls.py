@@ -13,6 +13,7 @@ import tvm
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
+from tests.programs.stages import elementwise
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import LayoutExtError
 
@@ -46,14 +47,12 @@ def _files_go_to_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def fresh() -> te.Schedule:
-    A = te.placeholder((64, 64), "float32", name="A")
-    return tlx.create_schedule(te.compute((64, 64), lambda i, j: A[i, j] * 2, name="B"))
+    schedule: te.Schedule = elementwise()[2]
+    return schedule
 
 
 def scheduled() -> s_tir.Schedule:
-    A = te.placeholder((64, 64), "float32", name="A")
-    B = te.compute((64, 64), lambda i, j: A[i, j] * 2, name="B")
-    return s_tir.Schedule(te.create_prim_func([A, B]))
+    return fresh().sch
 
 
 METHODS = [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
+
+from ..ir.queries import are_equal
 
 #: Elements of a constant that is worked out; masks of 4,096 keys have more than enough.
 _MOST = 1 << 26
@@ -40,6 +42,10 @@ ELEMENTWISE = (
     *("nn.relu", "nn.silu", "power", "round", "rsqrt", "sigmoid", "sin", "sqrt", "square"),
     *("subtract", "tanh", "where"),
 )
+
+
+#: Operators that give elements another shape, and leave them where they are.
+VIEWS = ("reshape", "expand_dims", "squeeze")
 
 
 def rewritten(mod: tvm.IRModule, kind: Any) -> tvm.IRModule:
@@ -77,6 +83,20 @@ def extents_of(value: Any) -> tuple[Any, ...] | None:
     """Extents of a tensor, or None where they are not written out."""
     found = getattr(getattr(value.ty, "shape", None), "values", None)
     return None if found is None else tuple(found)
+
+
+def has_shape(value: Any, shape: Sequence[Any] | None) -> bool:
+    """Whether a value is a tensor of these extents; not if either is not written out."""
+    own = extents_of(value)
+    if own is None or shape is None or len(own) != len(shape):
+        return False
+    return are_equal(own, shape)
+
+
+def axes_of(call: relax.Call) -> list[int]:
+    """The axes of a ``permute_dims``, counted from the front; none written are all, backwards."""
+    rank, axes = int(call.args[0].ty.ndim), call.attrs.axes
+    return [int(axis) % rank for axis in (range(rank)[::-1] if axes is None else axes)]
 
 
 def uses_of(value: Any) -> list[Any]:
@@ -121,7 +141,7 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
         return _MOVED[name](value, given)
     if name == "astype":
         return given[0].astype(str(value.ty.dtype))
-    if name in ("expand_dims", "squeeze", "reshape"):
+    if name in VIEWS:
         return given[0].reshape(dims)
     return np.broadcast_to(given[0], dims) if name == "broadcast_to" else None
 
@@ -133,11 +153,6 @@ def tensors_of(call: relax.Call, binding: Callable[[Any], Any]) -> list[Any]:
         bound = bound_to(one, binding)
         found += [*bound.fields] if isinstance(bound, relax.Tuple) else [one]
     return [one for one in found if isinstance(getattr(one, "ty", None), relax.TensorType)]
-
-
-def _permuted(value: Any, given: list[np.ndarray]) -> np.ndarray:
-    axes = value.attrs.axes
-    return given[0].transpose(None if axes is None else [int(axis) for axis in axes])
 
 
 def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray:
@@ -161,7 +176,7 @@ def _summed(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
 
 #: What gives elements of its operands at other places, or their sums.
 _MOVED: dict[str, Callable[[Any, list[np.ndarray]], np.ndarray | None]] = {
-    "permute_dims": _permuted,
+    "permute_dims": lambda value, given: given[0].transpose(axes_of(value)),
     "concat": lambda value, given: np.concatenate(given, int(value.attrs.axis)),
     "strided_slice": _sliced,
     "index_tensor": lambda _, given: given[0][tuple(given[1:])],

@@ -370,9 +370,7 @@ def _extent(extent: Any, buffer: str, values: Mapping[str, int]) -> int:
         return int(extent)
     used = [var for var in tirx.analysis.undefined_vars(extent) if var.name in values]
     for var in used:
-        size = whole_number(f"The value of {var.name}", values[var.name], 0, ScheduleError)
-        if size >= 1 << 31:
-            raise ScheduleError(f"The value of {var.name} is {size}; less than 2^31 is legal.")
+        whole_number(f"The value of {var.name}", values[var.name], 0, ScheduleError, (1 << 31) - 1)
     known = [(var, tvm.ir.Range.from_min_extent(values[var.name], 1)) for var in used]
     result = analyzer_of(known).simplify(extent)
     if not isinstance(result, tirx.IntImm):

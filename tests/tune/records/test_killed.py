@@ -39,7 +39,7 @@ class Quick(FakeRunner):
 def tune_and_tell(folder: str, there: Connection) -> None:
     """Tune a transpose; send ``started``, each trial's id once written down, and ``finished``."""
     vars(run).update(BRIEF)
-    vars(prepare).update(BRIEF)
+    prepare.RANKED = BRIEF["RANKED"]
 
     def tell(record: Record, _done: int, _total: int) -> None:
         there.send_bytes(record.id.encode())

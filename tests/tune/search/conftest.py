@@ -12,5 +12,4 @@ from tvm_layout_ext.tune.search import prepare, run
 def brief(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "guided_search_learns" not in request.node.name:
         for name, value in BRIEF.items():
-            for module in (run, prepare):
-                monkeypatch.setattr(module, name, value, raising=False)
+            monkeypatch.setattr(run if hasattr(run, name) else prepare, name, value)

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import are_equal, is_number
-from ..relax_values import ELEMENTWISE, extents_of, name_of, uses_of
+from ..relax_values import ELEMENTWISE, extents_of, has_shape, name_of, uses_of
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.HoistReshapes")
@@ -92,7 +92,7 @@ class _Hoist(PyExprMutator):
             return self._product(call, own, shape)
         if name_of(call) not in ELEMENTWISE:
             return None
-        wide = {at: one for at, one in enumerate(call.args) if _is_of(one, own)}
+        wide = {at: one for at, one in enumerate(call.args) if has_shape(one, own)}
         if not all(at in wide or _is_kept(one, own, shape) for at, one in enumerate(call.args)):
             return None
         operands = [
@@ -118,7 +118,7 @@ class _Hoist(PyExprMutator):
     def _is_undone(self, view: Any) -> bool:
         """Whether a view is what its value was before a reshape."""
         call: Any = self.bound.get(view.value)
-        return name_of(call) == "reshape" and _is_of(call.args[0], view.shape)
+        return name_of(call) == "reshape" and has_shape(call.args[0], view.shape)
 
     def _made(self, part: _Path | _View) -> relax.Expr:
         """A call with another shape, all before it emitted."""
@@ -131,12 +131,6 @@ class _Hoist(PyExprMutator):
             for old, new in zip(part.call.args, part.operands, strict=True)
         ]
         return relax.Call(part.call.op, given, part.call.attrs, part.call.ty_args)
-
-
-def _is_of(value: Any, shape: Sequence[Any]) -> bool:
-    """Whether a value has a shape."""
-    own = extents_of(value)
-    return own is not None and len(own) == len(shape) and are_equal(own, shape)
 
 
 def _is_kept(value: Any, old: Sequence[Any], new: Sequence[Any]) -> bool:

@@ -10,10 +10,10 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...checks import takes_module
-from ..relax_values import ELEMENTWISE, name_of, uses_of
+from ..relax_values import ELEMENTWISE, VIEWS, name_of, uses_of
 
 _NARROW, _WIDE = ("float16", "bfloat16"), "float32"
-_MOVES = ("reshape", "permute_dims", "expand_dims", "squeeze", "broadcast_to")
+_MOVES = (*VIEWS, "permute_dims", "broadcast_to")
 
 
 @takes_module

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import are_equal
-from ..relax_values import bound_to, extents_of, name_of, rewritten
+from ..relax_values import bound_to, extents_of, has_shape, name_of, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.DropBroadcasts")
@@ -17,7 +17,8 @@ class DropBroadcasts:
     """Give a ``matmul`` what is before a ``broadcast_to`` of an operand where its result is same.
 
     ``run_decompositions`` repeats a weight for each of a batch, and a constant one is then folded
-    to as many copies. Relax's ``matmul`` broadcasts by itself.
+    to as many copies. Relax's ``matmul`` broadcasts by itself. What is repeated to its own shape is
+    not copied either.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -29,7 +30,7 @@ class DropBroadcasts:
 class _Drop(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if name_of(call) == "broadcast_to" and _is_as_wide(call.args[0], call):
+        if name_of(call) == "broadcast_to" and has_shape(call.args[0], extents_of(call)):
             return call.args[0]
         if name_of(call) != "matmul":
             return call
@@ -39,13 +40,6 @@ class _Drop(PyExprMutator):
             if name_of(before) == "broadcast_to" and _is_free(before, operands[1 - at]):
                 operands[at] = before.args[0]
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
-
-
-def _is_as_wide(source: relax.Expr, whole: relax.Expr) -> bool:
-    own, wanted = extents_of(source), extents_of(whole)
-    if own is None or wanted is None or len(own) != len(wanted):
-        return False
-    return are_equal(own, wanted)
 
 
 def _is_free(wide: relax.Call, other: relax.Expr) -> bool:

@@ -22,7 +22,7 @@ class Regrouped:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _Match:
     """Neighbouring dims of both shapes that have the same elements, those of extent 1 left out."""
 
     old: list[int]
@@ -53,14 +53,14 @@ def _ranks(dims: Sequence[Any]) -> dict[int, int]:
     return {axis: at for at, axis in enumerate(wide)}
 
 
-def _groups(old: Sequence[Any], new: Sequence[Any]) -> list[_Group] | None:
+def _groups(old: Sequence[Any], new: Sequence[Any]) -> list[_Match] | None:
     """The smallest groups that two shapes share, in their order."""
     left, right = (
         [at for at, extent in enumerate(one) if not is_number(extent, 1)] for one in (old, new)
     )
-    found = list[_Group]()
+    found = list[_Match]()
     while left and right:
-        group = _Group([left.pop(0)], [right.pop(0)])
+        group = _Match([left.pop(0)], [right.pop(0)])
         while (gap := _size(old, group.old) - _size(new, group.new)) != 0:
             side, more = (group.new, right) if gap > 0 else (group.old, left)
             if not more:
@@ -74,7 +74,7 @@ def _size(shape: Sequence[Any], axes: Sequence[int]) -> int:
     return prod(placeholder_extent(shape[at]) for at in axes)
 
 
-def _has_same(old: Sequence[Any], new: Sequence[Any], group: _Group) -> bool:
+def _has_same(old: Sequence[Any], new: Sequence[Any], group: _Match) -> bool:
     """Whether both sides of a group have as many elements for all values of variables."""
     sides = (prod(old[at] for at in group.old), prod(new[at] for at in group.new))
     return bool(sym.Analyzer().can_prove_equal(*sides))

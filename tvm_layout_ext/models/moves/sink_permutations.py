@@ -11,11 +11,17 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.evaluate import placeholder_extent
-from ...ir.queries import are_equal
-from ..relax_values import ELEMENTWISE, bound_to, extents_of, name_of, rewritten
+from ..relax_values import (
+    ELEMENTWISE,
+    VIEWS,
+    axes_of,
+    bound_to,
+    extents_of,
+    has_shape,
+    name_of,
+    rewritten,
+)
 from .regroup import regroup
-
-_VIEWS = ("reshape", "expand_dims", "squeeze")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SinkPermutations")
@@ -57,11 +63,11 @@ class _Sink(PyExprMutator):
         call = super().visit_call_(call)
         name = name_of(call)
         if name == "permute_dims":
-            return self._permute(call.args[0], _axes(call))
-        if name in _VIEWS and name_of(self._call(call.args[0])) in ("permute_dims", "reshape"):
+            return self._permute(call.args[0], axes_of(call))
+        if name in VIEWS and name_of(self._call(call.args[0])) in ("permute_dims", "reshape"):
             self.builder_.normalize(call)
-            made = self._reshape(call.args[0], extents_of(call))
-            return call if made is None else made
+            shape = extents_of(call)
+            return call if shape is None else self._reshape(call.args[0], shape)
         if name == "matmul":
             return self._product(call)
         if name == "strided_slice":
@@ -71,7 +77,7 @@ class _Sink(PyExprMutator):
     def _elementwise(self, call: relax.Call) -> relax.Expr:
         self.builder_.normalize(call)
         shape = extents_of(call)
-        wide = [at for at, one in enumerate(call.args) if _has_shape(one, shape)]
+        wide = [at for at, one in enumerate(call.args) if has_shape(one, shape)]
         orders = [self._order(call.args[at]) for at in wide]
         if not orders or not orders[0] or any(one != orders[0] for one in orders):
             return call
@@ -94,37 +100,29 @@ class _Sink(PyExprMutator):
     def _order(self, value: Any) -> list[int]:
         """The axes of what a value is a permutation of; none if it is none."""
         found = self._permuted(value)
-        return [] if found is None else _axes(found)
+        return [] if found is None else axes_of(found)
 
     def _permute(self, value: Any, order: Sequence[int]) -> relax.Expr:
         """A value permuted; of a permutation as one, or as what it was."""
         if (before := self._permuted(value)) is not None:
-            own = _axes(before)
+            own = axes_of(before)
             value, order = before.args[0], [own[axis] for axis in order]
         if [*order] == sorted(order):
             return value
         return relax.op.permute_dims(value, [*order])
 
-    def _reshape(self, value: Any, shape: Sequence[Any] | None) -> relax.Expr | None:
-        """A value of another shape, permuted last; None where it cannot be."""
-        if shape is None:
-            return None
-        if (before := self._permuted(value)) is None:
-            call = self._call(value)
-            if name_of(call) == "reshape":
-                # What it reshapes may be a permutation that could not go behind it alone.
-                made = self._reshape(value := call.args[0], shape)
-                if made is not None:
-                    return made
-            return relax.op.reshape(value, shape)
-        dims = extents_of(before.args[0])
-        found = None if dims is None else regroup(dims, _axes(before), shape)
+    def _reshape(self, value: Any, shape: Sequence[Any]) -> relax.Expr:
+        """A value of another shape, permuted behind that where it can be."""
+        call = self._call(value)
+        if name_of(call) == "reshape":
+            # What it reshapes may be a permutation that could not go behind it alone.
+            return self._reshape(call.args[0], shape)
+        dims = extents_of(call.args[0]) if name_of(call) == "permute_dims" else None
+        found = None if dims is None else regroup(dims, axes_of(call), shape)
         if found is None:
-            return None
-        made = self._reshape(before.args[0], found.shape)
-        if made is None:
-            return None
-        return self._permute(self.builder_.emit(made), found.order)
+            return relax.op.reshape(value, shape)
+        made = self.builder_.emit(self._reshape(call.args[0], found.shape))
+        return self._permute(made, found.order)
 
     def _product(self, call: relax.Call) -> relax.Expr:
         """A product of permuted rows by a matrix."""
@@ -157,15 +155,3 @@ class _Sink(PyExprMutator):
         if missing:
             value = self.builder_.emit(relax.op.reshape(value, [1] * missing + [*shape]))
         return self.builder_.emit(relax.op.permute_dims(value, inverse))
-
-
-def _axes(call: Any) -> list[int]:
-    dims = extents_of(call.args[0]) or ()
-    axes = call.attrs.axes
-    order = [*range(len(dims))][::-1] if axes is None else [int(axis) for axis in axes]
-    return [axis % len(dims) for axis in order]
-
-
-def _has_shape(value: Any, shape: Any) -> bool:
-    own = extents_of(value) if isinstance(value.ty, relax.TensorType) else None
-    return own is not None and len(own) == len(shape or ()) and are_equal(own, shape)

@@ -8,10 +8,10 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..relax_values import bound_to, extents_of, name_of, rewritten, scalar_of
+from ..relax_values import VIEWS, axes_of, bound_to, extents_of, name_of, rewritten, scalar_of
 
 #: What moves elements and is read in place.
-_MOVES = ("permute_dims", "reshape", "expand_dims", "squeeze")
+_MOVES = ("permute_dims", *VIEWS)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SplitsAsSlices")
@@ -60,9 +60,8 @@ class _Slice(PyExprMutator):
         """Elements of a dim; what is permuted for its parts only is sliced first."""
         before, turn = bound_to(source, self.lookup_binding), None
         if name_of(before) == "permute_dims":
-            rank = source.ty.ndim
-            turn = [int(one) for one in before.attrs.axes or range(rank - 1, -1, -1)]
-            source, axis = before.args[0], turn[axis] % rank
+            turn = axes_of(before)
+            source, axis = before.args[0], turn[axis]
         part = relax.op.strided_slice(source, [axis], [begin], [end])
         return part if turn is None else relax.op.permute_dims(self.builder_.emit(part), turn)
 

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import is_number
-from ..relax_values import bound_to, extents_of, name_of, rewritten
+from ..relax_values import axes_of, bound_to, extents_of, name_of, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.PermutationsAsViews")
@@ -30,9 +30,7 @@ class _PermutationRewriter(PyExprMutator):
         shape = extents_of(call.args[0]) if name_of(call) == "permute_dims" else None
         if shape is None:
             return call
-        axes = call.attrs.axes
-        order = [*range(len(shape))][::-1] if axes is None else [int(axis) for axis in axes]
-        order = [axis % len(shape) for axis in order]
+        order = axes_of(call)
         wide = [axis for axis in order if not is_number(shape[axis], 1)]
         if wide != sorted(wide):
             return call

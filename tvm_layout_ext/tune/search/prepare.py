@@ -25,9 +25,6 @@ RANKED, SHARE = 256, 8
 BATCH = 8
 #: How many of the best are timed again before one is named.
 FINALISTS = 3
-#: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
-#: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
-POPULATION = 32
 
 
 class Prepared:
@@ -73,10 +70,9 @@ class Prepared:
                     self.facts.add(config, one)
         return found
 
-    def openers(self, trials: int) -> list[s_tir.Schedule]:
-        """The candidates from which a search of so many trials begins, drawn once."""
+    def openers(self, count: int) -> list[s_tir.Schedule]:
+        """So many candidates, from which a search begins; they are drawn once."""
         if self._openers is None:
-            count = min(POPULATION, trials)
             self._openers = openers(self.candidates, self.ranking(), self.rng, count)
         return self._openers
 

@@ -25,12 +25,14 @@ from .batches import Batches
 from .cost_model import GuidedModel
 from .design import space_generator
 from .history import History, Interrupt, failed, worked
-from .prepare import BATCH, FINALISTS, POPULATION, Prepared
+from .prepare import BATCH, FINALISTS, Prepared
 
 STRATEGIES = ("evolutionary", "replay")
 #: A search ends where the default is so near to the least that its bytes take.
 NEAR = 0.02
-GENERATIONS = 2
+#: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
+#: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
+POPULATION, GENERATIONS = 32, 2
 
 _logger = logging.getLogger("tvm_layout_ext.search")
 _logger.addHandler(logging.NullHandler())
@@ -106,7 +108,7 @@ class Run:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
         population = min(POPULATION, self.history.total)
         self.prepared.rank(self.backend.asked, self.history.total)
-        start = self.prepared.openers(self.history.total)
+        start = self.prepared.openers(population)
         if self.history.total <= BATCH:
             # No result comes in time to tell what to try next.
             configs = [config_of(sch.mod, self.task.operator.knobs) for sch in start]
