@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,19 @@ def test_methods_of_te(kind: str, name: str) -> None:
         holds(call, tensor if kind == "schedule" else tensor.op.axis[0], wrong)
         for other in options(call, 0):
             holds(method()[0], **{other: wrong})
+
+
+@pytest.mark.parametrize("name", [name for name, it in vars(tvm.te).items() if isfunction(it)])
+def test_functions_of_te(name: str) -> None:
+    call = getattr(te, name)
+    for wrong in WRONG:
+        for count in (1, 2, 3):
+            holds(call, *[wrong] * count)
+
+
+def test_errors_of_a_function_of_the_users_stay_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError):
+        te.compute((4,), lambda i: 1 // 0)
 
 
 @pytest.mark.parametrize("name", [str(getattr(one, "name", one)) for one in tlx.operators()])

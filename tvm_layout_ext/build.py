@@ -33,6 +33,8 @@ def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main"
     outputs; nothing else may have them. What has a method ``schedule``, as a tuner's result and its
     records, stands for what that gives.
     """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ScheduleError(f"The name of a function is an identifier, not {name!r}.")
     materialise = getattr(source, "to_module", None)
     if materialise is not None:
         return materialise(args, name)

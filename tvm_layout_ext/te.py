@@ -1,7 +1,8 @@
 """TVM's ``te``, plus what its classic form had and 0.27 lacks: schedules and tensor intrinsics.
 
 ``from tvm_layout_ext import te`` is the only change that classic TE code needs. One name of TVM's
-is replaced: ``create_prim_func`` also writes down what ``tlx.assume_divisible`` promised.
+is replaced: ``create_prim_func`` also writes down what ``tlx.assume_divisible`` promised. TVM's
+other functions are as they were, but what they refuse is a ScheduleError.
 
 What TensorIR cannot express is refused by a ScheduleError that says what to use instead:
 ``te.scan``, ``env_threads``, ``prefetch``, a ``vthread`` in a stage inside a kernel, and every
@@ -12,15 +13,16 @@ and ``Stage.iter_var_attrs``; ``s.sch`` gives a TensorIR schedule, which has a `
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import TYPE_CHECKING, Any
 
 from tvm import te as _tvm_te
 from tvm.te import *  # noqa: F403
-from tvm.te import thread_axis
 
 from .schedule import Schedule, Stage, create_schedule
-from .schedule.primitives.assume_divisible import create_prim_func
+from .schedule.primitives import assume_divisible as _assume_divisible
 from .schedule.te import ir_builder
+from .schedule.te.expressions import told as _told
 from .schedule.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 __all__ = [name for name in dir(_tvm_te) if not name.startswith("_")]
@@ -34,6 +36,10 @@ __all__ += [
     "ir_builder",
     "thread_axis",
 ]
+
+globals().update({name: _told(name, it) for name, it in vars(_tvm_te).items() if isfunction(it)})
+thread_axis = _told("thread_axis", _tvm_te.thread_axis)
+create_prim_func = _told("create_prim_func", _assume_divisible.create_prim_func)
 
 if TYPE_CHECKING:
     # TVM ships no types, so a checker cannot see what its star import brings.

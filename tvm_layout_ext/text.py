@@ -49,6 +49,12 @@ def number(value: float) -> str:
     return f"{value:,.{min(digits, 12)}f}".rstrip("0").rstrip(".") if digits else f"{value:,.0f}"
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """Leave out the middle of a longer text."""
+    end = (most - 5) // 2
+    return text if len(text) <= most else f"{text[: most - 5 - end]} ... {text[-end:]}"
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Ask for the known word that a wrong one resembles; nothing if there is none.
 

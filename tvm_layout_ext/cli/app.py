@@ -15,6 +15,7 @@ from .._interrupt import INTERRUPTED as INTERRUPTED
 from .._interrupt import load
 from .._version import __version__
 from ..errors import LayoutExtError
+from ..text import shortened
 
 FAILED, BAD_INPUT = 1, 2
 _EPILOG = (
@@ -83,8 +84,7 @@ command = partial(app.command, cls=Command, epilog=_EPILOG)
 
 def _short(text: str) -> str:
     """A sentence in one line; of a long input that it quotes the middle is left out."""
-    text = " ".join(text.splitlines())
-    return text if len(text) <= _LONGEST else f"{text[:200]} ... {text[-200:]}"
+    return shortened(" ".join(text.splitlines()), _LONGEST)
 
 
 def join_shapes(args: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
+from ..errors import ScheduleError
 from ..target import resolve
 from ..tune.apply.apply import fuse_transposes
 from .attention.compose import ComposeAttention
@@ -51,7 +52,9 @@ def relax_pipeline(
     >>> tvm.compile(mod, target, relax_pipeline=tlx.relax_pipeline(target))  # doctest: +SKIP
     """
     resolved = resolve(target)
-    scheduled = schedule or DefaultSchedule()
+    scheduled = DefaultSchedule() if schedule is None else schedule
+    if not callable(scheduled):
+        raise ScheduleError(f"schedule is a pass such as DefaultSchedule(), not {schedule!r}.")
 
     @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RelaxPipeline")
     def run(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:

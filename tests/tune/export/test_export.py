@@ -160,6 +160,9 @@ def test_header_is_c_and_cpp_and_loader_checks_its_tensors(
     assert "Launch on A, B, the last of which is written" in module.turn.__doc__
     monkeypatch.chdir(tmp_path)
     assert "turn" in runpy.run_path("turn.py")  # It finds its library beside itself.
+    made.library.unlink()
+    with pytest.raises(ImportError, match=r"turn\.py needs libturn\.so beside it"):
+        runpy.run_path("turn.py")
 
 
 def test_what_cannot_be_exported_is_refused(

@@ -150,6 +150,7 @@ class Stage(StageRecord):
     def pragma(self, axis: IterVar, pragma_type: str, pragma_value: Any = 1) -> None:
         """Put ``pragma_<pragma_type>`` on the loop of an axis, e.g. ``auto_unroll_max_step``."""
         checks.leaf_position(self, axis, "pragma")
+        checks.check_annotation(pragma_type, pragma_value)
         self.pragmas.append((axis, f"pragma_{pragma_type}", pragma_value))
 
     def annotate(self, key: str, value: Any) -> None:

@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from ... import decisions
+from ...checks import whole_number
 from ...errors import LayoutExtError, ScheduleError
 from ...target import resolve
 from ..measure.backend_pool import BackendPool
@@ -157,6 +158,7 @@ def tune_module(
     **options
         For ``search``: runner, seed, progress and so on.
     """
+    trials = whole_number("The number of trials", trials, 1, ScheduleError)
     if not callable(search):
         raise ScheduleError(f"What searches is a function as tlx.tune is, not {search!r}.")
     tasks, skipped = module_tasks(mod, target)

@@ -82,6 +82,8 @@ def export(
         Of a record of no ready schedule, see :meth:`.Programs.operator`.
     """
     prefix = path_of("What export writes to", path, ScheduleError)
+    if not isinstance(operator, Operator | None):
+        raise ScheduleError(f"operator is an Operator, as find_operator gives, not {operator!r}.")
     if not _IDENTIFIER.fullmatch(prefix.name):
         raise ScheduleError(f"{prefix.name!r} is no C identifier; it names the exported function.")
     if iskeyword(prefix.name) or _CXX_KEYWORD.fullmatch(prefix.name):

@@ -104,7 +104,10 @@ import ctypes
 import pathlib
 
 _ARGUMENTS = {arguments}
-_LIBRARY = ctypes.CDLL(str(pathlib.Path(__file__).resolve().with_name("lib{name}.so")))
+_PATH = pathlib.Path(__file__).resolve().with_name("lib{name}.so")
+if not _PATH.exists():
+    raise ImportError("{name}.py needs " + _PATH.name + " beside it, in " + str(_PATH.parent) + ".")
+_LIBRARY = ctypes.CDLL(str(_PATH))
 _LIBRARY.{name}.argtypes = [ctypes.c_void_p] * {count}
 _LIBRARY.{name}_error.restype = ctypes.c_char_p
 _CUDA = 2

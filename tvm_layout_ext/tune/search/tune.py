@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ...build import build, cuda_source
-from ...checks import whole_number
+from ...checks import is_one_of, whole_number
 from ...errors import RecordError, ScheduleError
 from ...target import cuda_target
 from ..measure.backend import Runner
@@ -159,7 +159,7 @@ def tune(
     seed = whole_number("The seed", seed, 0, ScheduleError)
     tell = _teller(progress)
     task = make_task(_operator(what, schedule, knobs), shape, dtype, seed, target)
-    if strategy not in STRATEGIES:
+    if not is_one_of(strategy, STRATEGIES):
         raise ScheduleError(f"Unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}.")
     pool = runner if isinstance(runner, BackendPool) else BackendPool(runner)
     prepared = pool.prepared.pop(task, None) or Prepared(task)
