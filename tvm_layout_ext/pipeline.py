@@ -84,6 +84,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "tirx.CommonSubexprElim": (
         transform.LowerWarpMemoryFully,
         transform.RenameOperands,
+        transform.WriteOutSigmoids,
         transform.PackBytes,
         transform.JoinComparisons,
     ),

@@ -34,7 +34,7 @@ def test_any_window_step_and_padding_gives_the_same(
     shapes = (2, channels, *sides), (8, channels, *window)
     mod = convolution(*shapes, "float32", strides=list(steps), padding=list(padding))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(space_to_depth, "_NARROW", ("float32",))
+        patched.setattr(space_to_depth, "NARROW_FLOATS", ("float32",))
         after = SpaceToDepth()(mod)
     taken = max(steps) > 1 and all(n >= step for n, step in zip(window, steps, strict=True))
     assert ("permute_dims" in str(after)) == taken

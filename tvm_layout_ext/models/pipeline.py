@@ -27,6 +27,7 @@ from .moves.slices import SplitsAsSlices
 from .moves.views import PermutationsAsViews
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
+from .widen_functions import legalize_ops
 from .widen_sums import WidenSums
 
 
@@ -89,7 +90,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         _FuseTransposes(),
         GatherRows(),
         FoldConstants(),
-        relax.transform.LegalizeOps(),
+        legalize_ops(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         FuseWeights(),

@@ -35,6 +35,8 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "where": np.where,
 }
 
+#: Floats of 16 bits, as in NumPy's names.
+NARROW_FLOATS = ("float16", "bfloat16")
 #: Operators each element of whose result is computed from those at its place.
 ELEMENTWISE = (
     *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log"),

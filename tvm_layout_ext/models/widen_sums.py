@@ -9,9 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .relax_values import rewritten
-
-_NARROW = ("float16", "bfloat16")
+from .relax_values import NARROW_FLOATS, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WidenSums")
@@ -36,7 +34,7 @@ class _Widen(PyExprMutator):
             return call
         # ToMixedPrecision names the type of the result also where it is the operands'.
         types = {str(getattr(one.ty, "dtype", "")) for one in (*call.args, call)}
-        if len(types) != 1 or not types & set(_NARROW):
+        if len(types) != 1 or not types & set(NARROW_FLOATS):
             return call
         wide = self.builder_.emit(make(call))
         return relax.op.astype(wide, types.pop())

@@ -37,6 +37,7 @@ from .tvm_fixes.rename_operands import RenameOperands
 from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedIndices
 from .tvm_fixes.straighten_indices import StraightenIndices
 from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
+from .tvm_fixes.write_out_sigmoids import WriteOutSigmoids
 from .tvm_fixes.write_out_starts import WriteOutStarts
 from .vectors.guard_vectors import GuardVectors
 from .vectors.narrow_vectors import NarrowVectors
@@ -87,6 +88,7 @@ __all__ = [
     "StraightenIndices",
     "SwizzleSharedMemory",
     "TypeMatrixLoads",
+    "WriteOutSigmoids",
     "WriteOutStarts",
 ]
 

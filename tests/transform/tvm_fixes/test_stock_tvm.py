@@ -26,6 +26,7 @@ from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
+from tests.transform.tvm_fixes import test_write_out_sigmoids as sigmoids
 from tests.transform.tvm_fixes import test_write_out_starts as starts
 from tvm_layout_ext import pipeline, transform
 from tvm_layout_ext.ir import ops
@@ -145,6 +146,13 @@ def _loaded(mod: tvm.IRModule) -> set[str]:
     found: list[Any] = []
     tvm_ffi.structural_walk(mod["main"].body, [(tvm.ir.Call, found.append)])
     return {str(call.ty) for call in found if call.op.name == ops.PTX_LEGACY_LDMATRIX}
+
+
+def test_write_out_sigmoids(without: Without) -> None:
+    """Eight ones of float32 are written as four words of eight arguments."""
+    without("WriteOutSigmoids")
+    arguments = re.findall(r"make_ulonglong4\(([^;]*)\);", cuda_text(sigmoids.sigmoids()))
+    assert any(text.count(",") == 7 for text in arguments)
 
 
 def test_write_out_starts(without: Without) -> None:

@@ -9,11 +9,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..relax_values import dims_of, extents_of, name_of, rewritten
+from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
 
 #: Channels of a vector of 16 bytes of 16 bits.
 _VECTOR = 8
-_NARROW = ("float16", "bfloat16")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SpaceToDepth")
@@ -109,4 +108,4 @@ def _is_taken(call: Any) -> bool:
     if any(n < step for n, step in zip(window, steps, strict=True)):
         return False
     whole = not any(n % step for n, step in zip(window, steps, strict=True))
-    return whole or str(call.args[0].ty.dtype) in _NARROW
+    return whole or str(call.args[0].ty.dtype) in NARROW_FLOATS

@@ -10,9 +10,9 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...checks import takes_module
-from ..relax_values import ELEMENTWISE, VIEWS, name_of, uses_of
+from ..relax_values import ELEMENTWISE, NARROW_FLOATS, VIEWS, name_of, uses_of
 
-_NARROW, _WIDE = ("float16", "bfloat16"), "float32"
+_WIDE = "float32"
 _MOVES = (*VIEWS, "permute_dims", "broadcast_to")
 
 
@@ -109,4 +109,4 @@ class _Narrow(PyExprMutator):
 def _type_to(call: Any) -> str | None:
     """The narrow type to which a call rounds, or None."""
     dtype = str(call.attrs.dtype) if name_of(call) == "astype" else ""
-    return dtype if dtype in _NARROW else None
+    return dtype if dtype in NARROW_FLOATS else None

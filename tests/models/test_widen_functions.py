@@ -1,0 +1,106 @@
+"""Functions of 16-bit floats are computed in float32 and rounded once."""
+
+from __future__ import annotations
+
+from math import erf
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from tests.models.running import TARGET, scheduled
+from tests.programs.emitted import cuda_text, nvcc_says
+from tvm_layout_ext import simulate
+from tvm_layout_ext.ir.queries import nodes_in
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+EXACT: dict[str, Any] = {
+    "exp": np.exp,
+    "log": np.log,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "nn.silu": lambda x: x / (1 + np.exp(-x)),
+    "nn.gelu": lambda x: x * (0.5 + 0.5 * np.vectorize(erf)(x * 0.5**0.5)),
+    "nn.gelu_tanh": lambda x: (
+        0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
+    ),
+    "nn.softmax": _softmax,
+    "nn.log_softmax": lambda x: np.log(_softmax(x)),
+}
+#: Largest distance of a number from the nearest float, in parts of it.
+ROUNDING = {"float16": 2**-11, "bfloat16": 2**-8}
+
+
+def module(name: str, dtype: str, shape: tuple[int, ...], axis: int | None = None) -> tvm.IRModule:
+    function: Any = relax.op
+    for part in name.split("."):
+        function = getattr(function, part)
+    x = relax.Var("x", relax.TensorType(shape, dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            value = function(x) if axis is None else function(x, axis)
+            out = builder.emit_output(builder.emit(value))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def given(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    found = np.random.default_rng(0).normal(0, 2, shape)
+    return np.abs(found + (found == 0)).astype(getattr(ml_dtypes, dtype, dtype))
+
+
+def result(name: str, x: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """What the one kernel of a function gives, without hazards."""
+    (one,) = scheduled(module(name, str(x.dtype), x.shape, axis))
+    func = one.after.with_attr("global_symbol", "main")
+    report = simulate(func, x, None, target=TARGET, progress=False)
+    assert not report.hazards
+    (got,) = report.outputs.values()
+    return got
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("name", EXACT)
+def test_results_are_exact_but_for_one_rounding(name: str, dtype: str) -> None:
+    x = given(dtype, (6, 520))
+    want = EXACT[name](x.astype("float64"))
+    got = result(name, x).astype("float64")
+    # Float32 adds 2^-20 or less, of numbers whose size is 1 or more.
+    near = ROUNDING[dtype] * np.abs(want) * 1.001 + 2**-20 + 2**-25 * (dtype == "float16")
+    assert (np.abs(got - want) <= near).all()
+
+
+def test_a_softmax_of_many_equal_values_adds_them_up() -> None:
+    """In float16 a sum of ones stands still at 2048."""
+    got = result("nn.softmax", np.zeros((1, 8192), "float16"))
+    assert (got == np.float16(1 / 8192)).all()
+
+
+def test_a_softmax_along_its_axis_is_one_kernel() -> None:
+    x = given("float16", (16, 40, 8))
+    got = result("nn.softmax", x, 1)
+    want = _softmax(x.astype("float64").transpose(0, 2, 1)).transpose(0, 2, 1)
+    np.testing.assert_allclose(got.astype("float64"), want, 2**-10, 2**-20)
+
+
+def test_float32_is_as_tvm_makes_it() -> None:
+    (one,) = scheduled(module("sigmoid", "float32", (64, 64)))
+    assert not list(nodes_in(one.before.body, tirx.Cast))
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", EXACT)
+def test_cuda_of_them_compiles(name: str, tmp_path: Path) -> None:
+    (one,) = scheduled(module(name, "float16", (64, 1024)))
+    assert isinstance(one.after, tirx.PrimFunc)
+    assert not nvcc_says(cuda_text(one.after), tmp_path, "-w", "-cubin")
