@@ -35,6 +35,7 @@ Tuning (docs/tuning.md)
 
 Models (docs/models.md)
     relax_pipeline    the pipeline for tvm.compile(mod, target, relax_pipeline=...)
+    lower_relax       the functions that it schedules, for tune_module
     DefaultSchedule   a schedule for every function, without a search
     NarrowShortcuts   stores shortcuts behind ToMixedPrecision in 16 bits
 

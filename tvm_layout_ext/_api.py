@@ -21,7 +21,7 @@ from .calls import bench as _bench
 from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
 from .models import NarrowShortcuts as NarrowShortcuts
-from .models import relax_pipeline
+from .models import lower_relax, relax_pipeline
 from .report import notebook
 from .report import render as _render
 from .report.explain import explain
@@ -69,6 +69,7 @@ __all__ = [
     "knob",
     "layout",
     "lower",
+    "lower_relax",
     "op",
     "operators",
     "pipeline",

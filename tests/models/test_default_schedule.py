@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tvm
 from tvm import relax
+from tvm.relax.frontend import nn
 
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import Model, block, convolution, head, mlp
@@ -172,6 +173,30 @@ def test_scheduled_functions_and_other_targets_are_left_alone() -> None:
         plain = (third := tlx.DefaultSchedule())(unscheduled(64))
     assert "threadIdx" not in str(plain)
     assert second.choices == third.choices == []
+
+
+class Gated(nn.Module):  # type: ignore[misc]
+    """A norm, a product, SiLU times a gate, a softmax."""
+
+    def __init__(self) -> None:
+        self.norm = nn.RMSNorm(64, -1, 1e-5, bias=False)
+        self.wide = nn.Linear(64, 128, bias=False)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        gate, up = nn.op.split(self.wide(self.norm(x)), 2, axis=-1)
+        return nn.op.softmax(nn.op.silu(gate) * up, -1)
+
+
+def test_all_functions_of_a_model_take_records_of_what_it_is_lowered_to(tmp_path: Path) -> None:
+    model = Gated()
+    model.to("float16")
+    mod, _ = model.export_tvm({"forward": {"x": nn.spec.Tensor((1, 32, 64), "float16")}})
+    lowered = tlx.lower_relax(mod, TARGET)
+    tlx.tune_module(lowered, TARGET, trials=1, log=tmp_path, runner="simulate")
+    schedule = tlx.DefaultSchedule(tmp_path)
+    tlx.relax_pipeline(TARGET, schedule)(mod)
+    assert len(schedule.choices) == 4
+    assert {choice.rule for choice in schedule.choices} == {"record"}
 
 
 def test_records_go_first(tmp_path: Path) -> None:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .default_schedule import DefaultSchedule
 from .imported.narrow_shortcuts import NarrowShortcuts
-from .pipeline import relax_pipeline
+from .pipeline import lower_relax, relax_pipeline
 
-__all__ = ["DefaultSchedule", "NarrowShortcuts", "relax_pipeline"]
+__all__ = ["DefaultSchedule", "NarrowShortcuts", "lower_relax", "relax_pipeline"]

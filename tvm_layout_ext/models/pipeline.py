@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from ..errors import ScheduleError
 from ..target import resolve
-from ..tune.apply.apply import fuse_transposes
+from ..tune.apply.apply import as_module, fuse_transposes
 from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
 from .batch_norm import BatchNormsAsScales
@@ -69,6 +69,29 @@ def relax_pipeline(
             return tvm.transform.Sequential(passes)(mod)
 
     return run
+
+
+def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IRModule:
+    """Lower a Relax module to the functions that :func:`relax_pipeline` schedules, to tune them.
+
+    :func:`tvm_layout_ext.tune_module` lowers a module by itself as TVM's own pipeline does. Its
+    records are of other functions then, and :class:`DefaultSchedule` finds few of them.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Of Relax functions.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+
+    Examples
+    --------
+    >>> tlx.tune_module(tlx.lower_relax(mod), log="logs")  # doctest: +SKIP
+    >>> pipeline = tlx.relax_pipeline(target, tlx.DefaultSchedule("logs"))  # doctest: +SKIP
+    """
+    resolved = resolve(target)
+    with resolved:
+        return tvm.transform.Sequential(lowered_passes(resolved))(as_module(mod))
 
 
 def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
