@@ -18,10 +18,11 @@ from tvm import s_tir, tirx
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir import ops
-from ...ir.annotations import MIN_BLOCKS
+from ...ir.annotations import CLUSTER, MIN_BLOCKS
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence, whole_region
 from .chain import RowBlock, RowChain, RowLoad, RowStore
+from .exchange import Exchange
 from .plan import TOGETHER, RowPlan
 from .traffic import RowTraffic, unravel
 
@@ -67,11 +68,15 @@ class RowKernel:
         self.results: dict[Any, Any] = {}
         names = ("lane", "side", "block")
         self.lane, self.side, self.grid = (tirx.Var(name, "int32") for name in names)
-        self.row = (self.grid * plan.rows + self.side).astype(chain.type)
+        self.exchange = Exchange(chain, plan, self.lane, self.grid) if plan.cluster > 1 else None
+        number = self.grid * plan.rows + self.side
+        if plan.cluster > 1:
+            number = tirx.floordiv(self.grid, plan.cluster)
+        self.row = number.astype(chain.type)
         analyzer, one = tvm.sym.Analyzer(), tirx.const(1, chain.type)
         self.rows = analyzer.simplify(reduce(lambda a, b: a * b, chain.rows, one))
         self.cuts_rows = not analyzer.can_prove_equal(tirx.floormod(self.rows, plan.rows), 0)
-        self.cuts_steps = plan.steps(chain) * plan.lanes * plan.vector != chain.length
+        self.cuts_steps = plan.steps(chain) * plan.across * plan.vector != chain.length
         #: Elements between a row's start and the multiple of a vector at or before it.
         self.shift: Any = None
         if plan.vector > self.traffic.whole:
@@ -108,7 +113,8 @@ class RowKernel:
     # Where rows and elements are.
 
     def _group(self, step: Any) -> Any:
-        return (step * self.plan.lanes + self.lane).astype(self.chain.type)
+        lane = self.lane if self.exchange is None else self.exchange.lane_of_row
+        return (step * self.plan.across + lane).astype(self.chain.type)
 
     def _column(self, step: Any, v: Any = 0) -> Any:
         """Element of its row; before the first or after the last where rows share vectors."""
@@ -207,8 +213,7 @@ class RowKernel:
             base = part.first + (chunks - 1 - chunk if level % 2 else chunk) * part.batch
             body = self._sweep(part, base, level, along)
             yield tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, body)
-        for block in sums:
-            yield from self._combined(block)
+        yield from self._combined(level, sums)
 
     def _sweep(self, part: _Part, base: Any, level: int, blocks: Sequence[RowBlock]) -> Any:
         """Compute what a level makes of a batch of steps."""
@@ -306,7 +311,8 @@ class RowKernel:
             if self.chain.is_output(store):
                 at = [substitute(index, values) for index in store.indices]
                 put = _store(store.buffer, _load(self.results[store.name], 0), *at)
-                yield tirx.IfThenElse(tirx.EQ(self.lane, 0), self._stored_row(put), None)
+                lane = self.lane if self.exchange is None else self.exchange.lane_of_row
+                yield tirx.IfThenElse(tirx.EQ(lane, 0), self._stored_row(put), None)
 
     def _updated(self, block: RowBlock, others: Sequence[Any]) -> list[Any]:
         """Combine results with others."""
@@ -321,21 +327,45 @@ class RowKernel:
         done += [tirx.Bind(name, value) for name, value in zip(both, combined, strict=True)]
         return done + [_store(result, value, 0) for result, value in zip(own, both, strict=True)]
 
-    def _combined(self, block: RowBlock) -> Iterator[Any]:
-        """Combine what the lanes of a row have: by shuffles, and of warps in shared memory."""
+    def _combined(self, level: int, blocks: Sequence[RowBlock]) -> Iterator[Any]:
+        """Combine what the lanes of a row have: by shuffles, of warps through shared memory."""
+        for block in blocks:
+            yield from self._shuffled(block, min(self.plan.lanes, WARP_SIZE))
+        if self.exchange is not None and blocks:
+            yield from self._exchanged(level, blocks)
+        elif self.plan.lanes > WARP_SIZE:
+            for block in blocks:
+                yield from self._of_warps(block)
+        for block in blocks:
+            yield from self._left(block)
+
+    def _of_warps(self, block: RowBlock) -> Iterator[Any]:
+        """Combine what the warps of a row found, which lanes of every warp get, one each."""
         warps, own = self.plan.lanes // WARP_SIZE, [self.results[s.name] for s in block.stores]
-        yield from self._shuffled(block, min(self.plan.lanes, WARP_SIZE))
-        if warps > 1:
-            # Every warp has what each warp found, a lane each.
-            boards = [self._new(s.buffer, "warps", self.plan.rows, warps) for s in block.stores]
-            pairs = list(zip(boards, own, strict=True))
-            warp, other = tirx.floordiv(self.lane, WARP_SIZE), tirx.floormod(self.lane, warps)
-            put = [_store(board, _load(result, 0), self.side, warp) for board, result in pairs]
-            is_first = tirx.EQ(tirx.floormod(self.lane, WARP_SIZE), 0)
-            yield tirx.IfThenElse(is_first, sequence(put), None)
-            yield from (_store(result, _load(x, self.side, other), 0) for x, result in pairs)
-            yield from self._shuffled(block, warps)
-        yield from self._left(block)
+        boards = [self._new(s.buffer, "warps", self.plan.rows, warps) for s in block.stores]
+        pairs = list(zip(boards, own, strict=True))
+        warp, other = tirx.floordiv(self.lane, WARP_SIZE), tirx.floormod(self.lane, warps)
+        put = [_store(board, _load(result, 0), self.side, warp) for board, result in pairs]
+        is_first = tirx.EQ(tirx.floormod(self.lane, WARP_SIZE), 0)
+        yield tirx.IfThenElse(is_first, sequence(put), None)
+        yield from (_store(result, _load(x, self.side, other), 0) for x, result in pairs)
+        yield from self._shuffled(block, warps)
+
+    def _exchanged(self, level: int, blocks: Sequence[RowBlock]) -> Iterator[Any]:
+        """The same of the warps of a cluster, whose lanes get several where there are more."""
+        assert self.exchange is not None
+        found = [(b, [_load(self.results[s.name], 0) for s in b.stores]) for b in blocks]
+        yield from self.exchange.send(level, found)
+        yield self.exchange.wait(level)
+        lanes = min(self.exchange.warps, WARP_SIZE)
+        first = tirx.floormod(self.lane, lanes)
+        for block in blocks:
+            own = [self.results[store.name] for store in block.stores]
+            taken = self.exchange.of_warp(block, first)
+            yield from (_store(result, x, 0) for result, x in zip(own, taken, strict=True))
+            for warp in range(lanes, self.exchange.warps, lanes):
+                yield from self._updated(block, self.exchange.of_warp(block, first + warp))
+            yield from self._shuffled(block, lanes)
 
     def _shuffled(self, block: RowBlock, lanes: int) -> Iterator[Any]:
         for power in reversed(range(lanes.bit_length() - 1)):
@@ -346,6 +376,11 @@ class RowKernel:
         """Write the sweeps into a block, and bind its loops."""
         chain, plan = self.chain, self.plan
         done = [stmt for level in range(chain.levels) for stmt in self._level(level)]
+        if self.exchange is not None:
+            done, self.buffers = (
+                [*self.exchange.begin(), *done],
+                self.buffers + self.exchange.buffers,
+            )
         stores = [s for block in chain.blocks for s in block.stores if chain.is_output(s)]
         touched = ({one.buffer.name: one.buffer for one in x} for x in (chain.loads, stores))
         reads, writes = ([whole_region(buffer) for buffer in x.values()] for x in touched)
@@ -353,6 +388,8 @@ class RowKernel:
         stmt: Any = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
         blocks = tvm.sym.Analyzer().simplify(tirx.ceildiv(self.rows, plan.rows)).astype("int32")
         bound = {MIN_BLOCKS: plan.resident} if plan.threads >= LARGE_BLOCK else {}
+        if plan.cluster > 1:
+            blocks, bound = blocks * plan.cluster, {**bound, f"{CLUSTER}x": plan.cluster}
         for var, extent, tag, notes in (
             (self.lane, plan.lanes, "threadIdx.x", {}),
             (self.side, plan.rows, "threadIdx.y", {}),

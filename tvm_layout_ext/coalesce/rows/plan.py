@@ -12,6 +12,8 @@ from tvm import tirx
 from ...checks import is_one_of, whole
 from ...errors import ScheduleError
 from ...gpu.hardware import (
+    CLUSTER_BLOCKS,
+    CLUSTERS_SINCE,
     MAX_ACCESS_BYTES,
     MULTIPROCESSORS,
     WARP_SIZE,
@@ -23,6 +25,7 @@ from .traffic import RowTraffic
 
 KEEPS = ("auto", "registers", "shared", "none")
 _THREADS = (64, 128, 256, 512, 1024)
+_CLUSTERS = tuple(1 << n for n in range(CLUSTER_BLOCKS.bit_length()))
 #: Vectors that a thread loads together where it goes along the row in a loop.
 TOGETHER = 4
 #: Registers of a thread beside its part of the row: indices, sums, operands of a step.
@@ -38,6 +41,8 @@ _MANY_ROWS = 1 << 20
 _DRAM, _L2, _BURST, _ISSUED = 32.0, 100.0, 110.0, 224.0
 #: Threads that keep a multiprocessor's arithmetic busy; ns of a load, and of a round of sums.
 _BUSY, _LATENCY, _ROUND = 1024, 700.0, 300.0
+#: ns that a round takes longer between the blocks of a cluster.
+_EXCHANGE = 700.0
 #: Bytes of rows that the second-level cache keeps; how sharply the slowest part decides.
 _CACHE, _SHARPNESS = 16 << 20, 8
 #: What a row in shared memory costs besides, as a part: its loops, and cache that it takes.
@@ -50,7 +55,7 @@ _AHEAD = 2
 class RowPlan:
     """Numbers of a kernel over rows."""
 
-    lanes: int  #: Threads of a row, a power of two
+    lanes: int  #: Threads of a row in a block, a power of two
     rows: int  #: Rows of a block
     vector: int  #: Elements of a step of a thread
     #: Steps whose elements are kept in registers, and in shared memory; the rest are read again.
@@ -58,15 +63,21 @@ class RowPlan:
     shared: int
     hold: int  #: 1 keeps dear elements of the steps in registers, 0 computes them again
     resident: int = 0  #: Blocks that a multiprocessor should hold
+    cluster: int = 1  #: Blocks that share a row, each of which has no other
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
         return self.lanes * self.rows
 
+    @property
+    def across(self) -> int:
+        """Threads of a row."""
+        return self.lanes * self.cluster
+
     def steps(self, chain: RowChain) -> int:
         """Steps of a thread along its row, which may begin at the end of a vector."""
-        return _steps(chain, self.vector, self.lanes)
+        return _steps(chain, self.vector, self.across)
 
     def numbers(self) -> list[int]:
         """Write it for an annotation."""
@@ -81,9 +92,10 @@ class RowPlan:
             "read again": steps - self.registers - self.shared,
         }
         where = " and ".join(f"{n} {place}" for place, n in parts.items() if n)
+        clusters = f"cluster of {self.cluster} blocks" if self.cluster > 1 else "block"
         return (
-            f"{_count(self.rows, 'row')} a block of {self.threads} threads, "
-            f"{_count(self.lanes, 'lane')} a row; of {_count(steps, 'vector')} of {self.vector} "
+            f"{_count(self.rows, 'row')} a {clusters} of {self.threads} threads, "
+            f"{_count(self.across, 'lane')} a row; of {_count(steps, 'vector')} of {self.vector} "
             f"that a lane has, {where}"
         )
 
@@ -105,6 +117,7 @@ class Wishes:
     num_threads: int = 0
     vector_bytes: int = MAX_ACCESS_BYTES
     keep: str = "auto"
+    cluster: int = 0
 
     def __post_init__(self) -> None:
         for name, legal in (
@@ -112,6 +125,7 @@ class Wishes:
             ("num_threads", (0, *_THREADS)),
             ("vector_bytes", (1, 2, 4, 8, 16)),
             ("keep", KEEPS),
+            ("cluster", (0, *_CLUSTERS)),
         ):
             value = getattr(self, name)
             if not is_one_of(value if name == "keep" else whole(value), legal):
@@ -124,12 +138,19 @@ def plan_rows(chain: RowChain, wishes: Wishes, facts: Architecture) -> RowPlan:
 
     Raises ScheduleError if no plan is as the user wishes.
     """
+    if wishes.cluster > 1 and facts.capability < CLUSTERS_SINCE:
+        major, minor = CLUSTERS_SINCE
+        raise ScheduleError(
+            f"{NAME} is asked for clusters of {wishes.cluster} blocks, which {facts.name} does not "
+            f"launch; they need compute capability {major}.{minor}."
+        )
     plans = ranked_plans(RowTraffic(chain, wishes.vector_bytes), facts, wishes)
     if not plans:
         raise ScheduleError(
             f"{NAME} finds no plan for {chain.length:,} elements with lanes={wishes.lanes}, "
-            f"num_threads={wishes.num_threads} and keep={wishes.keep!r}: it has more lanes than "
-            f"threads, or needs more registers or shared memory than {facts.name} has."
+            f"num_threads={wishes.num_threads}, keep={wishes.keep!r} and cluster={wishes.cluster}: "
+            f"it has more lanes than threads, or fewer in a cluster, or needs more registers or "
+            f"shared memory than {facts.name} has."
         )
     return plans[0]
 
@@ -145,33 +166,43 @@ def ranked_plans(
 def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator[RowPlan]:
     vector, chain = traffic.vector, traffic.chain
     groups = -(-chain.length // vector)
-    for threads, power in product(_THREADS, range(11)):
+    for cluster, threads, power in product(_CLUSTERS, _THREADS, range(11)):
         lanes = 1 << power
         # Lanes have something to do each, and neighbours read a line together.
         suits = min(8, groups // 2 + 1) <= lanes < max(2 * groups, 2) or wishes.lanes
-        is_other = wishes.num_threads not in (0, threads) or wishes.lanes not in (0, lanes)
+        asked = (wishes.num_threads, wishes.lanes, wishes.cluster)
+        is_other = any(
+            n not in (0, own) for n, own in zip(asked, (threads, lanes, cluster), strict=True)
+        )
         if lanes > threads or is_other or not suits:
             continue
-        steps = _steps(chain, vector, lanes)
-        for registers, shared in _places(traffic, steps, threads, wishes.keep, facts):
+        if cluster > 1 and (facts.capability < CLUSTERS_SINCE or lanes < threads):
+            continue
+        if cluster * lanes > groups and cluster > max(wishes.cluster, 1):
+            continue
+        steps = _steps(chain, vector, lanes * cluster)
+        boards = cluster * threads // WARP_SIZE * traffic.result_bytes if cluster > 1 else 0
+        for registers, shared in _places(traffic, steps, threads, wishes.keep, facts, boards):
             for hold in {0, int(registers > 0 and bool(traffic.dear))}:
                 each = registers * vector * traffic.element_registers(hold=bool(hold))
                 if registers < steps:
                     each += TOGETHER * vector * traffic.kept_bytes / 4
                 each += _AHEAD * vector * traffic.common_bytes / 4
                 used, held = int(each) + _OTHER_REGISTERS, shared * threads * vector
-                resident = blocks_per_sm(facts, threads, used, held * traffic.kept_bytes)
+                bytes_held = held * traffic.kept_bytes + boards
+                resident = blocks_per_sm(facts, threads, used, bytes_held)
                 if used > facts.registers_per_thread:
                     resident = 0
-                yield RowPlan(lanes, threads // lanes, vector, registers, shared, hold, resident)
+                numbers = lanes, threads // lanes, vector, registers, shared, hold, resident
+                yield RowPlan(*numbers, cluster)
 
 
 def _places(
-    traffic: RowTraffic, steps: int, threads: int, keep: str, facts: Architecture
+    traffic: RowTraffic, steps: int, threads: int, keep: str, facts: Architecture, boards: int
 ) -> Iterator[tuple[int, int]]:
-    """Steps that are kept in registers, and in shared memory."""
-    vector = traffic.vector
-    fits = (facts.shared_per_block - _BOARDS) // max(threads * vector * traffic.kept_bytes, 1)
+    """Steps that are kept in registers, and in shared memory beside boards."""
+    vector, left = traffic.vector, facts.shared_per_block - _BOARDS - boards
+    fits = left // max(threads * vector * traffic.kept_bytes, 1)
     most = min(steps, _MOST_ELEMENTS // vector)
     if keep == "registers":
         yield from [(steps, 0)] * (steps * vector <= 4 * _MOST_ELEMENTS)
@@ -192,19 +223,22 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     """
     chain = traffic.chain
     is_known = all(isinstance(n, int | tirx.IntImm) for n in chain.rows)
-    blocks = -(-(prod(map(int, chain.rows)) if is_known else _MANY_ROWS) // plan.rows)
-    steps, elements = plan.steps(chain), plan.rows * chain.length
+    rows = prod(map(int, chain.rows)) if is_known else _MANY_ROWS
+    blocks, steps = -(-rows // plan.rows) * plan.cluster, plan.steps(chain)
+    length = chain.length / plan.cluster
+    elements = plan.rows * length
     busy = min(plan.resident, ceil(blocks / MULTIPROCESSORS))
     at_once = min(blocks, MULTIPROCESSORS * busy) * elements * traffic.kept_bytes
     kept = plan.registers + plan.shared
     again = elements * traffic.kept_bytes * (1 - kept / steps) * max(traffic.sweeps - 1, 0)
     moved = elements * traffic.moved_bytes + again * max(0.0, 1 - _CACHE / max(at_once, 1))
-    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * chain.length
+    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * length
     calls = len(traffic.dear) * (2 - plan.hold * plan.registers / steps)
     work = 4 * traffic.sweeps + 4 * calls
-    idle = steps * plan.lanes * plan.vector / max(chain.length, 1)
+    idle = steps * plan.across * plan.vector / max(chain.length, 1)
     compute = elements * idle * work / _ISSUED / min(1.0, busy * plan.threads / _BUSY) ** 0.5
     rounds = _ROUND * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
+    rounds += _EXCHANGE * (chain.levels - 1) * (plan.cluster > 1)
     # A loop waits for each of its batches, and for the weights that belong to them.
     batches, unkept = (-(-n // TOGETHER) for n in (steps - plan.registers, steps - kept))
     waits: float = 1 + batches + unkept * (traffic.sweeps - 1)

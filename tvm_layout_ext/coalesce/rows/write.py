@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from tvm import tirx
@@ -15,8 +16,6 @@ from .chain import NAME, RowChain, read_chain
 from .emit import RowKernel
 from .plan import RowPlan
 
-_NUMBERS = 7
-
 
 def write_chains(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, str]]:
     """Write the kernels that blocks ask for; return what is told of each, by its last block.
@@ -26,14 +25,15 @@ def write_chains(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, str]]:
     told: dict[str, str] = {}
     for block in (block for block in blocks_in(func.body) if FUSE_ROWS in block.annotations):
         name, wanted = str(block.name_hint), list(block.annotations[FUSE_ROWS])
+        count = next((i for i, one in enumerate(wanted) if isinstance(one, str)), len(wanted))
         try:
-            plan = RowPlan(*map(int, wanted[:_NUMBERS]))
+            plan = RowPlan(*map(int, wanted[:count]))
         except (TypeError, ValueError) as error:
             raise ScheduleError(
-                f"Block {name} asks {NAME} by {wanted}; it takes the {_NUMBERS} numbers of a plan, "
-                "and blocks."
+                f"Block {name} asks {NAME} by {wanted}; it takes the {len(fields(RowPlan))} "
+                "numbers of a plan, and blocks."
             ) from error
-        chain = read_chain(func, [str(one) for one in wanted[_NUMBERS:]])
+        chain = read_chain(func, [str(one) for one in wanted[count:]])
         told[name] = plan.text(chain)
         func = _with_kernel(func, chain, RowKernel(chain, plan).write(name))
     return func, told
