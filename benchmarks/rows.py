@@ -90,22 +90,23 @@ def bound(module: Any, inputs: list[Any], output: Any) -> Call:
     return lambda: kernel(*views)
 
 
-def run(kind: str, shape: tuple[int, int], dtype: str, bench: Bench) -> dict[str, Any]:
-    """Verify and time one row of the table."""
+def run(
+    kind: str, shape: tuple[int, int], dtype: str, bench: Bench, built: tuple[list[int], str]
+) -> dict[str, Any]:
+    """Verify and time one row of the table: what :func:`build_default` built, and its peers."""
     import torch
 
     from benchmarks import triton_rows
 
     operator = find_operator(kind)
-    tensors = operator.compute(shape, dtype)
-    inputs = arguments(tensors)
+    inputs = arguments(operator.compute(shape, dtype))
     output = torch.empty_like(inputs[0])
     peer = torch.empty_like(inputs[0])
     function = functions()[kind]
     compiled = torch.compile(function, dynamic=False)
-    sch = operator.schedule(tensors, operator.default_config())
+    plan, path = built
     calls: dict[str, Call] = {
-        "ours": bound(tlx.build(sch), inputs, output),
+        "ours": bound(tvm.runtime.load_module(path), inputs, output),
         "torch eager": lambda: function(*inputs),
         "torch.compile": lambda: compiled(*inputs),
         "triton": triton_rows.bound(kind, inputs, peer),
@@ -134,7 +135,7 @@ def run(kind: str, shape: tuple[int, int], dtype: str, bench: Bench) -> dict[str
     return {
         "name": f"{kind} {dtype} {shape[0]}x{shape[1]}",
         "bytes": size,
-        "plan": plan_of(sch),
+        "plan": plan,
         "failed": failed,
         "seconds": times,
         "of_copy": {name: limit / t for name, t in times.items() if not name.startswith("limit")},
@@ -142,11 +143,16 @@ def run(kind: str, shape: tuple[int, int], dtype: str, bench: Bench) -> dict[str
     }
 
 
-def plan_of(sch: s_tir.Schedule) -> list[int]:
-    """The numbers of the plan that a schedule has."""
+def build_default(
+    kind: str, shape: tuple[int, int], dtype: str, path: str
+) -> tuple[list[int], str]:
+    """Build the default schedule, in any process; the numbers of its plan, and the library."""
+    operator = find_operator(kind)
+    sch = operator.schedule(operator.compute(shape, dtype), operator.default_config())
     blocks = [sch.get(b) for b in sch.get_child_blocks(sch.get_sblock("root"))]
     noted = next(b.annotations[FUSE_ROWS] for b in blocks if FUSE_ROWS in b.annotations)
-    return [int(n) for n in noted if not isinstance(n, str)]
+    tlx.build(sch, target=cuda_target("sm_90a")).export_library(path)
+    return [int(n) for n in noted if not isinstance(n, str)], path
 
 
 def candidates(kind: str, shape: tuple[int, int], dtype: str, most: int) -> list[RowPlan]:
@@ -252,16 +258,24 @@ def main(
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(os.cpu_count(), spawned) as pool,
     ):
-        waiting = {
+        waiting: dict[Any, list[Any]] = {
             row: [
                 (plan, pool.submit(build_plan, *row, plan, f"{folder}/{i}-{j}.so"))
                 for j, plan in enumerate(candidates(*row, plans))
             ]
             for i, row in enumerate(chosen)
         }
+        defaults = {
+            row: pool.submit(build_default, *row, f"{folder}/{i}.so")
+            for i, row in enumerate([] if plans else chosen)
+        }
         for row in chosen:
             listed = [(plan, future.result()) for plan, future in waiting[row]]
-            results.append(time_plans(*row, bench, listed) if plans else run(*row, bench))
+            results.append(
+                time_plans(*row, bench, listed)
+                if plans
+                else run(*row, bench, defaults[row].result())
+            )
             torch.cuda.empty_cache()
             # After each row: a run that is cut off leaves what it has.
             made = {**provenance("rows"), "rows": results}
