@@ -165,6 +165,18 @@ def test_older_gpus_get_none_and_refuse_them() -> None:
     assert operator.check((64, 4096), "float16", config, architecture("sm_90a")) is None
 
 
+def test_a_plan_for_another_gpu_is_made_anew() -> None:
+    sch = softmax(2, 131072)
+    with decisions.collect() as made:
+        text = tlx.lower(sch, target=cuda_target("sm_80")).script()
+    assert "clusterCtaIdx" not in text
+    (told,) = (d.text for d in made if d.maker == "fuse_rows")
+    assert told.startswith("1 row a block of")
+    x = drawn(2, 131072)
+    report = tlx.simulate(sch, x, None, progress=False, target=cuda_target("sm_80"))
+    np.testing.assert_allclose(report.outputs["compute"], shares(x), rtol=1e-4)
+
+
 def test_the_decision_names_the_cluster() -> None:
     with decisions.collect() as made:
         softmax(64, 131072, "float16", cluster=4, num_threads=512, keep="registers")

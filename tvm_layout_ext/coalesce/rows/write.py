@@ -8,13 +8,15 @@ from typing import Any
 from tvm import tirx
 
 from ...errors import ScheduleError
+from ...gpu.hardware import CLUSTERS_SINCE, architecture
 from ...ir.annotations import FUSE_ROWS
 from ...ir.queries import blocks_in, uses
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import top_statements
+from ...target import capability, target_arch
 from .chain import NAME, RowChain, read_chain
 from .emit import RowKernel
-from .plan import RowPlan
+from .plan import RowPlan, Wishes, plan_rows
 
 
 def write_chains(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, str]]:
@@ -34,9 +36,18 @@ def write_chains(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, str]]:
                 "numbers of a plan, and blocks."
             ) from error
         chain = read_chain(func, [str(one) for one in wanted[count:]])
+        plan = _launchable(func, chain, plan)
         told[name] = plan.text(chain)
         func = _with_kernel(func, chain, RowKernel(chain, plan).write(name))
     return func, told
+
+
+def _launchable(func: tirx.PrimFunc, chain: RowChain, plan: RowPlan) -> RowPlan:
+    """The plan, or the best without a cluster for a GPU that has none: it was made for another."""
+    has = capability(func.attrs.get("target"))
+    if plan.cluster == 1 or has == (0, 0) or has >= CLUSTERS_SINCE:
+        return plan
+    return plan_rows(chain, Wishes(), architecture(target_arch(func)))
 
 
 def _with_kernel(func: tirx.PrimFunc, chain: RowChain, kernel: Any) -> tirx.PrimFunc:
