@@ -161,7 +161,7 @@ def candidates(kind: str, shape: tuple[int, int], dtype: str, most: int) -> list
     ranked = ranked_plans(RowTraffic(chain), architecture("sm_90a"))
     groups: dict[Any, list[RowPlan]] = {}
     for plan in (plan for plan in ranked if plan.steps(chain) <= _MOST_STEPS):
-        groups.setdefault((plan.cluster, plan.lanes, plan.hold), []).append(plan)
+        groups.setdefault((plan.cluster, plan.lanes, plan.hold, plan.ahead), []).append(plan)
     turns = [plan for turn in range(most) for g in groups.values() for plan in g[turn : turn + 1]]
     return turns[:most]
 

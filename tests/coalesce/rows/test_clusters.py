@@ -192,7 +192,7 @@ def test_a_plan_without_a_cluster_is_one_of_a_block() -> None:
     last = sch.get_sblock("compute_1")
     noted = list(sch.get(last).annotations["layout_ext.fuse_rows"])
     sch.unannotate(last, "layout_ext.fuse_rows")
-    sch.annotate(last, "layout_ext.fuse_rows", [*noted[:7], *noted[8:]])
+    sch.annotate(last, "layout_ext.fuse_rows", [*noted[:7], *noted[9:]])
     x = drawn(64, 64)
     report = tlx.simulate(sch, x, None, progress=False)
     np.testing.assert_allclose(report.outputs["compute"], shares(x), rtol=1e-5)

@@ -151,5 +151,5 @@ def test_a_plan_in_an_annotation_is_checked() -> None:
     again = s_tir.Schedule(tvm.IRModule(sch.mod.functions))
     again.unannotate(again.get_sblock("compute_1"), "layout_ext.fuse_rows")
     again.annotate(again.get_sblock("compute_1"), "layout_ext.fuse_rows", ["x", *list(noted)[1:]])
-    with pytest.raises(tlx.ScheduleError, match="takes the 8 numbers of a plan"):
+    with pytest.raises(tlx.ScheduleError, match="takes the 9 numbers of a plan"):
         tlx.lower(again)

@@ -14,11 +14,12 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.script import tirx as T
 
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir import ops
-from ...ir.annotations import CLUSTER, MIN_BLOCKS
+from ...ir.annotations import ASYNC_SCOPE, CLUSTER, MIN_BLOCKS
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence, whole_region
 from .chain import RowBlock, RowChain, RowLoad, RowStore
@@ -83,6 +84,14 @@ class RowKernel:
             self.start = substitute(self.traffic.start, self._values())
             self.shift = tirx.floormod(self.start, plan.vector)
         self.parts = list(self._parts())
+        #: Places of what all rows share, a thread's own each, if it is copied ahead.
+        self.ahead: dict[Any, Any] = {}
+        if plan.ahead > 1:
+            shape = plan.steps(chain), plan.rows, plan.lanes, plan.vector
+            common = [load for load in chain.loads if not load.by_row]
+            self.ahead = {x.name: self._new(x.buffer, "shared", *shape) for x in common}
+        #: Loads that are copied and not yet waited for.
+        self.flying: list[RowLoad] = []
 
     def _parts(self) -> Iterator[_Part]:
         plan, first, kept = self.plan, 0, self.traffic.kept
@@ -205,7 +214,12 @@ class RowKernel:
             for store, start in zip(block.stores, block.reducer.starts, strict=True):
                 yield _store(self._result(store), substitute(start, self._values()), 0)
         # What was read last is likely still in the cache: every other sweep goes backwards.
+        asked = [x for x in self.flying if level in self.traffic.levels_of(x.name)]
+        if any(not load.by_row for load in asked):
+            yield self._wait()
         for part in self.parts[:: -1 if level % 2 else 1] if along else ():
+            if self.flying and asked and part.place == "shared":
+                yield self._wait()
             chunk, chunks = tirx.Var("chunk", "int32"), part.steps // part.batch
             if part.place == "registers":
                 yield self._sweep(part, part.first, level, along)
@@ -213,7 +227,36 @@ class RowKernel:
             base = part.first + (chunks - 1 - chunk if level % 2 else chunk) * part.batch
             body = self._sweep(part, base, level, along)
             yield tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, body)
+        if self.ahead and level == 0:
+            yield from self._copied(0, self.plan.steps(self.chain), self.ahead)
         yield from self._combined(level, sums)
+
+    def _copied(self, first: int, steps: int, places: dict[Any, Any]) -> Iterator[Any]:
+        """Begin to copy some steps of loads into shared memory, each thread into its own place."""
+        for load in (x for x in self.chain.loads if x.name in places):
+
+            def element(at: Any, step: Any, load: RowLoad = load) -> Callable[[Any], Any]:
+                def put(v: Any) -> Any:
+                    values = self._values(at, v)
+                    value = _load(load.buffer, *(substitute(i, values) for i in load.indices))
+                    return _store(places[load.name], value, step, self.side, self.lane, v)
+
+                return put
+
+            step = tirx.Var("step", "int32")
+            width = self.traffic.width(load, self.plan.vector)
+            copy: Any = self._vectors(width, element(first + step, step))
+            copy = tirx.AttrStmt(0, ASYNC_SCOPE, 0, copy)
+            if self.cuts_steps:
+                is_inside = self._column(first + step) < self.chain.length
+                copy = tirx.IfThenElse(is_inside, copy, None)
+            yield tirx.For(step, 0, steps, tirx.ForKind.SERIAL, copy)
+            self.flying.append(load)
+        yield tirx.Evaluate(T.ptx["cp.async.commit_group"]())
+
+    def _wait(self) -> Any:
+        self.flying.clear()
+        return tirx.Evaluate(T.ptx["cp.async.wait_group"](0))
 
     def _sweep(self, part: _Part, base: Any, level: int, blocks: Sequence[RowBlock]) -> Any:
         """Compute what a level makes of a batch of steps."""
@@ -244,7 +287,7 @@ class RowKernel:
                 done = sequence(self._element(part, blocks, stored, values, b, v))
                 return self._is_own(at, v, done)
 
-            steps = [self._moved(x, tile, (), at) for x, tile in common.values()]
+            steps = [self._common(x, tile, at) for x, tile in common.values()]
             steps.append(_unrolled(self.plan.vector, element))
             for store in (s for block in blocks for s in block.stores if s.name in stored):
                 if self.chain.is_output(store):
@@ -255,13 +298,23 @@ class RowKernel:
 
         return sequence([*done, self._each_step(part, base, step)])
 
+    def _common(self, load: RowLoad, tile: Any, at: Any) -> Any:
+        """Load a step of what all rows share, from where it was copied to."""
+        place = self.ahead.get(load.name)
+        if place is None:
+            return self._moved(load, tile, (), at)
+        width = min(self.plan.vector, MAX_ACCESS_BYTES // element_bytes(tile))
+        own = at, self.side, self.lane
+        return self._vectors(width, lambda v: _store(tile, _load(place, *own, v), v))
+
     def _filled(
         self, part: _Part, load: RowLoad, base: Any, level: int, levels: list[int]
     ) -> Iterator[Any]:
         """Load a batch; into shared memory what is asked for again, and from there again."""
         tile, kept = part.tiles[load.name], part.shared.get(load.name)
         width = min(self.plan.vector, MAX_ACCESS_BYTES // element_bytes(tile))
-        is_first = level == levels[0]
+        is_copied = kept is not None and self.plan.ahead > 0
+        is_first = level == levels[0] and not is_copied
 
         def shared(b: Any, at: Any) -> Any:
             def element(v: Any) -> Any:
@@ -274,7 +327,7 @@ class RowKernel:
 
         if is_first or kept is None:
             yield self._each_step(part, base, lambda b, at: self._moved(load, tile, (b,), at))
-        if kept is not None and levels[-1] > levels[0]:
+        if kept is not None and (levels[-1] > levels[0] or is_copied):
             yield self._each_step(part, base, shared)
 
     def _element(
@@ -375,7 +428,13 @@ class RowKernel:
     def write(self, name: str) -> Any:
         """Write the sweeps into a block, and bind its loops."""
         chain, plan = self.chain, self.plan
-        done = [stmt for level in range(chain.levels) for stmt in self._level(level)]
+        copied = [
+            stmt
+            for part in self.parts
+            if part.shared and plan.ahead
+            for stmt in self._copied(part.first, part.steps, part.shared)
+        ]
+        done = [*copied, *(x for level in range(chain.levels) for x in self._level(level))]
         if self.exchange is not None:
             done, self.buffers = (
                 [*self.exchange.begin(), *done],

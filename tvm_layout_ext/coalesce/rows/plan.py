@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import product
 from math import ceil, prod
 
@@ -14,6 +14,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import (
     CLUSTER_BLOCKS,
     CLUSTERS_SINCE,
+    CP_ASYNC_SINCE,
     MAX_ACCESS_BYTES,
     MULTIPROCESSORS,
     WARP_SIZE,
@@ -64,6 +65,8 @@ class RowPlan:
     hold: int  #: 1 keeps dear elements of the steps in registers, 0 computes them again
     resident: int = 0  #: Blocks that a multiprocessor should hold
     cluster: int = 1  #: Blocks that share a row, each of which has no other
+    #: 1 copies what goes to shared memory asynchronously, 2 also what all rows share.
+    ahead: int = 0
 
     @property
     def threads(self) -> int:
@@ -164,45 +167,64 @@ def ranked_plans(
 
 
 def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator[RowPlan]:
-    vector, chain = traffic.vector, traffic.chain
-    groups = -(-chain.length // vector)
-    for cluster, threads, power in product(_CLUSTERS, _THREADS, range(11)):
-        lanes = 1 << power
+    vector = traffic.vector
+    for cluster, threads, lanes in _shapes(traffic, wishes, facts):
+        rows, steps = threads // lanes, _steps(traffic.chain, vector, lanes * cluster)
+        bare = RowPlan(lanes, rows, vector, 0, 0, 0, cluster=cluster)
+        for registers, shared in _places(traffic, steps, bare, wishes.keep, facts):
+            holds = {0, int(registers > 0 and bool(traffic.dear))}
+            for hold, ahead in product(holds, _aheads(traffic, shared, cluster, facts)):
+                plan = replace(bare, registers=registers, shared=shared, hold=hold, ahead=ahead)
+                yield replace(plan, resident=_resident(traffic, plan, facts))
+
+
+def _shapes(
+    traffic: RowTraffic, wishes: Wishes, facts: Architecture
+) -> Iterator[tuple[int, int, int]]:
+    """Blocks of a cluster, threads of a block, and lanes of a row in it."""
+    groups = -(-traffic.chain.length // traffic.vector)
+    asked = (wishes.cluster, wishes.num_threads, wishes.lanes)
+    for shape in product(_CLUSTERS, _THREADS, (1 << power for power in range(11))):
+        cluster, threads, lanes = shape
+        is_other = any(n not in (0, own) for n, own in zip(asked, shape, strict=True))
         # Lanes have something to do each, and neighbours read a line together.
         suits = min(8, groups // 2 + 1) <= lanes < max(2 * groups, 2) or wishes.lanes
-        asked = (wishes.num_threads, wishes.lanes, wishes.cluster)
-        is_other = any(
-            n not in (0, own) for n, own in zip(asked, (threads, lanes, cluster), strict=True)
-        )
-        if lanes > threads or is_other or not suits:
-            continue
-        if cluster > 1 and (facts.capability < CLUSTERS_SINCE or lanes < threads):
-            continue
-        if cluster * lanes > groups and cluster > max(wishes.cluster, 1):
-            continue
-        steps = _steps(chain, vector, lanes * cluster)
-        boards = cluster * threads // WARP_SIZE * traffic.result_bytes if cluster > 1 else 0
-        for registers, shared in _places(traffic, steps, threads, wishes.keep, facts, boards):
-            for hold in {0, int(registers > 0 and bool(traffic.dear))}:
-                each = registers * vector * traffic.element_registers(hold=bool(hold))
-                if registers < steps:
-                    each += TOGETHER * vector * traffic.kept_bytes / 4
-                each += _AHEAD * vector * traffic.common_bytes / 4
-                used, held = int(each) + _OTHER_REGISTERS, shared * threads * vector
-                bytes_held = held * traffic.kept_bytes + boards
-                resident = blocks_per_sm(facts, threads, used, bytes_held)
-                if used > facts.registers_per_thread:
-                    resident = 0
-                numbers = lanes, threads // lanes, vector, registers, shared, hold, resident
-                yield RowPlan(*numbers, cluster)
+        if cluster > 1:
+            has_clusters = facts.capability >= CLUSTERS_SINCE and lanes == threads
+            suits = has_clusters and (cluster * lanes <= groups or wishes.cluster)
+        if lanes <= threads and suits and not is_other:
+            yield shape
+
+
+def _resident(traffic: RowTraffic, plan: RowPlan, facts: Architecture) -> int:
+    """Blocks that a multiprocessor holds; 0 if it holds none."""
+    steps, vector = plan.steps(traffic.chain), plan.vector
+    each = plan.registers * vector * traffic.element_registers(hold=bool(plan.hold))
+    if plan.registers < steps:
+        each += TOGETHER * vector * traffic.kept_bytes / 4
+    each += _AHEAD * vector * traffic.common_bytes / 4
+    # What lies in shared memory is loaded late.
+    each *= 0.5 if plan.ahead and not plan.registers else 1.0
+    used, step = int(each) + _OTHER_REGISTERS, plan.threads * vector
+    held = plan.shared * step * traffic.kept_bytes + _board_bytes(traffic, plan)
+    if plan.ahead > 1:
+        held += steps * step * traffic.common_bytes
+    if used > facts.registers_per_thread or held > facts.shared_per_block:
+        return 0
+    return blocks_per_sm(facts, plan.threads, used, held)
+
+
+def _board_bytes(traffic: RowTraffic, plan: RowPlan) -> int:
+    warps = plan.across // WARP_SIZE
+    return warps * traffic.result_bytes if plan.cluster > 1 else 0
 
 
 def _places(
-    traffic: RowTraffic, steps: int, threads: int, keep: str, facts: Architecture, boards: int
+    traffic: RowTraffic, steps: int, plan: RowPlan, keep: str, facts: Architecture
 ) -> Iterator[tuple[int, int]]:
     """Steps that are kept in registers, and in shared memory beside boards."""
-    vector, left = traffic.vector, facts.shared_per_block - _BOARDS - boards
-    fits = left // max(threads * vector * traffic.kept_bytes, 1)
+    vector, left = plan.vector, facts.shared_per_block - _BOARDS - _board_bytes(traffic, plan)
+    fits = left // max(plan.threads * vector * traffic.kept_bytes, 1)
     most = min(steps, _MOST_ELEMENTS // vector)
     if keep == "registers":
         yield from [(steps, 0)] * (steps * vector <= 4 * _MOST_ELEMENTS)
@@ -213,6 +235,16 @@ def _places(
     else:
         for registers in sorted({most, min(most, steps // 2), most // 2, 0}):
             yield from ((registers, n) for n in {0, min(steps - registers, fits)})
+
+
+def _aheads(traffic: RowTraffic, shared: int, cluster: int, facts: Architecture) -> Iterator[int]:
+    """What may be copied to shared memory asynchronously."""
+    has_copies = facts.capability >= CP_ASYNC_SINCE
+    own = int(shared > 0 and has_copies and traffic.may_copy_rows)
+    yield own
+    # Blocks of many rows find it in their multiprocessor's cache, which these copies pass by.
+    if cluster > 1 and traffic.may_copy_common and (own or not shared):
+        yield 2
 
 
 def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
@@ -240,9 +272,11 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     rounds = _ROUND * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
     rounds += _EXCHANGE * (chain.levels - 1) * (plan.cluster > 1)
     # A loop waits for each of its batches, and for the weights that belong to them.
-    batches, unkept = (-(-n // TOGETHER) for n in (steps - plan.registers, steps - kept))
+    looped = steps - plan.registers - (plan.shared if plan.ahead else 0)
+    batches, unkept = (-(-n // TOGETHER) for n in (looped, steps - kept))
     waits: float = 1 + batches + unkept * (traffic.sweeps - 1)
-    waits += 0.5 * batches if traffic.common_bytes else 0
+    if traffic.common_bytes and plan.ahead < 2:
+        waits += 0.5 * -(-steps // TOGETHER)
     alone = fetched / _BURST + waits * _LATENCY
     bounds = [moved / _DRAM, fetched / _L2, alone]
     if blocks > MULTIPROCESSORS:

@@ -16,6 +16,8 @@ from ...ir.pointers import strides_of
 from ...ir.queries import is_among, is_number, nodes_in, substitute, uses
 from .chain import RowBlock, RowChain, RowLoad, RowStore
 
+#: Bytes of the smallest asynchronous copy.
+_COPIED = 4
 #: Vectors of a row from which on its ends may be cut out of vectors that it shares.
 _VECTORS = 4
 
@@ -80,6 +82,22 @@ class RowTraffic:
     def result_bytes(self) -> int:
         """Bytes of what a warp tells the others of its row."""
         return sum(4 * result_words(b) for b in self.chain.blocks if b.kind == "sum")
+
+    @cached_property
+    def may_copy_rows(self) -> bool:
+        """Whether steps of rows may be copied to shared memory asynchronously."""
+        return self._may_copy(self.kept)
+
+    @cached_property
+    def may_copy_common(self) -> bool:
+        """Whether steps of what all rows share may be, before a level that asks for them."""
+        common = [load for load in self.chain.loads if not load.by_row]
+        is_late = all(min(self.levels_of(load.name), default=0) > 0 for load in common)
+        return is_late and self._may_copy(common)
+
+    def _may_copy(self, loads: Sequence[RowLoad]) -> bool:
+        sizes = [self.width(x, self.vector) * element_bytes(x.buffer) for x in loads]
+        return self.vector == self.whole and min(sizes, default=0) >= _COPIED
 
     def element_registers(self, *, hold: bool) -> float:
         """Registers that an element takes at the level where most are alive."""

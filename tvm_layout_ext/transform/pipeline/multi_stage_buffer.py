@@ -10,6 +10,7 @@ from tvm.ir import Range
 
 from ... import decisions
 from ...errors import ScheduleError
+from ...gpu.hardware import CP_ASYNC_SINCE
 from ...ir.annotations import BY_TMA
 from ...ir.queries import is_among
 from ...ir.rebuild import stripped
@@ -24,8 +25,6 @@ from .record import PipelineRecord
 from .single import in_one_version, single_copies
 
 _NAME = "InjectMultiStageBuffer"
-#: First compute capability with cp.async.
-CP_ASYNC_SINCE = (8, 0)
 
 
 def _is_serial(loop: Any) -> bool:
