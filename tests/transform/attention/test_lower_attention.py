@@ -52,6 +52,13 @@ CASES = {
     "a mask from memory": (Heads(1, 1, 64, 200, shown=True), {"keys": 64}),
     "heads of 96": (Heads(1, 1, 70, 100, 96, 96), {"keys": 64}),
     "heads of 192 and 128": (Heads(1, 1, 64, 200, 192, 128), {}),
+    "heads of 32": (Heads(2, 1, 49, 49, 32, 32), {}),
+    "heads of 40, rows and heads": (Heads(2, 2, 70, 77, 40, 40, order="bsh"), {}),
+    "heads of 72": (Heads(1, 1, 100, 130, 72, 72, dtype="bfloat16"), {"keys": 64}),
+    "heads of 40, in parts": (Heads(2, 2, 5, 64 * 5, 40, 40), {"keys": 64, "consumers": 1}),
+    "heads of 24 and 104": (Heads(1, 1, 64, 100, 24, 104), {}),
+    "heads of 48 in one dim": (Heads(3, 3, 64, 64, 48, 48, order="merged"), {}),
+    "heads of 160": (Heads(1, 1, 64, 100, 160, 160), {}),
     "heads of 256": (Heads(1, 1, 100, 140, 256, 256), {}),
     "three stages": (Heads(1, 1, 64, 330), {"keys": 64, "stages": 3}),
 }  # fmt: skip
@@ -163,8 +170,9 @@ def refusal(case: Heads, **wished: int) -> str:
 
 
 def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
-    assert "heads narrower than 64" in refusal(Heads(depth=32, width=32))
-    assert "multiples of 16" in refusal(Heads(depth=72, width=72))
+    assert "36 columns of float16; multiples of 8" in refusal(Heads(depth=36, width=36))
+    merged = refusal(Heads(2, 2, depth=40, width=40, order="merged"))
+    assert "heads of 40 columns, no multiple of 16, need a dim of their own" in merged
     assert "bytes of shared memory; sm_90a has" in refusal(
         Heads(1, 1, 128, 128, 128, 128), stages=6
     )

@@ -79,6 +79,10 @@ class BoxedBuffer:
             if uses(index, var)
         ]
 
+    def ends_with(self, column: Any) -> bool:
+        """Whether the innermost dim is counted by a variable alone: TMA stops where it ends."""
+        return bool(self.indices[-1].same_as(column))
+
     def place(self, values: dict[Any, Any]) -> list[Any]:
         """Where a box begins, the innermost dim first."""
         return [tirx.Cast("int32", substitute(at, values)) for at in reversed(self.indices)]
