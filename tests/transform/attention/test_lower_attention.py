@@ -16,9 +16,12 @@ from tests.programs.attended import Heads, error
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.kernels import changed
 from tvm_layout_ext import ScheduleError, SimulationError, decisions
+from tvm_layout_ext.analysis.attention import read_attention
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.transform.attention import lower_attention
+from tvm_layout_ext.transform.attention.plan import fit_attention
+from tvm_layout_ext.tune.space.operator import find_operator
 
 
 def causal(i: Any, j: Any) -> Any:
@@ -221,3 +224,19 @@ def test_what_is_left_is_read_once_whatever_the_number_of_buffers(
     )
     tlx.lower(Heads().schedule().mod, target=tlx.cuda_target("sm_90a"))
     assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "chosen"),
+    [
+        ((8, 12, 12, 384, 384, 64), (3, 128)),  # Two rounds of 192 rows, not three of 128.
+        ((32, 12, 12, 197, 197, 64), (2, 112)),  # Six rounds of either; 197 keys are twice 112.
+        ((1, 16, 16, 1024, 1024, 64), (2, 128)),  # One round of either.
+        ((512, 3, 3, 49, 49, 32), (1, 64)),
+        ((2, 8, 8, 4096, 77, 40), (3, 80)),
+    ],
+)
+def test_tiles_take_the_fewest_rounds(shape: tuple[int, ...], chosen: tuple[int, int]) -> None:
+    func = find_operator("attention").unscheduled(shape, "float16")["main"]
+    plan = fit_attention(read_attention(func), architecture("sm_90a"))
+    assert (plan.consumers, plan.keys) == chosen

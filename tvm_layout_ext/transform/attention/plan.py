@@ -28,9 +28,10 @@ PANEL, STEP = 64, 16
 #: Numbers that a thread can hold beside addresses and counters: scores, weights and means; of one
 #: warpgroup that multiplies, of two and of three.
 _HELD = {1: 220, 2: 200, 3: 132}
-#: How long a row takes in a block of so many warpgroups: 4x16x2048x64 took 177 us by two, 164 by
-#: three, 1x16x1024x64 13.2 and 16.1 (float16, H200); beside one, nothing hides its softmax.
-_PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
+#: How long a row takes in a block of so many warpgroups: 8x12x384x64 took 15.7 us in two rounds by
+#: three and 18.2 in three rounds by two, 32x12x197x64 34.6 and 26.8 in six each, 4x16x2048x64 165
+#: and 175, 2x8x4096x40 150 and 180 (float16, H100); beside one, nothing hides its softmax.
+_PER_ROW = {3: 1.0, 2: 1.18, 1: 1.64}
 #: Keys of the smallest tile that is chosen.
 _FEWEST_KEYS = 64
 #: Bytes of K and V that the tiles at work at a time may share in L2.
@@ -231,9 +232,10 @@ def _splits(plan: AttentionPlan) -> int:
 
 
 def _waves(plan: AttentionPlan) -> float:
-    """How long the tiles take: waves of blocks, of which only the first few end together."""
+    """How long the tiles take: rounds of blocks, which end together unless their keys differ."""
     waves = plan.usual_heads * plan.tiles / MULTIPROCESSORS
-    whole = ceil(waves) if waves <= 2 else waves + 0.5
+    differ = any(bound.slope for bound in read_bounds(plan.attention, plan.keys)[0])
+    whole = waves + 0.5 if differ and waves > 2 else ceil(waves)
     return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 
 
