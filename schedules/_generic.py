@@ -79,6 +79,8 @@ def operator_of(
     >>> operator_of(func, lambda sch, c: sch.auto_coalesce("B", num_threads=c["threads"]),
     ...             [knob("threads", (128, 256))])  # doctest: +SKIP
     """
+    if not isinstance(knobs, list | tuple):
+        raise ScheduleError(f"knobs are a list made by tlx.knob(name, values), not {knobs!r}.")
     if schedule is not None and not knobs:
         raise ScheduleError("A schedule of your own needs knobs to tune: knobs=[knob(...), ...].")
     if schedule is None and (knobs or check is not None):

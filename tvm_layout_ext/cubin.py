@@ -51,7 +51,10 @@ _STOCK = tvm.get_global_func(COMPILER, allow_missing=True)
 
 
 class CompileError(LayoutExtError):
-    """CUDA source that the compiler refuses."""
+    """CUDA source that the compiler refuses, with all that it says of it."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
 
 
 class PtxasError(CompileError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from functools import partial
 from typing import Annotated, Any
 
@@ -55,8 +56,18 @@ class Command(TyperCommand):
     """Takes ``--shape 64 32``, and says what is wrong with its input in one sentence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line."""
-        return super().parse_args(ctx, join_shapes(args))
+        """Read the words of the command line; of an option that is none, name those like it."""
+        for one in args:
+            if one.encode(errors="ignore").decode() != one:
+                raise typer.BadParameter(f"{one!r} is no text in UTF-8.")
+        try:
+            return super().parse_args(ctx, join_shapes(args))
+        except Exception as error:
+            wrong: Any = error  # Of click, which typer may have under another name.
+            if hasattr(wrong, "possibilities"):
+                known = [one for option in self.params for one in option.opts if one[:2] == "--"]
+                wrong.possibilities = get_close_matches(wrong.option_name, known) or known
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of this package ends it with code 2.
