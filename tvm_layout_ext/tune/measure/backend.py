@@ -112,6 +112,15 @@ class Backend(Protocol):
     name: str
     device: str
 
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule, is_final: bool) -> bool:
+        """Begin what a candidate of this task, or one to come, needs before it runs.
+
+        What ``is_final`` will be timed again, and is simulated now. Whether anything was begun.
+        """
+
+    def foresee(self, configs: Sequence[Config]) -> None:
+        """Begin what :meth:`remeasure` of these would do besides timing them."""
+
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Begin to build scheduled modules, and to run each once it is built."""
 
@@ -141,6 +150,13 @@ class InProcess:
     def __init__(self, task: Task, runner: Runner) -> None:
         self.name, self.device = runner.name, runner.device
         self._task, self._runner = task, runner
+
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule, is_final: bool) -> bool:
+        """Nothing: the runner does it all."""
+        return False
+
+    def foresee(self, configs: Sequence[Config]) -> None:
+        """Nothing is timed again."""
 
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Put candidates aside; the runner schedules them anew."""
