@@ -28,7 +28,7 @@ from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
-from ....build import check_fits, compile_lowered, lower
+from ....build import compile_checked, compile_lowered, lower
 from ....cubin import COMPILER, MachineCode, machine_code
 from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
@@ -279,11 +279,10 @@ def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
 def _write(mod: tvm.IRModule, target: Target, folder: Path, objects: HostObjects) -> dict[str, Any]:
     start = time.perf_counter()
     _Compiler.start(str(target.attrs.get("arch", "")))
-    shared = None
     if target.kind.name == "cuda":
-        mod = lower(mod, target=target)
-        shared = check_fits(mod, target)
-    executable = compile_lowered(mod, target)
+        executable, shared = compile_checked(lower(mod, target=target), target)
+    else:
+        executable, shared = compile_lowered(mod, target), None
     code = _Compiler.code
     if target.kind.name == "cuda" and code is None:
         raise TargetError(
