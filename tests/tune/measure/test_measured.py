@@ -135,3 +135,23 @@ def test_a_search_of_few_trials_is_built_before_its_turn(
         assert sch is not None
         assert backend._building(config_of(sch.mod, task.operator.knobs), sch.mod).folder
     assert len(modules) == built
+
+
+def test_what_leads_is_counted_before_it_is_timed_again(
+    backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs, counted = backend._task.space.legal[:2], list[Any]()
+
+    def apart(_function: Any, _task: Task, config: Any, **_: Any) -> Future[Any]:
+        counted.append(config)
+        done: Future[Any] = Future()
+        done.set_result({"cost": len(counted)})
+        return done
+
+    monkeypatch.setattr(backend.builder, "apart", apart)
+    backend.foresee(configs[:1])
+    backend.foresee(configs[:1])
+    assert counted == configs[:1]
+    found = backend.remeasure(configs)
+    assert counted == configs
+    assert [one.conflict_model for one in found if one] == [{"cost": 1}, {"cost": 2}]

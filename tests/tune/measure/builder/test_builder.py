@@ -307,6 +307,24 @@ def test_traits_that_nothing_uses_are_left_out_and_lines_keep_their_numbers() ->
         assert cubin._without_traits(source + use) == source + use
 
 
+def test_what_is_of_use_later_lets_all_else_go_first() -> None:
+    builder, ended = CubinBuilder(ARCH, workers=1), list[str]()
+    builder.apart(int).result()
+    first = builder.apart(time.sleep, 0.5)
+    names = [("later", True), ("much later", True), ("now", False), ("next", False)]
+    running = [first]
+    for name, later in names:
+        job = builder.apart(str, name, later=later)
+        job.add_done_callback(lambda done: ended.append(done.result()))
+        running.append(job)
+    cancelled = builder.apart(str, "never", later=True)
+    assert cancelled.cancel()
+    for job in running:
+        job.result()
+    builder.close()
+    assert ended == ["now", "next", "later", "much later"]
+
+
 def test_cpu_candidate_is_built_and_runs() -> None:
     builder = CubinBuilder(ARCH, workers=1)
     function = computed((8,), lambda a, i: a[i] + 5).mod["main"]
