@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tvm_layout_ext.tune.measure import backend_pool, measured
-from tvm_layout_ext.tune.measure.backend import config_key
+from tvm_layout_ext.tune.measure.backend import called_later, config_key
 from tvm_layout_ext.tune.measure.builder.builder import INFO, Building
 from tvm_layout_ext.tune.measure.measured import MeasuringBackend
 from tvm_layout_ext.tune.measure.protocol import Inputs, Measured
@@ -71,6 +71,8 @@ def test_finalists_are_simulated_in_a_build_process(
         raise AssertionError("It was simulated in this process.")
 
     monkeypatch.setattr(measured, "count", here)
+    # Beside other work a count may take longer than a search waits for it.
+    monkeypatch.setattr(measured, "COUNTING", 60.0)
     checked(backend)
 
 
@@ -120,14 +122,18 @@ def test_a_search_of_few_trials_is_built_before_its_turn(
 
     monkeypatch.setattr(backend.builder, "begin", begin)
     monkeypatch.setattr(backend.builder, "apart", lambda *given, **_: simulated.append(given))
-    monkeypatch.setattr(backend, "asked", lambda function, *given: lambda: function(*given))
+    monkeypatch.setattr(backend, "asked", called_later)
     monkeypatch.setattr(backend.runner.inputs, "begin", lambda _: None)
     monkeypatch.setattr(backend.runner, "begin", lambda folders, _: folders, raising=False)
     monkeypatch.setattr(backend_pool, "make_backend", lambda *_: backend)
     task, pool = make_task("transpose", (32, 64), "float32"), backend_pool.BackendPool("cuda")
     prepared = Prepared(task)
     prepared.begin(pool, trials)
-    prepared.begin_all(pool, trials)
+    for share in prepared._shares:
+        assert not prepared.begin_all(pool, trials)
+        share.result()
+    assert prepared.begin_all(pool, trials)
+    assert not prepared.begin_all(pool, trials)
     assert (len(modules), len(simulated)) == (built, counted)
     pool.backend(task)
     schedules = [prepared.candidates.schedule(prepared.default), *prepared.first(trials)]

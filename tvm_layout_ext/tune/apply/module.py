@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ _log = logging.getLogger("tvm_layout_ext")
 #: Best trials of each task whose schedules go to the database.
 _ARCHIVED = 8
 #: Functions that are begun at once where each has few trials: one alone leaves most cores idle.
-AHEAD = 4
+AHEAD = 6
 #: Functions that the summary of a result names.
 _TOLD = 6
 #: Ready operators that multiply, but not on tensor cores.
@@ -189,7 +188,8 @@ def tune_module(
             found = search(
                 task.operator, shape=task.shape, dtype=task.dtype, trials=trials, log=log, **options
             )
-            deque(steps, maxlen=0)
+            while next(steps, False):
+                pass
             result.results[task.name] = found
             # Of what was tuned as it stands, all that ran now is in the database already.
             if found.resumed or not structural_equal(task.module, found.task.unscheduled):
@@ -213,21 +213,23 @@ def _prepare(
 ) -> Iterator[bool]:
     """Begin tasks to come while the first of them is tuned, unless the log has trials of them.
 
-    One step each; the first is of the task itself.
+    Step by step, the first for the task itself; False as long as there is nothing to do.
     """
+    window = []
     for one in ordered[: AHEAD if trials <= FIRST + 1 else 2]:
         with suppress(LayoutExtError):
             # What is refused is refused again when it is tuned.
             task = make_task(
                 one.operator, one.shape, one.dtype, options.get("seed", 0), options.get("target")
             )
-            if task in pool.prepared:
-                # It was ranked while another was tuned.
-                pool.prepared[task].begin_all(pool, trials)
-            elif task.workload not in known:
+            if task not in pool.prepared and task.workload not in known:
                 pool.prepared[task] = Prepared(task)
                 pool.prepared[task].begin(pool, trials)
+            window.append(task)
         yield True
+    while True:
+        later = [pool.prepared[task] for task in window[1:] if task in pool.prepared]
+        yield any(one.begin_all(pool, trials) for one in later)
 
 
 def _warn(what: str, reasons: Mapping[str, str]) -> None:

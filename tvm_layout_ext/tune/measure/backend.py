@@ -87,23 +87,30 @@ def failure_text(error: BaseException) -> str:
 
 
 class Begun:
-    """A candidate under way, finished when it is asked for unless it has ``ended`` before."""
+    """Something under way, finished when it is asked for unless it has ``ended`` before."""
 
     def __init__(
         self, finish: Callable[[], Any], ended: Callable[[], bool] = lambda: False
     ) -> None:
         self._finish, self._ended = finish, ended
         self._found: Any = None
+        self._finished = False
 
     def done(self) -> bool:
         """Whether its result is there."""
-        return self._found is not None or self._ended()
+        return self._finished or self._ended()
 
     def result(self) -> Any:
-        """Wait for its Measurement; ReportedError if the candidate failed."""
-        if self._found is None:
+        """Wait for its result; of a candidate a Measurement, or a ReportedError if it failed."""
+        if not self._finished:
             self._found = self._finish()
+            self._finished = True
         return self._found
+
+
+def called_later(function: Callable[..., Any], *args: Any) -> Begun:
+    """A function that is called here, once, when its result is asked for."""
+    return Begun(partial(function, *args))
 
 
 class Backend(Protocol):
@@ -124,7 +131,7 @@ class Backend(Protocol):
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Begin to build scheduled modules, and to run each once it is built."""
 
-    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    def asked(self, function: Callable[..., Any], *args: Any) -> Begun:
         """Begin a function elsewhere if there are processes; what is returned has its result."""
 
     def verify(self, config: Config) -> str:
@@ -162,9 +169,9 @@ class InProcess:
         """Put candidates aside; the runner schedules them anew."""
         return [Begun(partial(self.measure, config)) for config, _ in candidates]
 
-    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    def asked(self, function: Callable[..., Any], *args: Any) -> Begun:
         """A function with its arguments, for there are no other processes."""
-        return partial(function, *args)
+        return called_later(function, *args)
 
     def measure(self, config: Config) -> Measurement:
         """Run a candidate."""

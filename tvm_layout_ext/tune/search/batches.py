@@ -61,7 +61,6 @@ class Batches:
             self._flight.append((chosen, self._history.begin([one.sch.mod for one in chosen])))
             while len(self._flight) > AHEAD:
                 self._land()
-        self._history.foresee()
         while self._flight:
             self._land()
         self._context.post_tuning()
@@ -86,6 +85,7 @@ class Batches:
             for candidate, result in zip(candidates, results, strict=True):
                 self._commit(candidate, result)
             self._learn(candidates, results)
+        self._history.foresee()
 
     def _learn(self, candidates: list[Any], results: list[Any]) -> None:
         self._model.update(self._context, candidates, results)

@@ -9,11 +9,12 @@ from typing import Any
 
 from tvm import s_tir
 
+from ..measure.backend import Begun
 from ..measure.backend_pool import BackendPool
 from ..space.candidate import config_of
 from ..space.knobs import Config
 from ..space.task import Task
-from .cost_model import Fact, Facts, explored
+from .cost_model import Facts, explored
 from .design import Candidates, openers
 from .history import FINALISTS
 
@@ -31,7 +32,7 @@ BATCH = 8
 FIRST = 2 * BATCH
 #: From which a search begins at most, and one a trial; TVM's default of 512 is for spaces of
 #: millions. Each of a population is replayed in each generation of each batch, for 7 ms.
-POPULATION = 32
+POPULATION = 16
 
 
 class Prepared:
@@ -44,7 +45,8 @@ class Prepared:
         self.task, self.candidates = task, Candidates(task)
         self.default, self.rng = self._default(), random.Random(task.seed)
         self.facts = Facts(self.candidates)
-        self._shares: list[Callable[[], list[tuple[Config, Fact | None]]]] = []
+        self._shares: list[Begun] = []
+        self._is_built = False
         self._first: list[s_tir.Schedule] | None = None
 
     def _default(self) -> Config:
@@ -55,14 +57,16 @@ class Prepared:
             if self.candidates.is_legal(config):
                 return config
 
-    def rank(self, asked: Callable[..., Callable[[], Any]], trials: int) -> None:
+    def rank(self, asked: Callable[..., Begun], trials: int) -> None:
         """Begin to rank a seeded sample by :meth:`.Backend.asked`, unless that was begun before."""
         if self._shares:
             return
         legal, count = self.task.space.legal, min(RANKED, 4 * trials)
         sample = legal if len(legal) <= count else self.rng.sample(legal, count)
-        # Where all are in the sample there is nothing to look for beside them.
-        generations = 0 if len(sample) == len(legal) else GENERATIONS
+        # Where all are in the sample there is nothing to look for beside them, and one or two are
+        # chosen as well from the sample.
+        is_plain = len(sample) == len(legal) or trials <= FINALISTS
+        generations = 0 if is_plain else GENERATIONS
         # A copy of the task: what was worked out of it stays here.
         task = replace(self.task)
         for start in range(0, len(sample), SHARE):
@@ -74,7 +78,7 @@ class Prepared:
         """What was ranked, each once, with modelled seconds; None if it cannot be scheduled."""
         found: dict[tuple[Any, ...], tuple[Config, float | None]] = {}
         for share in self._shares:
-            for config, one in share():
+            for config, one in share.result():
                 if self.candidates.is_legal(config):
                     key = self.candidates.key(config)
                     found[key] = config, None if one is None else one[1]
@@ -105,13 +109,15 @@ class Prepared:
         if backend is not None and trials > 1:
             self.rank(backend.asked, trials)
 
-    def begin_all(self, pool: BackendPool, trials: int) -> None:
-        """Begin to build, before its turn, what a search tries first.
+    def begin_all(self, pool: BackendPool, trials: int) -> bool:
+        """Begin to build, before its turn, what a search tries first; whether anything was begun.
 
-        No result decides that, only the ranking, which was begun before.
+        No result decides that, only the ranking, which was begun before and must have ended.
         """
-        if not self._shares:
-            return
+        if self._is_built or not self._shares or not all(one.done() for one in self._shares):
+            return False
+        self._is_built = True
         knobs, are_final = self.task.operator.knobs, trials <= FINALISTS
         for sch in self.first(trials):
             pool.prepare(self.task, config_of(sch.mod, knobs), sch.mod, are_final)
+        return True

@@ -114,15 +114,13 @@ class Run:
                 self._begun.append(one)
 
     def _ahead(self) -> None:
-        """Begin to rank candidates, and to build the first where there are processes for it.
-
-        The default's result decides whether others are run, but they take longer to build.
-        """
-        total = self.history.total
-        self.prepared.rank(self.backend.asked, total)
+        """Begin to build the default, to rank others, and to build the first of these."""
         default = self.candidates.schedule(self.prepared.default)
-        if default is not None and self._build([default]):
-            self._build(self.prepared.first(total))
+        is_ahead = default is not None and self._build([default])
+        self.prepared.rank(self.backend.asked, self.history.total)
+        if is_ahead and self.history.total > BATCH:
+            # The default's result decides whether others are run, but they take longer to build.
+            self._build(self.prepared.first(self.history.total))
 
     def _build(self, schedules: Iterable[s_tir.Schedule]) -> bool:
         is_final, begun = self.history.total <= FINALISTS, False
@@ -142,7 +140,9 @@ class Run:
     def _guided(self) -> None:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
         first = self.prepared.first(self.history.total)
-        if self.history.total > BATCH:
+        if self.history.total <= BATCH:
+            self._build(first)
+        else:
             self._settle()
             if self._is_at_the_bound():
                 self.history.limit = len(self.history.trials)

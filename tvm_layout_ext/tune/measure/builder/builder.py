@@ -32,7 +32,7 @@ from ....build import compile_checked, compile_lowered, lower
 from ....cubin import COMPILER, MachineCode, machine_code
 from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
-from ..backend import failure_text
+from ..backend import Begun, failure_text
 from ..environment import cores
 from ..worker import WITHOUT_TORCH, ignore_ctrl_c
 from .forks import NO_GPU, ForkRefusedError, fork_server
@@ -167,7 +167,7 @@ class CubinBuilder:
             started.append(building)
         return started
 
-    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    def asked(self, function: Callable[..., Any], *args: Any) -> Begun:
         """Begin a function in one of the processes; what is returned waits for its result.
 
         A user's operator may be nothing that can be sent to a process: it is then asked here.
@@ -177,7 +177,7 @@ class CubinBuilder:
         def result() -> Any:
             return function(*args) if running.exception() else running.result()
 
-        return result
+        return Begun(result, running.done)
 
     def apart(
         self,
