@@ -137,6 +137,16 @@ def split_host_device(mod: Any) -> tuple[Any, dict[Any, Any]]:
     return host, device
 
 
+def assemble(host: Any, device: dict[Any, Any]) -> Any:
+    """Generate code of finalised host and device functions, as ``tvm.compile`` ends."""
+    import tvm
+    from tvm.runtime import Executable
+    from tvm.tirx.build import tir_to_runtime
+
+    kind = "llvm" if tvm.runtime.enabled("llvm") else "c"
+    return Executable(tir_to_runtime(host, device, tvm.target.Target(kind)))
+
+
 def assert_statement(condition: Any, text: str) -> Any:
     """Create an ``assert`` that raises a ``ValueError``.
 

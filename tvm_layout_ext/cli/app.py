@@ -23,6 +23,8 @@ _EPILOG = (
     "Exit codes: 0 done; 1 no candidate worked, a result was wrong or hazardous, a winner no "
     "longer wins, or a rule is broken; 2 the input cannot be used; 130 interrupted."
 )
+#: Commands that run neither files of the user nor PyTorch's kernels.
+_WITHOUT_TORCH = ("tune", "best", "replay", "check", "compare", "operators")
 #: Characters of an error.
 _LONGEST = 500
 
@@ -75,7 +77,7 @@ class Command(TyperCommand):
         So does any error that nobody foresaw, whose traceback ``TVM_LAYOUT_EXT_DEBUG=1`` shows.
         """
         try:
-            load()
+            load(with_torch=self.name not in _WITHOUT_TORCH)
             return super().invoke(ctx)
         except LayoutExtError as error:
             typer.echo(f"Error: {_short(str(error))}", err=True)
