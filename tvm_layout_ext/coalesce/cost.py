@@ -28,7 +28,7 @@ from ..gpu.counts import instructions
 from ..gpu.hardware import DEFAULT_ARCH, LINE_BYTES, SECTOR_BYTES, WARP_SIZE, architecture
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..gpu.requests import NOTHING, distinct, pieces, request_sectors
-from ..ir.annotations import SHIFTED
+from ..ir.annotations import INSTRUCTIONS, SHIFTED
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
 from ..ir.pointers import atomic_of
 from ..ir.queries import depends_on, is_among
@@ -180,7 +180,7 @@ class _KernelCounter:
             self.threads,
             self.resident,
             tuple(_memory_of(accesses, self.sites)),
-            sum(self._instructions(stmt, context) for stmt, context in stores),
+            self._all_instructions(stores),
             sum(self._combines(c) for stmt, c in stores if isinstance(stmt, tirx.BufferStore)),
             max((_serial(site.loops) for site in shared), default=0.0),
         )
@@ -366,6 +366,13 @@ class _KernelCounter:
         if any(_chooses(one, site) for one in self.sites):
             most = _CHOSEN
         return float(serial * ceil(shared / started) * ceil(own / most))
+
+    def _all_instructions(self, stores: Sequence[tuple[Any, Context]]) -> float:
+        """Instructions of warps, as a kernel that is written whole tells them itself."""
+        for block in (block for _, context in stores for block in context.blocks):
+            if INSTRUCTIONS in block.annotations:
+                return float(int(block.annotations[INSTRUCTIONS]) * self.warps * self.blocks)
+        return sum(self._instructions(stmt, context) for stmt, context in stores)
 
     def _instructions(self, stmt: Any, context: Context) -> float:
         """Instructions of warps for what a store or name is computed by, and a store's address."""

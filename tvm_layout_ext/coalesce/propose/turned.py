@@ -1,0 +1,45 @@
+"""Tiles of rows that begin inside of vectors, by aligned vectors on both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
+from ...ir.annotations import TURNED
+from ..shifted.legal import check_parameters
+from ..store_policy import keep_stores
+from ..strategy import Strategy
+from ..subject import Subject
+from ..turned.move import read_turn, why_not
+from ..turned.plan import Tile, default_plan
+
+
+def turned(subject: Subject) -> list[Strategy]:
+    """Propose a tile whose rows lie as far inside of vectors as they do in memory.
+
+    ::
+
+        for j, i in T.grid(15003, 10001):    own = A[row of the tile, from a vector on]
+            B[j, i] = A[i, j]                tile[column * pitch + shift // 8 * 8 :][:8] = own
+                                             B[j, multiple of 8 : ... + 8] = a column of tile
+
+    Raises ScheduleError if buffers are no parameters.
+    """
+    request = subject.request
+    if subject.kernel is not None or subject.is_reduction or subject.nest.is_guarded:
+        return []
+    if request.stage == "none" or request.vector_bytes != MAX_ACCESS_BYTES:
+        return []
+    turn = read_turn(subject.nest.block)
+    if turn is None or why_not(turn):
+        return []
+    check_parameters(subject.sch, subject.block, (turn.source, turn.target))
+    tile = Tile(turn, default_plan(turn, request.num_threads))
+    if tile.shared_bytes > STATIC_SHARED_BYTES:
+        return []
+
+    def apply(sch: Any, block: Any) -> str:
+        sch.annotate(block, TURNED, list(tile.plan.numbers()))
+        return f"{tile}{keep_stores(sch, block, block, MAX_ACCESS_BYTES)}"
+
+    return [Strategy("staged", apply, subject.isolated)]
