@@ -36,7 +36,7 @@ from tvm_layout_ext.coalesce.request import Request
 from tvm_layout_ext.coalesce.rows.write import write_chains
 from tvm_layout_ext.coalesce.subject import Subject
 from tvm_layout_ext.coalesce.turned.move import read_turn
-from tvm_layout_ext.coalesce.turned.plan import Tile, TurnPlan, default_plan, lanes_along
+from tvm_layout_ext.coalesce.turned.plan import TurnedTile, TurnPlan, default_plan, lanes_along
 from tvm_layout_ext.coalesce.turned.write import write_tiles
 from tvm_layout_ext.gpu.hardware import STATIC_SHARED_BYTES
 from tvm_layout_ext.gpu.kernel_time import modelled_seconds
@@ -187,7 +187,7 @@ def plans(turn: Any) -> list[TurnPlan]:
 def _fits(turn: Any, plan: TurnPlan) -> bool:
     along = plan.column // turn.store_vector
     is_shared = plan.column % plan.unit == 0 and (not plan.lanes or along % plan.lanes == 0)
-    small = Tile(turn, plan).shared_bytes <= STATIC_SHARED_BYTES
+    small = TurnedTile(turn, plan).shared_bytes <= STATIC_SHARED_BYTES
     return is_shared and small and plan.row * along >= plan.threads
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm import s_tir, te
+from tvm.script import tirx as T
 
 from benchmarks.thread_programs import Program
 from tests.programs.emitted import cuda_text, require_no_spills
@@ -188,6 +189,29 @@ def test_a_mark_on_another_block_is_refused() -> None:
     sch.annotate(sch.get_sblock("B"), TURNED, [64, 64, 4, 256, 8, 1])
     with pytest.raises(ScheduleError, match="but it turns no rows into columns"):
         simulate(sch, np.zeros((64, 65), "float32"), None, progress=False)
+
+
+def test_bound_loops_are_refused() -> None:
+    sch = by_plan(PROGRAMS[0], TurnPlan(64, 64, 8, 64, 8, 1))
+    sch.bind(sch.get_loops("B")[0], "blockIdx.x")
+    with pytest.raises(ScheduleError, match="its loops are bound"):
+        gives_numpys(PROGRAMS[0], sch)
+
+
+def test_loops_that_leave_iterations_out_are_no_turn() -> None:
+    @T.prim_func(s_tir=True)
+    def partly(A: T.Buffer((35, 24), "float32"), B: T.Buffer((24, 35), "float32")) -> None:
+        for f in range(70):
+            with T.sblock("B"):
+                vi = T.axis.spatial(24, f % 24)
+                vj = T.axis.spatial(35, f % 35)
+                B[vi, vj] = A[vj, vi]
+
+    sch = s_tir.Schedule(partly)
+    assert turned(subject_of(sch)) == []
+    sch.annotate(sch.get_sblock("B"), TURNED, [32, 32, 4, 64, 8, 1])
+    with pytest.raises(ScheduleError, match="its loops are not those of its iterators"):
+        simulate(sch, np.zeros((35, 24), "float32"), None, progress=False)
 
 
 @pytest.mark.nvcc

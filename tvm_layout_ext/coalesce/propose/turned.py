@@ -6,12 +6,13 @@ from typing import Any
 
 from ...gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
 from ...ir.annotations import TURNED
+from ...ir.block_bindings import iter_values
 from ..shifted.legal import check_parameters
 from ..store_policy import keep_stores
 from ..strategy import Strategy
 from ..subject import Subject
-from ..turned.move import read_turn, why_not
-from ..turned.plan import Tile, default_plan
+from ..turned.move import goes_through_all, read_turn, why_not
+from ..turned.plan import TurnedTile, default_plan
 
 
 def turned(subject: Subject) -> list[Strategy]:
@@ -33,8 +34,11 @@ def turned(subject: Subject) -> list[Strategy]:
     turn = read_turn(subject.nest.block)
     if turn is None or why_not(turn):
         return []
+    loops = [(loop.var, loop.extent) for loop in subject.nest.loops]
+    if not goes_through_all(subject.nest.block, iter_values(subject.sch, subject.block), loops):
+        return []
     check_parameters(subject.sch, subject.block, (turn.source, turn.target))
-    tile = Tile(turn, default_plan(turn, request.num_threads))
+    tile = TurnedTile(turn, default_plan(turn, request.num_threads))
     if tile.shared_bytes > STATIC_SHARED_BYTES:
         return []
 

@@ -13,7 +13,7 @@ from ...ir.annotations import INSTRUCTIONS
 from ...ir.rebuild import sequence, unrolled, vectorized, whole_region
 from ..rows.traffic import unravel
 from .move import valued
-from .plan import Tile
+from .plan import TurnedTile
 
 #: Instructions beside accesses of a vector that is loaded, of one that is stored, and of each of
 #: its elements, more where rows of the result begin anywhere.
@@ -38,7 +38,7 @@ def _all(*conditions: Any) -> Any:
 class TurnedKernel:
     """Writes the kernel of a tile."""
 
-    def __init__(self, tile: Tile) -> None:
+    def __init__(self, tile: TurnedTile) -> None:
         self.tile, self.turn, self.plan = tile, tile.turn, tile.plan
         self.thread, self.grid = tirx.Var("thread", "int32"), tirx.Var("block", "int32")
         turn, plan = self.turn, self.plan

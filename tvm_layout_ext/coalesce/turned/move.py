@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.sym.iter_affine_map import IterMapLevel
 from tvm.tirx import IterVar
 
 from ...analysis.nest import element_bytes, steps_of
@@ -99,6 +102,19 @@ def read_turn(block: Any) -> Turn | None:
     return Turn(
         load.source, store.buffer, kind, (first, put), outer, rows[0], columns[0], store.value, load
     )
+
+
+def goes_through_all(block: Any, values: Sequence[Any], loops: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether loops, of so many iterations, take each of a block's iterations once."""
+    long = [
+        value
+        for it, value in zip(block.iter_vars, values, strict=True)
+        if not is_number(it.dom.extent, 1)
+    ]
+    ranges = {var: tvm.ir.Range.from_min_extent(0, extent) for var, extent in loops}
+    found = tvm.sym.detect_iter_map(long, ranges, True, IterMapLevel.Bijective)
+    times = prod(int(extent) for _, extent in loops)
+    return bool(found.indices) and times == prod(int(it.dom.extent) for it in block.iter_vars)
 
 
 def why_not(turn: Turn) -> str:

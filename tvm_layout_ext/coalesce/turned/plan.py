@@ -38,7 +38,7 @@ class TurnPlan:
 
 
 @dataclass(frozen=True)
-class Tile:
+class TurnedTile:
     """A plan for a move."""
 
     turn: Turn

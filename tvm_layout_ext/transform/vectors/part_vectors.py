@@ -15,7 +15,7 @@ from tvm import tirx
 
 from ...ir import ops
 from ...ir.conditions import step_of
-from ...ir.queries import is_call_of, is_number, loads_in, nodes_in, substitute
+from ...ir.queries import depends_on, is_call_of, is_number, loads_in, nodes_in, substitute
 from ...ir.rebuild import sequence, unrolled, vectorized
 from ..base import function_pass, mapped
 
@@ -25,7 +25,7 @@ def _parted(loop: Any) -> Any:
     store = loop.body
     is_vector = loop.kind == tirx.ForKind.VECTORIZED and isinstance(store, tirx.BufferStore)
     is_known = is_number(loop.min, 0) and isinstance(loop.extent, tirx.IntImm)
-    if not is_vector or not is_known or not _needs_it(store.value):
+    if not is_vector or not is_known or not _needs_it(store.value, loop.loop_var):
         return loop
     lanes, var = int(loop.extent), loop.loop_var
     whole = [load for load in _distinct(store.value) if _runs(load.indices, var)]
@@ -63,11 +63,13 @@ def _parted(loop: Any) -> Any:
     return sequence([*held, *loaded, unrolled(lanes, element), stored])
 
 
-def _needs_it(value: Any) -> bool:
-    """Whether a value has such a call, and no load that only a condition allows."""
+def _needs_it(value: Any, var: Any) -> bool:
+    """Whether a value has such a call of its own in each lane, and no load under a condition."""
     calls = nodes_in(value, tvm.ir.Call)
     is_choice = nodes_in(value, tirx.Select) or any(is_call_of(x, ops.CHOICE) for x in calls)
-    return not is_choice and any(is_call_of(x, *ops.WITHOUT_VECTORS) for x in calls)
+    return not is_choice and any(
+        is_call_of(x, *ops.WITHOUT_VECTORS) and depends_on(x, var) for x in calls
+    )
 
 
 def _distinct(value: Any) -> list[Any]:
