@@ -14,11 +14,13 @@ from benchmarks.thread_programs import Program
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.mapped import computed
 from tvm_layout_ext import ScheduleError
+from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.propose.turned import turned
 from tvm_layout_ext.coalesce.request import Request
 from tvm_layout_ext.coalesce.subject import Subject
 from tvm_layout_ext.coalesce.turned.move import Turn, read_turn, why_not
-from tvm_layout_ext.coalesce.turned.plan import TurnPlan, default_plan, lanes_along
+from tvm_layout_ext.coalesce.turned.plan import TurnedTile, TurnPlan, default_plan, lanes_along
+from tvm_layout_ext.coalesce.turned.write import write_tiles
 from tvm_layout_ext.ir.annotations import TURNED
 from tvm_layout_ext.simulate import Report, simulate
 
@@ -189,6 +191,15 @@ def test_a_mark_on_another_block_is_refused() -> None:
     sch.annotate(sch.get_sblock("B"), TURNED, [64, 64, 4, 256, 8, 1])
     with pytest.raises(ScheduleError, match="but it turns no rows into columns"):
         simulate(sch, np.zeros((64, 65), "float32"), None, progress=False)
+
+
+def test_instructions_are_those_that_the_kernel_tells() -> None:
+    plan = TurnPlan(64, 64, 8, 64, 8, 1)
+    written, told = write_tiles(by_plan(PROGRAMS[0], plan).mod["main"])
+    (work,) = count_kernels(written)
+    steps, units = (64 + 7) * 9 / 64, 64 * 8 / 64
+    assert told == {"B": str(TurnedTile(turn_of(PROGRAMS[0]), plan))}
+    assert work.instructions == work.blocks * 2 * (30 * -(-steps // 1) + units * (20 + 3 * 8))
 
 
 def test_bound_loops_are_refused() -> None:
