@@ -120,9 +120,12 @@ PROGRAMS: tuple[Any, ...] = (
     Program("permute", (35262, 2100), "int8", (1, 0)),
     Program("permute", (8191, 9001), "float32", (1, 0)),
     Program("permute", (12, 3001, 2050), "float16", (0, 2, 1)),
-    Program("permute", (301, 501, 701), "int8", (1, 2, 0)),
+    Program("permute", (300, 500, 700), "float32", (1, 2, 0)),
+    Program("permute", (8200, 9000), "float16", (1, 0)),
+    Program("permute", (256, 512, 14, 14), "float16", (0, 2, 3, 1)),
+    Program("permute", (32, 2622734), "float16", (1, 0)),
 )
-SHAPES = ((64, 128), (128, 64), (64, 64), (64, 256))
+SHAPES = ((64, 128), (128, 64), (64, 256), (128, 256), (256, 64))
 
 
 def ways(one: Any, with_plans: bool) -> Iterator[tuple[str, Any, list[Any]]]:
@@ -157,30 +160,32 @@ def ways(one: Any, with_plans: bool) -> Iterator[tuple[str, Any, list[Any]]]:
     for plan in plans(turn) if with_plans and turn is not None else ():
         other = s_tir.Schedule(function)
         other.annotate(other.get_sblock("B"), TURNED, list(plan.numbers()))
+        other.annotate(other.get_sblock("B"), EVICTION_POLICY, AUTO)
         works = count_kernels(write_tiles(other.mod["main"])[0])
         yield f"turned {plan.numbers()}", other.mod, works
-        if plan == default_plan(turn, None):
-            other.annotate(other.get_sblock("B"), EVICTION_POLICY, AUTO)
-            yield f"turned {plan.numbers()}, kept", other.mod, works
 
 
 def plans(turn: Any) -> list[TurnPlan]:
-    """Plans that are tried: shapes of tiles, and the default's with other numbers."""
+    """Plans that are tried: the default with other numbers, and other shapes of tiles."""
     default = default_plan(turn, None)
+    lanes = 0 if default.lanes == 4 else 4
+    found = [
+        default,
+        replace(default, threads=512),
+        replace(default, by_rows=0),
+        replace(default, lanes=lanes),
+    ]
+    if turn.stores_askew:
+        found += [replace(default, unit=n) for n in (turn.store_vector, 2 * default.unit)]
     most = [
         -(-dim.extent // vector) * vector
-        for dim, vector in ((turn.row, turn.load_vector), (turn.column, turn.store_vector))
+        for dim, vector in ((turn.row, turn.load_vector), (turn.column, default.unit))
     ]
     halves = [1 + (vector == 4) for vector in (turn.load_vector, turn.store_vector)]
-    found = [default, replace(default, threads=512), replace(default, by_rows=0)]
-    if turn.stores_askew:
-        found.append(replace(default, unit=2 * default.unit))
-    lanes = 0 if default.lanes == 4 else 4
-    found.append(replace(default, lanes=lanes))
     for shape in SHAPES:
         row, column = (min(m, n // half) for m, n, half in zip(most, shape, halves, strict=True))
         lanes = lanes_along(column // turn.store_vector)
-        found.append(TurnPlan(row, column, turn.store_vector, 256, lanes, 1))
+        found.append(replace(default, row=row, column=column, lanes=lanes))
     return [plan for plan in dict.fromkeys(found) if _fits(turn, plan)]
 
 

@@ -164,6 +164,8 @@ class _KernelCounter:
         self.threads = prod(self.shape.values())
         self.warps = -(-self.threads // WARP_SIZE)
         self.facts = KernelFacts(sites)
+        #: Whether blocks exchange what they move: other blocks then store beside what they do.
+        self.has_tiles = any(site.scope.startswith("shared") for site in sites)
         self.resident = self.facts.blocks_per_sm(architecture(DEFAULT_ARCH))
 
     def count(self, stores: Sequence[tuple[Any, Context]]) -> KernelWork:
@@ -267,8 +269,11 @@ class _KernelCounter:
             scattered = np.arange(lanes.live.size).reshape(lanes.live.shape) * 1021 * site.size
             found = site.size, [scattered]
         width, starts = found
-        for start, (offset, size) in ((s, one) for s in starts for one in instructions(width)):
-            yield self._count_global(site, lanes, start + offset, active, size)
+        parts = [(s, one) for s in starts for one in instructions(width)]
+        for start, (offset, size) in parts:
+            work = self._count_global(site, lanes, start + offset, active, size)
+            # Of several the others may fill the sector.
+            yield work if len(parts) == 1 else replace(work, partial=0.0)
 
     def _count_global(
         self, site: AccessSite, lanes: _Lanes, start: Any, active: Any, width: int
@@ -287,7 +292,7 @@ class _KernelCounter:
             # Lanes that meet at one element take turns.
             begins = distinct(np.where(live[asking], rows[asking], NOTHING))
             moved += float((live[asking].sum(axis=1) - begins).sum())
-        through, torn = moved, 0.0
+        through, torn, partial = moved, 0.0, 0.0
         own = pieces(asked.reshape(blocks, -1), active.reshape(blocks, -1), width, SECTOR_BYTES)
         known = [np.unique(row[row != NOTHING]) for row in own]
         whole = [np.unique(row * SECTOR_BYTES // LINE_BYTES, return_counts=True) for row in known]
@@ -296,6 +301,9 @@ class _KernelCounter:
             held = sum(len(numbers) for numbers, _ in whole) / blocks * LINE_BYTES * self.resident
             through = fresh + (moved - fresh) * max(0.0, 1 - _CACHE / max(held, 1))
             torn = float(sum(n[n < LINE_BYTES // SECTOR_BYTES].sum() for _, n in whole))
+        elif self.has_tiles and site.kind == "store":
+            counts = (np.unique(row[row != NOTHING], return_counts=True)[1] for row in own)
+            partial = float(sum((n * width < SECTOR_BYTES).sum() for n in counts))
         return AccessWork(
             str(site.buffer.name),
             site.kind,
@@ -307,6 +315,7 @@ class _KernelCounter:
             lines=scale * float(lines.sum()),
             through=scale * through,
             torn=scale * torn,
+            partial=scale * partial,
             rounds=self._rounds(site),
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 from benchmarks.thread_programs import Program
@@ -104,16 +105,56 @@ def test_lanes_of_a_column_meet_in_few_banks(shape: Any, most: int) -> None:
     assert sum(a.wavefronts for a in loads) <= most * sum(a.requests for a in loads)
 
 
+def test_rows_of_the_result_that_are_cut_are_long() -> None:
+    for columns, proposed in ((511, 0), (513, 1)):
+        program = Program("permute", (columns, 515), "float16", (1, 0))
+        assert len(turned(subject_of(s_tir.Schedule(program.function())))) == proposed
+
+
+@pytest.mark.parametrize("shape", [(1067, 131), (1067, 130)])
+def test_iterators_of_64_bits(shape: tuple[int, int]) -> None:
+    rows, columns = (tirx.const(n, "int64") for n in shape)
+    a = te.placeholder((rows, columns), "float16", "A")
+    b = te.compute((columns, rows), lambda i, j: a[j, i], "B")
+    sch = s_tir.Schedule(te.create_prim_func([a, b]))
+    (way,) = turned(subject_of(sch))
+    way.apply(sch, sch.get_sblock("B"))
+    values = np.random.default_rng(0).integers(-100, 100, shape).astype("float16")
+    report = simulate(sch, values, None, progress=False)
+    (got,) = report.outputs.values()
+    np.testing.assert_array_equal(got, values.T)
+    own = [one for one in report.accesses if one.scope == "global"]
+    assert sum(x.sectors for x in own if x.vector_bytes == 16) > 0.8 * sum(x.sectors for x in own)
+
+
+def test_no_two_blocks_store_to_a_sector_but_at_the_ends_of_rows() -> None:
+    program = Program("permute", (520, 515), "float16", (1, 0))
+    turn = turn_of(program)
+    assert turn.stores_askew
+    assert not turn.cuts_vectors
+    plan = default_plan(turn, None)
+    assert plan.unit == 16
+    counts = []
+    for unit in (plan.unit, 8):
+        sch = by_plan(program, replace(plan, unit=unit))
+        gives_numpys(program, sch)
+        (work,) = count_kernels(write_tiles(sch.mod["main"])[0])
+        counts.append(work.total("partial", "store"))
+    # Where a row ends and the next one begins, another one stores the rest of the sector.
+    assert counts[0] < 1.5 * 515
+    assert counts[1] > 3 * counts[0]
+
+
 def test_what_is_computed_of_an_element_is_stored() -> None:
     sch = computed(
-        (67, 131),
+        (1067, 131),
         lambda a, i, j: a[j, i].astype("float16") * te.const(3, "float16"),
         "int8",
-        out=(131, 67),
+        out=(131, 1067),
     )
     (way,) = turned(subject_of(sch))
     way.apply(sch, sch.get_sblock("B"))
-    a = np.random.default_rng(0).integers(-100, 100, (67, 131)).astype("int8")
+    a = np.random.default_rng(0).integers(-100, 100, (1067, 131)).astype("int8")
     (got,) = simulate(sch, a, None, progress=False).outputs.values()
     np.testing.assert_array_equal(got, a.T.astype("float16") * np.float16(3))
 
@@ -147,7 +188,7 @@ def test_the_choice_is_in_the_trace() -> None:
 
 
 REFUSED = (
-    (Program("permute", (128, 256), "float16", (1, 0)), "rows begin with vectors on both sides"),
+    (Program("permute", (128, 256), "float16", (1, 0)), "rows begin with vectors on one side"),
     (Program("permute", (999, 31), "float16", (1, 0)), "rows of A have 62 bytes, fewer than 64"),
     (Program("permute", (31, 999), "float16", (1, 0)), "rows of B have 62 bytes, fewer than 64"),
     (Program("permute", (129, 257), "bool", (1, 0)), "A has elements of bool"),
@@ -181,7 +222,7 @@ def test_narrower_requests_and_other_stages_have_none() -> None:
 
 
 def test_threads_asked_for_are_those_of_the_kernel() -> None:
-    sch = s_tir.Schedule(PROGRAMS[0].function())
+    sch = s_tir.Schedule(Program("permute", (2001, 131), "float16", (1, 0)).function())
     (way,) = turned(subject_of(sch, num_threads=64))
     assert "64 threads" in way.apply(sch, sch.get_sblock("B"))
 

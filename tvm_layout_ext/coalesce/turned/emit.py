@@ -42,6 +42,10 @@ class TurnedKernel:
         self.tile, self.turn, self.plan = tile, tile.turn, tile.plan
         self.thread, self.grid = tirx.Var("thread", "int32"), tirx.Var("block", "int32")
         turn, plan = self.turn, self.plan
+        most = max(prod(int(n) for n in x.shape) for x in (turn.source, turn.target))
+        # Tiles reach over the ends of both.
+        beyond = 2 * max(tile.columns * turn.column.load, plan.row * turn.row.store)
+        self.kind = "int32" if most + beyond < 1 << 31 else turn.kind
         rows, columns, outer = tile.grid
         order = (outer, columns, rows) if plan.by_rows else (outer, rows, columns)
         first, second, third = unravel(self.grid, order)
@@ -79,8 +83,8 @@ class TurnedKernel:
         )
 
     def _wide(self, value: Any) -> Any:
-        kind = self.turn.kind
-        return tirx.const(value, kind) if isinstance(value, int) else value.astype(kind)
+        """A number of elements; in the type of the iterators only where 32 bits do not reach."""
+        return tirx.const(value, self.kind) if isinstance(value, int) else value.astype(self.kind)
 
     @property
     def steps(self) -> int:
@@ -98,9 +102,9 @@ class TurnedKernel:
         element = _ELEMENT[self.turn.stores_askew]
         return _STEP * self.steps + self.units * (_UNIT + element * self.turn.store_vector)
 
-    def _flat(self, buffer: Any, at: Any) -> list[Any]:
+    def _flat(self, buffer: Any, first: Any, v: Any) -> list[Any]:
         zeros = [tirx.const(0, self.turn.kind)] * (len(buffer.shape) - 1)
-        return [*zeros, at]
+        return [*zeros, first.astype(self.turn.kind) + v]
 
     # Loads.
 
@@ -149,7 +153,7 @@ class TurnedKernel:
                 [*inside, *whole],
                 vectorized(
                     vector,
-                    lambda v: _store(self.own, _load(source, *self._flat(source, first + v)), n, v),
+                    lambda v: _store(self.own, _load(source, *self._flat(source, first, v)), n, v),
                 ),
             )
 
@@ -177,10 +181,10 @@ class TurnedKernel:
             each = unrolled(
                 size % vector,
                 lambda v: _store(
-                    self.held, _load(source, *self._flat(source, first + v)), place + v
+                    self.held, _load(source, *self._flat(source, first, v)), place + v
                 ),
             )
-            return self._when([*inside, tirx.EQ(first, end)], each)
+            return self._when([*inside, tirx.EQ(first, self._wide(end))], each)
 
         tile = self.tile
         reach = self.start + self._wide(
@@ -233,13 +237,14 @@ class TurnedKernel:
         at, column = put + self._wide(first - skew), self.column + first - skew
 
         def element(v: Any) -> Any:
-            return _store(target, _load(self.out, v), *self._flat(target, at + v))
+            return _store(target, _load(self.out, v), *self._flat(target, at, v))
 
         whole = vectorized(vector, element)
-        if not turn.stores_askew and extent % vector == 0:
-            if extent % self.plan.column:
-                whole = tirx.IfThenElse(column < extent, whole, None)
-            return sequence([fill, whole])
+        if not turn.cuts_vectors:
+            ends = [column >= 0] if turn.stores_askew else []
+            if turn.stores_askew or extent % self.plan.column:
+                ends.append(column < extent)
+            return sequence([fill, self._when(ends, whole)])
         parts = unrolled(
             vector,
             lambda v: tirx.IfThenElse(

@@ -14,7 +14,7 @@ from tvm.sym.iter_affine_map import IterMapLevel
 from tvm.tirx import IterVar
 
 from ...analysis.nest import element_bytes, steps_of
-from ...gpu.hardware import MAX_ACCESS_BYTES
+from ...gpu.hardware import MAX_ACCESS_BYTES, SECTOR_BYTES
 from ...ir.pointers import strides_of
 from ...ir.queries import is_number, loads_in, substitute, variables
 
@@ -64,10 +64,24 @@ class Turn:
         return any(step % self.load_vector for step in steps)
 
     @property
+    def store_sector(self) -> int:
+        """Elements of a sector of the result."""
+        return SECTOR_BYTES // element_bytes(self.target)
+
+    @property
     def stores_askew(self) -> bool:
-        """Whether rows of the result begin inside of vectors."""
+        """Whether rows of the result begin inside of sectors."""
+        return self._is_cut(self.store_sector)
+
+    @property
+    def cuts_vectors(self) -> bool:
+        """Whether rows of the result begin or end inside of vectors."""
+        vector = self.store_vector
+        return self._is_cut(vector) or self.column.extent % vector > 0
+
+    def _is_cut(self, unit: int) -> bool:
         steps = [self.starts[1], self.row.store, *(dim.store for dim in self.outer)]
-        return any(step % self.store_vector for step in steps)
+        return any(step % unit for step in steps)
 
 
 def read_turn(block: Any) -> Turn | None:
@@ -120,7 +134,7 @@ def goes_through_all(block: Any, values: Sequence[Any], loops: Sequence[tuple[An
 def why_not(turn: Turn) -> str:
     """Say why rows cannot be turned by aligned vectors, or nothing."""
     if not turn.loads_askew and not turn.stores_askew:
-        return "rows begin with vectors on both sides"
+        return "rows begin with vectors on one side, and with sectors on the other"
     for buffer, dim in ((turn.source, turn.row), (turn.target, turn.column)):
         size = element_bytes(buffer)
         if dim.extent * size < _ROW_BYTES:
