@@ -86,7 +86,7 @@ CASES = [
     Case(
         "images of odd size",
         lambda: permuted((32, 96, 113, 113), (0, 2, 3, 1), "float16"),
-        "staged, tile 128x96, 256 threads, rows where vectors lie",
+        "staged, tile 128x64, 256 threads, rows where vectors lie",
     ),
     Case(
         "transpose without tiles",

@@ -15,7 +15,7 @@ from functools import cached_property
 from math import prod
 
 from ...analysis.nest import element_bytes
-from ...gpu.hardware import WARP_SIZE
+from ...gpu.hardware import LINE_BYTES, WARP_SIZE
 from .move import Turn
 
 #: Elements of a tile along either side, by their bytes, and threads of a block.
@@ -32,7 +32,9 @@ class TurnPlan:
     unit: int  #: Elements at whose multiples a row of the result is cut
     threads: int  #: Of a block
     lanes: int  #: Of a warp, along a row of the result; 0 for all vectors of a row in turn
-    by_rows: int  #: 1 if neighbouring blocks are along the rows of the source
+    #: 1 if neighbouring blocks are along the rows of the source. Along those of the result an H200
+    #: turned 10001x15003 halves at 0.92 of a copy, 0.87 along the others.
+    by_rows: int
 
     def numbers(self) -> tuple[int, ...]:
         """Values for an annotation."""
@@ -124,15 +126,21 @@ def default_plan(turn: Turn, threads: int | None) -> TurnPlan:
     """Choose the tile."""
     loads, stores = turn.load_vector, turn.store_vector
     unit = turn.store_sector if turn.stores_askew else stores
-    margin = unit - 1 if turn.stores_askew else 0
-    row = _part(turn.row.extent, _ELEMENTS[element_bytes(turn.source)], loads)
-    column = _part(turn.column.extent + margin, _ELEMENTS[element_bytes(turn.target)], unit)
+    row = _evenly(turn.row.extent, _ELEMENTS[element_bytes(turn.source)], loads)
+    column = _lines(turn.column.extent, element_bytes(turn.target), unit)
     most = max(row * column // stores, WARP_SIZE)
     usual = min(threads or _THREADS, 1 << (most.bit_length() - 1))
-    return TurnPlan(row, column, unit, usual, lanes_along(column // stores), 1)
+    return TurnPlan(row, column, unit, usual, lanes_along(column // stores), 0)
 
 
-def _part(extent: int, most: int, vector: int) -> int:
+def _evenly(extent: int, most: int, vector: int) -> int:
     """Vectors that share out a row evenly, as few parts as tiles of so many elements make."""
     even = -(-extent // -(-extent // most))
     return -(-even // vector) * vector
+
+
+def _lines(extent: int, size: int, unit: int) -> int:
+    """Whole lines of a row of the result; all of a row that has none."""
+    line = LINE_BYTES // size
+    whole = min(extent, _ELEMENTS[size]) // line * line
+    return whole or -(-extent // unit) * unit
