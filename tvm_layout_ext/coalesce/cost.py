@@ -28,7 +28,7 @@ from ..gpu.counts import instructions
 from ..gpu.hardware import DEFAULT_ARCH, LINE_BYTES, SECTOR_BYTES, WARP_SIZE, architecture
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..gpu.requests import NOTHING, distinct, pieces, request_sectors
-from ..ir.annotations import SHIFTED
+from ..ir.annotations import INSTRUCTIONS, SHIFTED
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
 from ..ir.pointers import atomic_of
 from ..ir.queries import depends_on, is_among
@@ -177,6 +177,8 @@ class _KernelCounter:
         self.threads = prod(self.shape.values())
         self.warps = -(-self.threads // WARP_SIZE)
         self.facts = KernelFacts(sites)
+        #: Whether blocks exchange what they move: other blocks then store beside what they do.
+        self.has_tiles = any(site.scope.startswith("shared") for site in sites)
         self.resident = self.facts.blocks_per_sm(architecture(DEFAULT_ARCH))
 
     def count(self, stores: Sequence[tuple[Any, Context]]) -> KernelWork:
@@ -193,7 +195,7 @@ class _KernelCounter:
             self.threads,
             self.resident,
             tuple(_memory_of(accesses, self.sites)),
-            sum(self._instructions(stmt, context) for stmt, context in stores),
+            self._all_instructions(stores),
             sum(self._combines(c) for stmt, c in stores if isinstance(stmt, tirx.BufferStore)),
             max((_serial(site.loops) for site in shared), default=0.0),
         )
@@ -280,8 +282,11 @@ class _KernelCounter:
             scattered = np.arange(lanes.live.size).reshape(lanes.live.shape) * 1021 * site.size
             found = site.size, [scattered]
         width, starts = found
-        for start, (offset, size) in ((s, one) for s in starts for one in instructions(width)):
-            yield self._count_global(site, lanes, start + offset, active, size)
+        parts = [(s, one) for s in starts for one in instructions(width)]
+        for start, (offset, size) in parts:
+            work = self._count_global(site, lanes, start + offset, active, size)
+            # Of several the others may fill the sector.
+            yield work if len(parts) == 1 else replace(work, partial=0.0)
 
     def _count_global(
         self, site: AccessSite, lanes: _Lanes, start: Any, active: Any, width: int
@@ -300,12 +305,16 @@ class _KernelCounter:
             # Lanes that meet at one element take turns.
             begins = distinct(np.where(live[asking], rows[asking], NOTHING))
             moved += float((live[asking].sum(axis=1) - begins).sum())
-        through, torn = moved, 0.0
+        through, torn, partial = moved, 0.0, 0.0
         if site.kind == "load":
             own = pieces(asked.reshape(blocks, -1), active.reshape(blocks, -1), width, SECTOR_BYTES)
             fresh, whole, torn = _sectors_and_lines(own)
             held = whole / blocks * LINE_BYTES * self.resident
             through = fresh + (moved - fresh) * max(0.0, 1 - _CACHE / max(held, 1))
+        elif self.has_tiles and site.kind == "store":
+            own = pieces(asked.reshape(blocks, -1), active.reshape(blocks, -1), width, SECTOR_BYTES)
+            counts = (np.unique(row[row != NOTHING], return_counts=True)[1] for row in own)
+            partial = float(sum((n * width < SECTOR_BYTES).sum() for n in counts))
         return AccessWork(
             str(site.buffer.name),
             site.kind,
@@ -317,6 +326,7 @@ class _KernelCounter:
             lines=scale * float(lines.sum()),
             through=scale * through,
             torn=scale * torn,
+            partial=scale * partial,
             rounds=self._rounds(site),
         )
 
@@ -376,6 +386,13 @@ class _KernelCounter:
         if any(_chooses(one, site) for one in self.sites):
             most = _CHOSEN
         return float(serial * ceil(shared / started) * ceil(own / most))
+
+    def _all_instructions(self, stores: Sequence[tuple[Any, Context]]) -> float:
+        """Instructions of warps, as a kernel that is written whole tells them itself."""
+        for block in (block for _, context in stores for block in context.blocks):
+            if INSTRUCTIONS in block.annotations:
+                return float(int(block.annotations[INSTRUCTIONS]) * self.warps * self.blocks)
+        return sum(self._instructions(stmt, context) for stmt, context in stores)
 
     def _instructions(self, stmt: Any, context: Context) -> float:
         """Instructions of warps for what a store or name is computed by, and a store's address."""

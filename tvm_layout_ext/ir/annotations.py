@@ -19,6 +19,10 @@ SHIFTED = "layout_ext.shifted"
 ATTENTION = "layout_ext.attention"
 #: Annotation of the last block of a chain over rows: seven numbers of a plan, then its blocks.
 FUSE_ROWS = "layout_ext.fuse_rows"
+#: Block annotation: the numbers of a plan of tiles whose rows begin anywhere.
+TURNED = "layout_ext.turned"
+#: Annotation of a block that is a whole kernel: instructions of a thread beside its accesses.
+INSTRUCTIONS = "layout_ext.instructions"
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
 #: clears it first.
 TENSOR_CORE = "layout_ext.tensor_core"

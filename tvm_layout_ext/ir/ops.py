@@ -125,3 +125,11 @@ USE_PROGRAMTIC_DEPENDENT_LAUNCH = "tirx.use_programtic_dependent_launch"
 #: A choice that evaluates one side, and a hint that a condition mostly holds.
 CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
 VOLATILE = "tirx.volatile"
+#: Functions of numbers that TVM 0.27 computes one element after the other.
+WITHOUT_VECTORS = tuple(
+    f"tirx.{name}"
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "erf", "hypot"),
+        *("ldexp", "log1p", "nearbyint", "nextafter", "rsqrt"),
+    )
+)
