@@ -16,6 +16,7 @@ __all__ = [
     "BANK_BYTES",
     "CLUSTERS_SINCE",
     "CLUSTER_BLOCKS",
+    "CP_ASYNC_SINCE",
     "DEFAULT_ARCH",
     "LAUNCH_LIMITS",
     "LINE_BYTES",
@@ -68,6 +69,8 @@ LAUNCH_LIMITS = {
 #: that has them (CUDA C++ Programming Guide, "Thread Block Clusters").
 CLUSTER_BLOCKS = 8
 CLUSTERS_SINCE = (9, 0)
+#: First compute capability with asynchronous copies to shared memory, ``cp.async``.
+CP_ASYNC_SINCE = (8, 0)
 #: Dense peaks of an H200's tensor cores by the operands' type, in TFLOPS, of integers in TOPS
 #: (NVIDIA H200 data sheet); float32 as tf32.
 TENSOR_TFLOPS = {

@@ -65,6 +65,19 @@ def cluster_barrier() -> list[Any]:
     ]
 
 
+def begin_cluster() -> list[Any]:
+    """Show initialised barriers to a cluster, which need not wait for it before `wait_cluster`."""
+    return [
+        _do(T.ptx["fence.mbarrier_init.release.cluster"]()),
+        _do(T.ptx["barrier.cluster.arrive.relaxed"]()),
+    ]
+
+
+def wait_cluster() -> Any:
+    """Wait until all threads of a cluster have arrived."""
+    return _do(T.ptx["barrier.cluster.wait.acquire"]())
+
+
 def wait_barrier(barriers: Any, index: Any, parity: Any) -> Any:
     """Wait until the phase of this parity has ended."""
     return _do(T.cuda.mbarrier_wait(_at(barriers, index), parity))
@@ -107,6 +120,13 @@ def store_at(address: Any, values: Sequence[Any], register: str) -> Any:
     wide = f".v{len(values)}" if len(values) > 1 else ""
     kind = {"float32": "f32", "uint32": "u32"}[register]
     return _do(_ptx(f"st.shared::cluster{wide}.{kind}")(address, *values))
+
+
+def send_to(address: Any, words: Sequence[Any], barrier: Any) -> Any:
+    """Store words at an address in a cluster; their bytes count at an mbarrier beside them."""
+    wide = f".v{len(words)}" if len(words) > 1 else ""
+    into = f"st_async.weak.shared::cluster.mbarrier::complete_tx::bytes{wide}.u32"
+    return _do(T.ptx[into](address, *words, barrier))
 
 
 def load_box(

@@ -11,6 +11,7 @@ from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError
+from ...gpu.hardware import CP_ASYNC_SINCE
 from ...ir.annotations import BY_TMA
 from ...ir.contents import contents
 from ...ir.queries import is_among
@@ -26,8 +27,6 @@ from .record import PipelineRecord
 from .single import in_one_version, single_copies
 
 _NAME = "InjectMultiStageBuffer"
-#: First compute capability with cp.async.
-CP_ASYNC_SINCE = (8, 0)
 
 
 def _is_serial(loop: Any) -> bool:

@@ -18,6 +18,7 @@ from ...analysis.bank_requests import Requests, read_requests
 from ...analysis.choose_shared import Choice
 from ...analysis.nest import element_bytes
 from ...errors import LayoutError
+from ...gpu.hardware import CP_ASYNC_SINCE
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES, SWIZZLE
 from ...ir.contents import contents
 from ...ir.pointers import constant, shape_of
@@ -26,7 +27,6 @@ from ...ir.rebuild import stripped
 from ...layout.placement import Strided, dense
 from ...target import capability
 from ..base import function_pass, simplified
-from ..pipeline.multi_stage_buffer import CP_ASYNC_SINCE
 from .swizzle_access import Rewriter, Swizzled, refuse_unknown
 from .swizzle_modes import COUNTED, place
 
