@@ -15,20 +15,21 @@ from math import ceil, prod
 from typing import Any
 
 import numpy as np
-from tvm import s_tir
+from tvm import ir, s_tir
 
 from tvm_layout_ext.analysis.contraction import read_contraction
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTES, Architecture
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
+from tvm_layout_ext.ir.queries import ARITHMETIC, distinct, nodes_in
 from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = [
-    "NONE", "TILES", "beside", "check", "cycles", "fit", "fit_windows", "multiply", "prune",
-    "stages",
+    "NONE", "TILES", "beside", "check", "columns_of", "cycles", "fit", "fit_windows",
+    "may_be_taken", "multiply", "prune", "stages", "work_after",
 ]  # fmt: skip
 
 NONE = "none"
@@ -84,9 +85,13 @@ _OUTSIDE = 7
 _PADDED = 1.1
 #: Cycles until a kernel's first product, and sums that a cycle stores.
 _START, _STORED = 4000, 16
-#: Lanes that a multiprocessor starts in a cycle, and how much longer one warpgroup alone takes for
-#: what follows a product.
-_LANES, _BY_ONE = 128, 1.5
+#: Lanes that a multiprocessor starts in a cycle, how much longer one warpgroup alone takes for what
+#: follows a product, and how much longer a step of tiles in turns takes.
+_LANES, _BY_ONE, _TURNED = 128, 2.5, 1.04
+#: Sums of the largest tile in turns where something follows, which takes registers, and where not.
+_LARGEST_IN_TURNS = {True: 128 * 128, False: 128 * 176}
+#: Instructions of functions of float32.
+_FUNCTIONS = {"tirx.erf": 14, "tirx.exp": 8, "tirx.tanh": 20, "tirx.sigmoid": 16}
 #: How much longer than the best tile another may take to be worth trying.
 _WORTH = 1.3
 #: Slices of K and blocks of a cluster, apart, copying for each other, adding up, and the share of
@@ -99,6 +104,16 @@ _MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
 _MOST_ZEROS = 2
 #: Steps that a slice of K has at least.
 _LEAST_STEPS = 4
+
+
+def columns_of(tile: str) -> int:
+    """Columns of a tile."""
+    return _SIZES[tile][1]
+
+
+def may_be_taken(tile: str, after: float) -> bool:
+    """Whether a tile may be taken without a measurement, for what follows a product."""
+    return _is_default(tile, 1, 1, False, after)
 
 
 def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
@@ -216,7 +231,11 @@ def cycles(
     loaded += wide / high * _row_bytes((k if b_transposed else n) * size)
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
-    step *= (_PADDED if wide > columns else 1) * (_ALONE if rows == WARPGROUP_ROWS else 1)
+    if _is_in_turns(tile):
+        step *= _TURNED
+    elif rows == WARPGROUP_ROWS:
+        step *= _ALONE
+    step *= _PADDED if wide > columns else 1
     step *= _SHARING if cluster > 1 else 1
     step += _OUTSIDE * (-ceil(m / 8) * 8 % rows) / ceil(m / rows)
     steps = ceil(ceil(k * size / PANEL_BYTES) / (slices * together))
@@ -230,6 +249,21 @@ def cycles(
     found = (computed**H200.overlap + moved**H200.overlap) ** (1 / H200.overlap)
     workspace = _split_k.workspace_bytes(shape, slices) / _WORKSPACE
     return _START + found + _split_k.second_kernel(shape, slices) + workspace
+
+
+def work_after(sch: s_tir.Schedule, block: str) -> float:
+    """Instructions for each sum of what is computed from a product element by element.
+
+    Examples
+    --------
+    >>> work_after(sch, "product")  # of GELU by erf   # doctest: +SKIP
+    35
+    """
+    readers = map(sch.get, sch.get_consumers(sch.get_sblock(block)))
+    values = [one.body.value for one in readers if hasattr(one.body, "value")]
+    calls = distinct(call for value in values for call in nodes_in(value, ir.Call))
+    own = sum(_FUNCTIONS.get(str(call.op.name), 0) for call in calls)
+    return own + sum(len(distinct(nodes_in(value, *ARITHMETIC))) for value in values)
 
 
 def _in_turns(turns: int, product: float, stored: float) -> float:
@@ -322,7 +356,7 @@ def _best(
         (tile, *moved): cycles(shape, tile, b_transposed, moved[0], size, moved[1], after)
         for moved in _MOVED
         for tile in tiles
-        if moved[0] <= _most_slices(shape, size) and _is_default(tile, *moved, torn)
+        if moved[0] <= _most_slices(shape, size) and _is_default(tile, *moved, torn, after)
     }
     plain = min(found[one] for one in found if one[1:] == (1, 1))
     saving = [one for one in found if found[one] <= _MOVED[one[1:]] * plain]
@@ -330,7 +364,7 @@ def _best(
     return (*least, found[least])
 
 
-def _is_default(tile: str, slices: int, cluster: int, torn: bool) -> bool:
+def _is_default(tile: str, slices: int, cluster: int, torn: bool, after: float) -> bool:
     """Whether a tile may be taken without a measurement.
 
     Slices that add up in a cluster store whole chunks, or little. Blocks copy for each other only
@@ -343,7 +377,7 @@ def _is_default(tile: str, slices: int, cluster: int, torn: bool) -> bool:
     if rows * columns > _LARGEST or (slices == cluster > 1 and not whole):
         return False
     if _is_in_turns(tile):
-        return False
+        return slices == cluster == 1 and rows * columns <= _LARGEST_IN_TURNS[after > 0]
     return _check_cluster(tile, slices, cluster) is None
 
 

@@ -17,6 +17,7 @@ from tests.programs import warpgroups as w
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.kernels import changed
 from tests.sampling import pairs
+from tests.transform.hopper.test_windows import convolution, expected
 from tvm_layout_ext import ScheduleError, SimulationError, decisions, te
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.ir.annotations import PINGPONG
@@ -212,6 +213,15 @@ def refusal(sch: s_tir.Schedule) -> str:
     with pytest.raises(ScheduleError) as caught:
         tlx.lower(sch, target=w.SM90A)
     return str(caught.value)
+
+
+def test_pixels_of_a_convolution_are_rows() -> None:
+    image, weight = (3, 7, 9, 64), (72, 3, 3, 64)
+    sch = in_turns((0, 0, 0), (64, 64), sch=convolution(image, weight, pad=1), block="conv")
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s, np.float32).astype(np.float16) for s in (image, weight))
+    want = expected(a, b, 1, 1, 1)
+    assert_close(simulated(sch, a, b), want)
 
 
 def test_what_has_no_next_tile_or_counts_otherwise_is_refused() -> None:

@@ -18,11 +18,14 @@ from ...ir.rebuild import sequence
 from .pieces import column_of, loop, row_of, when
 from .plan import Plan, result_bytes
 from .roles import Parts, Tile, first_piece, with_batch
+from .short_erf import shorten_erf
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8
 #: Bytes of the pieces of a row that the swizzle keeps whole.
 _VECTOR_BYTES = 16
+#: Types to which values are rounded more than :func:`.shorten_erf` is off.
+_SHORT = ("float16", "bfloat16")
 
 
 def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
@@ -56,7 +59,8 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
     def load(node: Any) -> Any:
         return own if node.source.same_as(result.sums) else node
 
-    return tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    value = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    return shorten_erf(value) if str(result.store.buffer.dtype) in _SHORT else value
 
 
 def _ends(plan: Plan, tile: Tile) -> dict[Any, Any]:
