@@ -167,6 +167,11 @@ def named_barrier(number: Any, threads: int) -> Any:
     return _do(_ptx("bar.sync")(T.Cast("uint32", number), T.uint32(threads)))
 
 
+def arrive_named(number: Any, threads: int) -> Any:
+    """Arrive at a barrier of a number, for which others wait with :func:`named_barrier`."""
+    return _do(T.ptx["bar.arrive"](T.Cast("uint32", number), T.uint32(threads)))
+
+
 def set_registers(count: int, *, more: bool) -> Any:
     """Let the threads of a warpgroup have so many registers."""
     kind = "inc" if more else "dec"

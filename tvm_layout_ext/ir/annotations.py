@@ -62,5 +62,7 @@ WARPGROUP = "layout_ext.warpgroup"
 NOT_WARPGROUPS = "layout_ext.not_warpgroups"
 #: Annotation of the loop over consumer warpgroups: how many warpgroups copy for them.
 PRODUCERS = "layout_ext.producers"
+#: Annotation of the same loop: two warpgroups have tiles of their own, and multiply in turns.
+PINGPONG = "layout_ext.pingpong"
 #: Annotation of a grid loop: blocks stay and take tile after tile.
 PERSISTENT = "layout_ext.persistent"

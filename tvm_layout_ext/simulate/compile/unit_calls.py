@@ -22,6 +22,7 @@ from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
 from ..warpgroups.barriers import Barriers
 from ..warpgroups.product import DescribedTile, gathered, spread
+from ..warpgroups.steps import AwaitNamed
 from ..warpgroups.units import PendingProduct, ReadRange, Units, each, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
@@ -173,6 +174,12 @@ def _send_to(c: DeviceCompiler, call: Any) -> Run:
         done(s, m)
 
     return run
+
+
+def _arrive_named(c: DeviceCompiler, call: Any) -> Run:
+    """Arrive at a named barrier, where others wait."""
+    number, threads = (c.expr(one) for one in _operands(call)[0])
+    return AwaitNamed(number, threads, c.new_slot(), c.site("barrier")).arrive
 
 
 def _arrive(c: DeviceCompiler, call: Any) -> Run:
@@ -407,6 +414,7 @@ def _pack(c: DeviceCompiler, call: Any) -> Run:
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: lambda c, call: _with_barriers(c, call, Barriers.initialise),
+    ops.PTX_BAR_ARRIVE: _arrive_named,
     ops.PTX_MAPA: _map_address,
     ops.PTX_PREFETCH: lambda c, call: None,
     ops.PTX_ST: _store_at,

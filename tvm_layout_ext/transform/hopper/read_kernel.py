@@ -24,6 +24,7 @@ from ...ir.annotations import (
     MULTICAST,
     NUM_STAGES,
     PERSISTENT,
+    PINGPONG,
     PRODUCERS,
     RASTERIZE,
     WARPGROUP,
@@ -173,7 +174,8 @@ class Kernel:
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
     ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
     ``slices`` the blocks that share the steps of a tile. Rows of ``windows`` are pixels. With
-    ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number.
+    ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number. With
+    ``pingpong`` each of two consumers has tiles of its own.
     """
 
     instruction: WarpgroupInstruction
@@ -192,6 +194,7 @@ class Kernel:
     windows: Windows | None = None
     scaled: ScaledSums | None = None
     groups: Groups | None = None
+    pingpong: bool = False
 
     @property
     def rows(self) -> Any:
@@ -359,6 +362,7 @@ class _Reader:
             windows=windows,
             scaled=scaled,
             groups=groups,
+            pingpong=PINGPONG in loops.warpgroups.annotations,
         )
 
     def _scaled_depth(self, depth: int) -> int:
