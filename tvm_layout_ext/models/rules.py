@@ -5,6 +5,7 @@ from __future__ import annotations
 from .attention.by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
+from .by_members import by_members
 from .by_rows import by_rows
 from .convolutions.by_windows import by_windows
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
@@ -16,6 +17,7 @@ from .rule import Apply
 RULES: dict[str, Apply] = {
     "attention": by_attention,
     "packed weights": few_rows,
+    "gated products": by_members,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
     "threads": on_threads,
