@@ -33,9 +33,8 @@ SHAPES = (
     (128, 11008, 4096),
     (2048, 14336, 4096),
 )
-_LARGE = ("128x128", "128x112", "128x104", "128x96", "128x88", "128x80", "128x64")
-_LARGE += ("256x80", "256x72", "256x64", "64x128")
-_SMALL = ("8x64", "16x64", "24x64", "8x128", "16x128", "64x64", "64x128")
+_LARGE = ("128x128", "128x112", "128x96", "128x88", "128x64", "256x80", "256x64", "64x128")
+_SMALL = ("8x64", "16x64", "16x128", "64x64")
 #: Tiles beside the default, by the rows of a shape.
 VARIANTS = (None, "apart", *dict.fromkeys((*_LARGE, *_SMALL)))
 #: Bytes of all weights that take turns.

@@ -104,7 +104,7 @@ def test_other_products_stay_apart(kind: str, wishes: dict[str, Any]) -> None:
 
 
 def test_packed_weights_of_many_rows_are_unpacked_before() -> None:
-    rules = _rules(_module("packed", (1, 40)))
+    rules = _rules(_module("packed", (1, 70)))
     assert rules.pop("gated") == "gated products"
     assert list(rules.values()) == ["blocks"]
 

@@ -15,12 +15,11 @@ from tvm.target import Target
 from ..gpu.hardware import architecture
 from ..schedules import gemm_gated
 from .bindings import Bindings
+from .quantised import tensor_rows
 from .relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of
 from .widen_functions import legalize_ops
 
 _SUMS = "float32"
-#: Up to so many rows by packed weights have a kernel that unpacks them as it reads them.
-_UNPACKED_IN_PLACE = 8
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.GatedProducts")
@@ -182,8 +181,9 @@ def _is_legal(reader: Bindings, pair: _Pair) -> bool:
     if len({tuple(_known(one)) for one in pair.weights}) > 1:
         return False
     m, n, k = pair.shape
+    # Some rows by packed weights have a kernel that unpacks them as it reads them.
     made = any(reader.call(one) is not None for one in pair.weights)
-    if m < 2 or (made and m <= _UNPACKED_IN_PLACE):
+    if m < 2 or (made and m <= tensor_rows.MOST_ROWS):
         return False
     config = gemm_gated.OPERATOR.default_config()
     arch = architecture("sm_90a")

@@ -11,12 +11,14 @@ from .convolutions.by_windows import by_windows
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
 from .on_threads import on_threads
 from .quantised.few_rows import few_rows
+from .quantised.tensor_rows import tensor_rows
 from .rule import Apply
 
 #: By the name in :attr:`.FunctionChoice.rule`. The last one takes what all others refuse.
 RULES: dict[str, Apply] = {
     "attention": by_attention,
-    "packed weights": few_rows,
+    "packed weights": tensor_rows,
+    "packed weights on threads": few_rows,
     "gated products": by_members,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
