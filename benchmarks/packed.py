@@ -30,9 +30,7 @@ from tvm_layout_ext.models.quantised import tensor_rows
 #: Rows, columns and terms: LLaMA's layers.
 _LAYERS = ((28672, 4096), (4096, 14336), (6144, 4096), (4096, 4096))
 _ROWS = (1, 4, 8, 16, 32, 64)
-SHAPES = tuple((m, n, k) for n, k in _LAYERS[:2] for m in _ROWS) + tuple(
-    (m, n, k) for n, k in _LAYERS[2:] for m in (1, 4, 16, 64)
-)
+SHAPES = tuple((m, n, k) for n, k in _LAYERS for m in _ROWS)
 VARIANTS: tuple[Any, ...] = (
     "packed weights", "packed weights on threads", "warpgroups",
 )  # fmt: skip

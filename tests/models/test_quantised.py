@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.relax.frontend import nn
 
 from benchmarks.model_zoo import PackedLinear, llama
+from tests.models import running
 from tests.models.running import TARGET, Scheduled, check, scheduled
 from tests.programs import warpgroups as w
 from tvm_layout_ext import simulate
@@ -61,7 +62,7 @@ def words(one: Scheduled) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(7)
     found = {}
     for param in one.before.params:
-        shape, dtype = tuple(map(int, param.shape)), TYPES[str(param.dtype)]
+        shape, dtype = tuple(map(running.extent_of, param.shape)), TYPES[str(param.dtype)]
         if dtype.kind == "u":
             most = np.iinfo(dtype).max
             found[param.name] = rng.integers(0, most, shape, dtype, endpoint=True)
@@ -105,7 +106,7 @@ def test_lanes_whose_weights_share_no_scale_are_left_to_threads(how: dict[str, A
 
 
 def test_warps_that_share_terms_are_as_many_as_fill_the_gpu() -> None:
-    texts = [scheduled(net(4, 256, out))[0].choice.text for out in (4096, 65536)]
+    texts = [scheduled(net(4, 256, out))[0].choice.text for out in (4096, 131072)]
     assert "warps to a column" in texts[0]
     assert "warps to a column" not in texts[1]
 
@@ -126,11 +127,20 @@ def test_each_packed_weight_is_read_once_by_16_bytes(how: dict[str, Any]) -> Non
     assert sum(x.sectors for x in found) == prod(packed.shape) * packed.itemsize // 32
 
 
-@pytest.mark.parametrize("rows", [65, "n"])
-def test_many_rows_go_to_tensor_cores(rows: Any) -> None:
-    (one,) = scheduled(net(rows, 128, 64))
-    assert one.choice.rule in ("warpgroups", "tensor cores")
-    check(one)
+def test_many_rows_are_multiplied_by_warpgroups() -> None:
+    (one,) = scheduled(net(65, 128, 64))
+    assert one.choice.rule == "warpgroups"
+    check(one, **words(one))
+
+
+def test_the_host_chooses_a_kernel_for_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = scheduled(net("n", 256, 40))
+    assert one.choice.rule == "packed weights"
+    for text in ("up to 8 rows", "up to 64 rows", "up to 128 rows", "of more NT_matmul"):
+        assert text in one.choice.text
+    for rows in (1, 9, 64, 65, 140):
+        monkeypatch.setattr(running, "SIZE", rows)
+        check(one, **words(one))
 
 
 def test_a_decoder_layer_of_packed_weights_is_right() -> None:

@@ -21,19 +21,22 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS, WARP_SIZE, architecture
-from ...ir.queries import loads_in, substitute
+from ...ir.queries import distinct, loads_in, substitute
 from ...ir.rebuild import sequence
-from ..rule import Scheduled
+from ..on_tensor_cores import by_warpgroups, on_tensor_cores
+from ..rule import Scheduled, either
 from .packed_kernel import PackedKernel, unrolled
 from .unpacked import UnpackedProduct, read_unpacked
 
 #: Rows of ``x`` at most: with more, weights are unpacked into memory and multiplied by ``wgmma``.
 MOST_ROWS = 64
+#: Rows of the kernels of which one is chosen at each call, the most first.
+_BOUNDS = (64, 32, 8)
 #: Columns of a warp, and rows of ``x`` of an instruction; warps of a block; warps of a
 #: multiprocessor below which several warps share the terms of a column; as many at most.
-_COLUMNS, _ROWS, _WARPS, _BUSY, _MOST_SHARING = 16, 8, 8, 12, 8
+_COLUMNS, _ROWS, _WARPS, _BUSY, _MOST_SHARING = 16, 8, 8, 24, 8
 #: Bytes of ``x`` in shared memory, and vectors of packed weights that a lane loads together.
-_STAGED, _TOGETHER = 65536, 4
+_STAGED, _TOGETHER = 32768, 4
 #: By type: the bits of a number to which integers are added in the lowest bits, the number, and
 #: how many of these bits there are.
 _MAGIC = {"float16": (0x6400, 1024, 10), "bfloat16": (0x4300, 128, 7)}
@@ -45,21 +48,57 @@ _WORD, _CAPABILITY = 32, (8, 0)
 def tensor_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """Write a kernel of a product of up to :data:`MOST_ROWS` rows by weights that are packed.
 
-    None where nothing is unpacked, or weights are unpacked otherwise than ``(q - c) * scale``.
+    None where nothing is unpacked, or otherwise than as ``(q - c) * scale``. Where rows are
+    symbolic the host chooses at each call, and more go the way of other products.
     """
     if architecture(str(target.attrs["arch"])).capability < _CAPABILITY:
         return None
+    sizes = distinct(
+        n for p in func.params for n in getattr(p, "shape", ()) if isinstance(n, tirx.Var)
+    )
+    if sizes:
+        return _of_any_rows(func, sizes[0], target) if len(sizes) == 1 else None
     product = read_unpacked(func)
     if product is None or product.count > MOST_ROWS:
         return None
+    kernel = _kernel(product, product.count)
+    return None if kernel is None else _scheduled(kernel, kernel.function())
+
+
+def _of_any_rows(func: tirx.PrimFunc, size: Any, target: Target) -> Scheduled | None:
+    """Kernels of so many rows each, and what other products of any rows have for more."""
+    kernels = []
+    for most in _BOUNDS:
+        known = substitute(func, {size: tirx.IntImm(size.ty, most)})
+        product = read_unpacked(known)
+        kernel = _kernel(product, size) if product and product.count == most else None
+        if kernel is None:
+            return None
+        made = kernel.function()
+        body = substitute(made.body, dict(zip(made.params, func.params, strict=True)))
+        again = tirx.PrimFunc(func.params, body, func.ret_type, attrs=func.attrs)
+        kernels.append((most, _scheduled(kernel, again)))
+    found = by_warpgroups(func, target) or on_tensor_cores(func, target)
+    if found is None:
+        return None
+    for most, few in kernels:
+        found = either(size <= most, few, found, f"of up to {most} rows {few.text}; {found.text}")
+    return found
+
+
+def _kernel(product: UnpackedProduct, count: Any) -> _TensorRows | None:
+    """The kernel of a product of up to as many rows as it has, or None if it is not legal."""
     form = _form(product)
     if form is None:
         return None
-    kernel = _TensorRows(product, *form)
-    if kernel.vectors == 0 or not kernel.fits():
-        return None
-    sch = s_tir.Schedule(tvm.IRModule({"main": kernel.function()}), debug_mask="none")
-    return Scheduled(sch, f"{product.block.name_hint} by packed weights, {kernel.text()}")
+    kernel = _TensorRows(product, count, *form)
+    return kernel if kernel.vectors and kernel.fits() else None
+
+
+def _scheduled(kernel: _TensorRows, func: tirx.PrimFunc) -> Scheduled:
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
+    name = kernel.product.block.name_hint
+    return Scheduled(sch, f"{name} by packed weights, {kernel.text()}")
 
 
 def _form(product: UnpackedProduct) -> tuple[int, int, Any] | None:
@@ -113,7 +152,9 @@ def _do(call: Any) -> Any:
 
 
 class _TensorRows(PackedKernel):
-    def __init__(self, product: UnpackedProduct, bits: int, taken: int, scale: Any) -> None:
+    def __init__(
+        self, product: UnpackedProduct, count: Any, bits: int, taken: int, scale: Any
+    ) -> None:
         super().__init__(product)
         self.bits, self.taken, self.scale = bits, taken, scale
         self.dtype = str(product.x.source.dtype)
@@ -126,6 +167,7 @@ class _TensorRows(PackedKernel):
         self.step = 4 * self.vector
         self.vectors = 0 if self.terms % self.step else self.terms // self.step
         self.tiles = -(-product.count // _ROWS)
+        self.count = count if isinstance(count, int) else tirx.Cast("int32", count)
         columns = -(-self.width // _COLUMNS)
         most = _MOST_SHARING if self.tiles < 4 else _MOST_SHARING // 2
         self.sharing = next(
@@ -199,7 +241,7 @@ class _TensorRows(PackedKernel):
     def _stage(self, begin: Any) -> Any:
         """Fragments of ``x`` by vector, word, eight rows and lane."""
         pieces = self.chunk * self.words * self.tiles
-        last = tirx.const(self.product.count - 1, "int32")
+        last = self.count - 1
 
         def one(turn: Any) -> Any:
             piece = turn * self.warps + self.warp
@@ -368,6 +410,6 @@ class _TensorRows(PackedKernel):
                 inside = []
                 if self.width % (_COLUMNS * self.warps // self.sharing):
                     inside.append(column < self.width)
-                if self.product.count % _ROWS:
-                    inside.append(row < self.product.count)
+                if not isinstance(self.count, int) or self.count % _ROWS:
+                    inside.append(row < self.count)
                 yield tirx.IfThenElse(tirx.all(*inside), stored, None) if inside else stored
