@@ -10,7 +10,7 @@ batch inside of a tile. It takes any number of products and whatever is computed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -19,11 +19,12 @@ import numpy as np
 from tvm import s_tir
 
 from tvm_layout_ext import te
-from tvm_layout_ext.analysis.contraction import read_contraction
+from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS, Architecture
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction
 from tvm_layout_ext.schedules import _gemm_hopper, _gemm_types
+from tvm_layout_ext.transform.hopper.members import are_read
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance, draw
 
@@ -102,6 +103,18 @@ def multiply(sch: s_tir.Schedule, block: str, after: str, config: Config) -> Non
     sch.specialize_warps(warpgroup)
     sch.compute_inline(tc.result)
     sch.reverse_compute_at(after, tc.n)
+
+
+def meeting(sch: s_tir.Schedule, products: Mapping[str, Contraction]) -> tuple[str, str] | None:
+    """A batch of products all of whose members one block reads, and that block, or None."""
+    if len(products) != 1:
+        return None
+    ((name, what),) = products.items()
+    readers = sch.get_consumers(name)
+    if len(what.batch) != 1 or len(readers) != 1:
+        return None
+    sums, after = sch.get(sch.get_sblock(name)).writes[0].source, sch.get(readers[0])
+    return (name, after.name_hint) if are_read(after.body.value, sums) else None
 
 
 def _plain(tile: str) -> tuple[int, int]:

@@ -12,7 +12,10 @@ from tvm.relax.frontend import nn
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import PackedLinear
 from tests.models.running import TARGET, check, fused, scheduled
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.models.pipeline import lowered_passes
+from tvm_layout_ext.schedules._generic import operator_of
+from tvm_layout_ext.tune.space.space import Space
 
 op = nn.op
 
@@ -114,6 +117,14 @@ def test_other_gpus_keep_two_kernels() -> None:
     with target:
         mod = tvm.transform.Sequential(lowered_passes(target))(_module("one"))
     assert not any("gated" in gv.name_hint for gv in mod.functions)
+
+
+def test_the_tuner_tries_tiles_of_both_products() -> None:
+    (one,) = scheduled(_module("one", (1, 9)))
+    operator = operator_of(one.before)
+    assert [knob.name for knob in operator.knobs] == ["tile", "group"]
+    tile = Space(operator, (), "float16", architecture("sm_90a")).default()["tile"]
+    assert one.choice.text.endswith(f"tiles of {tile}.")
 
 
 def test_a_gated_mlp_compiles_by_the_pipeline() -> None:
