@@ -108,12 +108,12 @@ def run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
             (_view(p)._create_view((n, k // 8), "uint32"), _view(s))
             for p, s in zip(packed, scales, strict=True)
         ]
-        kernel(_view(x), *views[0], _view(out))
+        kernel(*views[0], _view(x), _view(out))
         torch.cuda.synchronize()
         off = (out.double() - want).abs()
         name = str(variant)
         wrong[name] = int((~(off <= 2**-9 * want.abs() + 2e-3 * want.abs().mean())).sum())
-        endless = itertools.cycle([partial(kernel, _view(x), *v, _view(out)) for v in views])
+        endless = itertools.cycle([partial(kernel, *v, _view(x), _view(out)) for v in views])
         calls[name] = lambda turns=endless: next(turns)()
     halves = [torch.randn(n, k, device="cuda", dtype=torch.float16) for _ in range(2)]
     halves = halves * max(1, -(-_WEIGHTS // (n * k * 4)))
