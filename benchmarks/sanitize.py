@@ -52,6 +52,8 @@ _WARPGROUPS: tuple[tuple[str, tuple[int, ...], str, dict[str, Any]], ...] = (
     ("gemm_nt", (520, 1544, 528), "float8_e4m3fn", {"wgmma": "128x256"}),
     ("gemm_nt", (520, 1544, 528), "int8", {"wgmma": "128x128"}),
     ("gemm_nt", (520, 1544, 264), "float32", {"wgmma": "128x128"}),
+    ("gemm_gated", (1000, 520, 264), "float16", {"tile": "128x112"}),
+    ("gemm_gated", (9, 520, 264), "bfloat16", {"tile": "16x64"}),
     ("gemm_scaled", (520, 1544, 512), "float8_e4m3fn", {"tile": "256x128", "cluster": 1}),
     ("gemm_scaled", (1000, 1544, 896), "float8_e4m3fn", {"tile": "128x64", "cluster": 1}),
     ("gemm_scaled", (1000, 1544, 512), "float8_e5m2", {"tile": "128x128", "cluster": 2}),

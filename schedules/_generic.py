@@ -21,7 +21,7 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.errors import LayoutExtError, ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.schedules import _gemm_hopper, _rows, gemm, matmul
+from tvm_layout_ext.schedules import _gemm_hopper, _rows, gemm, gemm_gated, matmul
 from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.measure.reference.reference import Reference, buffers_of, count_flops, draw
 from tvm_layout_ext.tune.space.functions import digest_of
@@ -170,6 +170,8 @@ def _last_block(func: tirx.PrimFunc) -> str:
 
 def _fitting(func: tirx.PrimFunc) -> _Plan:
     """Choose by what the blocks are; products that nothing multiplies by tiles are coalesced."""
+    if gated := _gated(func):
+        return gated
     refused = off_tensor_cores(func)
     sch = s_tir.Schedule(tvm.IRModule({"main": func}))
     found = inline(sch)
@@ -194,6 +196,29 @@ def _fitting(func: tirx.PrimFunc) -> _Plan:
     else:
         plan = _Plan(COALESCE_KNOBS, _coalesce, _all_legal)
     return replace(plan, off_tensor_cores=refused)
+
+
+def _gated(func: tirx.PrimFunc) -> _Plan | None:
+    """Products that meet in one value, as those of a gated MLP; None where none do."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    products = inline(sch)
+    met = gemm_gated.meeting(sch, products)
+    if met is None:
+        return None
+    name, after = met
+    sizes, operand = products[name].sizes, products[name].operand
+
+    def apply(fresh: s_tir.Schedule, config: Config) -> None:
+        inline(fresh)
+        gemm_gated.multiply(fresh, name, after, config)
+
+    def check(config: Config, architecture: Architecture) -> Refusal | None:
+        return gemm_gated.check(sizes, operand, config, architecture)
+
+    def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
+        return gemm_gated.fit(sizes, operand, config, architecture)
+
+    return _Plan(gemm_gated.KNOBS, apply, check, fit=fit)
 
 
 def _is_in_full(product: Contraction) -> bool:

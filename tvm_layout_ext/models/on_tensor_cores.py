@@ -15,7 +15,7 @@ from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture, architecture
 from ..ir.annotations import MARK
-from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute
+from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
@@ -127,14 +127,29 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
     if found is None:
         return None
     made = lowered(found.function, arch, tirx.Cast("int32", size))
-    if len(blocks_in(made.body)) > 1:
-        return None  # Another nest has as many rows as were read.
+    if _others_have(made, own, size):
+        return None
     values = dict(zip(made.params, own.params, strict=True))
     made = tirx.PrimFunc(own.params, substitute(made.body, values), func.ret_type, attrs=func.attrs)
     made = (merged.restored(made) if merged else made).with_attr(MARK, 1)
     many = Scheduled(s_tir.Schedule(tvm.IRModule({"main": made}), debug_mask="none"), found.text)
     few = _of_rows(func, arch, _FEW)
     return few and _either(whole.rows, few, many)
+
+
+def _others_have(made: tirx.PrimFunc, own: tirx.PrimFunc, size: Any) -> bool:
+    """Whether another nest than the kernel's has as many rows as were read, which are others."""
+    _, *nests = reversed(blocks_in(made.body))
+    if not nests:
+        return False
+    buffers = [*own.params, *own.body.block.alloc_buffers]
+
+    def has(buffer: Any) -> bool:
+        return any(uses(n, size) for n in getattr(buffer, "shape", ()))
+
+    counted = {str(one.name) for one in buffers if has(one)}
+    regions = [region for one in nests for region in (*one.reads, *one.writes)]
+    return any(str(region.source.name) in counted for region in regions)
 
 
 def _is_leading(func: tirx.PrimFunc) -> bool:

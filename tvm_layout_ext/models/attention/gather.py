@@ -17,6 +17,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...ir.rebuild import stripped
 from ...transform.attention.plan import fit_attention
+from ..bindings import Bindings
 from ..relax_values import extents_of, name_of, scalar_of
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -121,32 +122,7 @@ def _written_out(value: Any) -> Any:
     return value
 
 
-@dataclass
-class _Bindings:
-    """The bindings of a function, and who uses each."""
-
-    bound: dict[Any, Any]
-    order: list[Any]
-    users: dict[Any, list[Any]]
-
-    @classmethod
-    def of(cls, func: relax.Function) -> _Bindings:
-        bound: dict[Any, Any] = {}
-        users: dict[Any, list[Any]] = {}
-        order = []
-        for block in func.body.blocks:
-            for binding in block.bindings:
-                bound[binding.var] = binding.value
-                order.append(binding.var)
-                for used in relax.analysis.free_vars(binding.value):
-                    users.setdefault(used, []).append(binding.var)
-        for used in relax.analysis.free_vars(func.body.body):
-            users.setdefault(used, []).append(None)
-        return cls(bound, order, users)
-
-    def call(self, var: Any) -> Any:
-        return self.bound.get(var) if isinstance(var, relax.Var) else None
-
+class _Bindings(Bindings):
     def scores(self, var: Any, path: set[Any]) -> set[Any]:
         """Products that a value is computed from; adds what is between to ``path``."""
         call = self.call(var)

@@ -411,6 +411,28 @@ def _pack(c: DeviceCompiler, call: Any) -> Run:
     return run
 
 
+def _fused(c: DeviceCompiler, call: Any) -> Run:
+    """``a * b + c`` of two halves in each register, rounded once."""
+    (result, *parts), tokens = _operands(call)
+    kind = next(one for one in tokens if one.endswith("x2"))
+    to, codes = _registers(c, [result]), [c.narrowed(one) for one in parts]
+    dtype = TYPES[kind.removesuffix("x2")]
+
+    def run(s: Any, m: Any) -> None:
+        pairs = [code.pair(s, m) for code in codes]
+        words = [np.broadcast_to(v, s.batch.size).astype(np.uint32) for v, _ in pairs]
+        # The lower half lies first.
+        a, b, added = (one.view(dtype).reshape(-1, 2).T.astype(np.float64) for one in words)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = (a * b + added).astype(dtype)
+        codes_of = [np.broadcast_to(0 if p is None else p, s.batch.size) for _, p in pairs]
+        known = all(p is None for _, p in pairs)
+        poison = np.maximum.reduce(codes_of)
+        write_all(to, s, m, found, None if known else np.stack([poison, poison]))
+
+    return run
+
+
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: lambda c, call: _with_barriers(c, call, Barriers.initialise),
@@ -439,6 +461,7 @@ UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_WGMMA_F16_RS: _multiply,
     ops.PTX_WGMMA_BF16_RS: _multiply,
     ops.PTX_EX2: _power,
+    ops.PTX_FMA_HALF: _fused,
     ops.PTX_CVT_F16X2: _pack,
     ops.PTX_CVT_BF16X2: _pack,
     ops.PTX_WGMMA_F16_F16ACC_SS: _multiply,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tvm
@@ -48,16 +49,22 @@ def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
     return found | {last: column} | with_batch(kernel, tile)
 
 
-def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
-    """The result that belongs to a sum; beyond the edge others are read at it, in no branch."""
-    result = parts.plan.kernel.result
+def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Callable[[int], Any]) -> Any:
+    """The result that belongs to a sum; beyond the edge others are read at it, in no branch.
+
+    ``own`` gives the sum of each product that the tile has, by its number.
+    """
+    kernel = parts.plan.kernel
+    result = kernel.result
     values = _named(parts, tile, place)
     if result.reads_more:
         values = _at_most(parts.plan, tile, values)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
-        return own if node.source.same_as(result.sums) else node
+        if not node.source.same_as(result.sums):
+            return node
+        return own(0 if kernel.members is None else int(node.indices[0]))
 
     value = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
     return shorten_erf(value) if str(result.store.buffer.dtype) in _SHORT else value
@@ -178,8 +185,9 @@ def _rows(
     held = tirx.decl_buffer((2,), one.sums, "held", scope="local")
     made = [tirx.AllocBuffer(held)] if turns else []
 
-    def own(group: int, half: int, v: Any) -> Any:
-        return asynchronous.sum_at(one, sums, first + group * 4 + half * 2 + v)
+    def own(group: int, half: int, v: Any, member: int = 0) -> Any:
+        number = first + group * 4 + half * 2 + member * plan.member_sums
+        return asynchronous.sum_at(one, sums, number + v)
 
     for group in range(plan.chunk_columns // _COLUMNS):
         for half in range(2):
@@ -188,8 +196,8 @@ def _rows(
                 pair = own(group ^ 2, half, v), own(group, half, v)
                 return tirx.BufferStore(held, tirx.Select(ahead > 0, *pair), [v])
 
-            def value(v: Any, group: int = group, half: int = half) -> Any:
-                return held[v] if turns else own(group, half, v)
+            def value(v: Any, member: int, group: int = group, half: int = half) -> Any:
+                return held[v] if turns else own(group, half, v, member)
 
             if turns:
                 made.append(loop("v", 2, hold, tirx.ForKind.UNROLLED))
@@ -204,7 +212,7 @@ def _pair(
     at: Any,
     corner: Tile,
     where: tuple[Any, Any],
-    value: Callable[[Any], Any],
+    value: Callable[[Any, int], Any],
 ) -> Any:
     """Write two neighbours of a row and a group of columns."""
     plan, thread = parts.plan, parts.thread
@@ -216,7 +224,8 @@ def _pair(
 
     def store(v: Any) -> Any:
         place = corner.row + row, corner.column + column + v
-        return tirx.BufferStore(results, _value(parts, corner, place, value(v)), [index + v])
+        made = _value(parts, corner, place, partial(value, v))
+        return tirx.BufferStore(results, made, [index + v])
 
     packed = kernel.instruction.sums != "float32" and result_bytes(kernel) != 4
     pairs = not packed and not (kernel.result.reads_more and plan.ragged[1])
@@ -228,7 +237,7 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     result = kernel.result
-    each = kernel.instruction.shape[1] // 2
+    each, apart = kernel.columns // 2, kernel.instruction.shape[1] // 2
     made = []
     for number in _shared(range(kernel.pieces * each), share, kernel.slices):
         piece, register = divmod(number, each)
@@ -237,7 +246,12 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
         column = tile.column + register // 4 * _COLUMNS + column_of(thread, register % 2)
         values = _named(parts, tile, (row, column))
         indices = [substitute(at, values) for at in result.store.indices]
-        own = asynchronous.sum_at(kernel.instruction, sums, number)
+        first = piece * apart + register
+
+        def own(member: int, first: int = first) -> Any:
+            number = first + member * plan.member_sums
+            return asynchronous.sum_at(kernel.instruction, sums, number)
+
         value = _value(parts, tile, (row, column), own)
         store = tirx.BufferStore(result.store.buffer, value, indices)
         inside = [values[var] < end for var, end in _ends(plan, tile).items()]

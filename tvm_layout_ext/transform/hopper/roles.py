@@ -19,6 +19,7 @@ from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
 from .groups import Walk
+from .members import Part
 from .pieces import (
     PIECE_BYTES,
     STEP_BYTES,
@@ -31,7 +32,7 @@ from .pieces import (
     tiles_arena,
     when,
 )
-from .plan import Plan, b_rows
+from .plan import Plan
 from .read_kernel import Kernel
 
 
@@ -197,7 +198,6 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     plan = parts.plan
     kernel = plan.kernel
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
-    rows = plan.tile[0] if side == "a" else b_rows(kernel)
     panel = plan.tile[2]
     own, depth = operand.source.moving[0], operand.source.moving[-1]
     windows = kernel.windows
@@ -208,26 +208,32 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     if kernel.scaled is not None:
         term = {depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}
 
-    def box(offset: Any, start: Any, ahead: Any = 0) -> Any:
-        row = {own: start}
+    def box(of: Part, offset: Any, start: Any, ahead: Any = 0) -> Any:
+        row = {own: start} | of.values
         if side == "a" and windows is not None:
             row = windows.corner(start // WARPGROUP_ROWS)
         values = row | term | {depth: term[depth] + ahead} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
-        return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage, blocks)
+        return asynchronous.load_box(pointer, parts.maps[of.map], place, parts.full, stage, blocks)
 
-    if operand.k_major:
+    made = []
+    for one in plan.parts(side):
+        start, rows = first + one.start, one.rows
+        if not operand.k_major:
+            part = rank * (panel // blocks)
+            made += [
+                box(one, (one.at + p) * PANEL_BYTES + part * PANEL_BYTES, start + p, part)
+                for p in range(0, rows, panel)
+            ]
+            continue
         part = rank * (rows // blocks)
-        if side == "a" and windows is not None:
-            starts = (part + i for i in range(0, rows // blocks, WARPGROUP_ROWS))
-            return [box(at * PANEL_BYTES, first + at) for at in starts]
-        return [box(part * PANEL_BYTES, first + part)]
-    part = rank * (panel // blocks)
-    return [
-        box(p * PIECE_BYTES + part * PANEL_BYTES, first + p * panel, part)
-        for p in range(rows // panel)
-    ]
+        step = WARPGROUP_ROWS if side == "a" and windows is not None else rows // blocks
+        made += [
+            box(one, (one.at + part + i) * PANEL_BYTES, start + part + i)
+            for i in range(0, rows // blocks, step)
+        ]
+    return made
 
 
 def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
@@ -240,7 +246,8 @@ def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     kernel = plan.kernel
     panel = plan.tile[2]
     found = {}
-    for side, operand, extent in (("a", kernel.a, plan.tile[0]), ("b", kernel.b, plan.tile[1])):
+    for side, operand in (("a", kernel.a), ("b", kernel.b)):
+        extent = next(plan.parts(side)).rows
         blocks = plan.blocks if side == plan.shared else 1
         sizes: tuple[int, ...]
         sizes = (extent // blocks, panel) if operand.k_major else (panel, panel // blocks)
@@ -254,7 +261,7 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
     """Multiply the tiles of every step, then ``finish(tile, sums)``."""
     plan = parts.plan
     kernel = plan.kernel
-    count = kernel.pieces * kernel.instruction.registers
+    count = kernel.held * kernel.instruction.registers
     sums = tirx.decl_buffer((count,), kernel.instruction.register, "sums", scope="local")
 
     def body(tile: Tile) -> Any:
@@ -302,11 +309,11 @@ def in_turn(parts: Parts, tile: Tile, steps: Any) -> list[Any]:
     ]
 
 
-def first_piece(parts: Parts) -> Any:
-    """Which 64 rows of a tile are the first of a warpgroup."""
+def first_piece(parts: Parts, each: int | None = None) -> Any:
+    """Which 64 rows are the first of a warpgroup, of which each has ``each`` of a tile."""
     if parts.plan.kernel.pingpong:
         return 0
-    return parts.thread // WARPGROUP_THREADS * parts.plan.kernel.pieces
+    return parts.thread // WARPGROUP_THREADS * (each or parts.plan.kernel.pieces)
 
 
 def give_back(parts: Parts, stage: Any) -> Any:
@@ -328,7 +335,7 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
             tirx.Bind(it, t * plan.steps + k),
             asynchronous.wait_barrier(parts.full, stage, phase(it, plan.stages)),
             asynchronous.fence_sums(),
-            *products(parts, sums, stage, k, range(plan.kernel.pieces)),
+            *products(parts, sums, stage, k, range(plan.kernel.held)),
             asynchronous.commit_products(),
             asynchronous.wait_products(1),
             when(k > 0, give_back(parts, (it - 1) % plan.stages)),
@@ -346,7 +353,7 @@ def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int])
     for s in range(PANEL_BYTES // STEP_BYTES):
         for place, piece in enumerate(pieces):
             own = [sums[place * each + i] for i in range(each)]
-            number = first_piece(parts) + piece
+            number = first_piece(parts, kernel.held) + piece
             a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
             adds = bool(s) or k > 0
