@@ -8,10 +8,12 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from .errors import LayoutExtError, ScheduleError
 
 #: What may stand for a type.
-_KINDS: dict[type, type] = {int: Integral}
+_KINDS: dict[type, Any] = {int: Integral, bool: bool | np.bool_}
 
 
 def typed(
