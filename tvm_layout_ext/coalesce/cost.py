@@ -122,7 +122,8 @@ def _without(function: Any, known: Sequence[Any]) -> Any:
         for stmt in top_statements(function)
         if not isinstance(stmt, tirx.For) or stmt.loop_var.__chandle__() not in before
     ]
-    return realize_with(function.body, block_with(function.body.block, body=sequence(kept)))
+    body = sequence(kept or [tirx.Evaluate(0)])
+    return realize_with(function.body, block_with(function.body.block, body=body))
 
 
 def _is_again(site: AccessSite, other: AccessSite) -> bool:
