@@ -125,8 +125,8 @@ def tune(
 
     Trial 0 is the default schedule. A closed-form latency model chooses the next 16, which are
     built at once, and TVM's tuner (:mod:`tvm.s_tir.meta_schedule`) the others by boosted trees. The
-    best few are timed again in turns and compared with the reference on fresh inputs before a winner is
-    named. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
+    best few are timed again in turns, and the winner is compared with the reference on fresh
+    inputs. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
     the result is what was found until then. What cannot be is refused by a ScheduleError, a
     TargetError or a RecordError.
 
