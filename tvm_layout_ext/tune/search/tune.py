@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ...build import build, cuda_source
-from ...checks import is_function, is_one_of, whole_number
+from ...checks import is_one_of, whole_number
 from ...errors import RecordError, ScheduleError
 from ...target import cuda_target
 from ..measure.backend import Runner
@@ -124,9 +124,9 @@ def tune(
     """Search the knobs of an operator, or of a function, for the fastest legal configuration.
 
     Trial 0 is the default schedule. A closed-form latency model chooses the next 16, which are
-    built at once, and TVM's tuner (:mod:`tvm.s_tir.meta_schedule`) the others by boosted trees.
-    The best few are timed again in turns and compared with the reference on fresh inputs before one
-    wins. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
+    built at once, and TVM's tuner (:mod:`tvm.s_tir.meta_schedule`) the others by boosted trees. The
+    best few are timed again in turns, and the winner is compared with the reference on fresh
+    inputs. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
     the result is what was found until then. What cannot be is refused by a ScheduleError, a
     TargetError or a RecordError.
 
@@ -199,7 +199,7 @@ def _warning(reading: Reading[Record], history: History, *told: str | None) -> s
 def _teller(progress: Any) -> Progress | None:
     if progress is None or progress is False:
         return None
-    if not is_function(progress):
+    if not callable(progress):
         raise ScheduleError(
             f"progress is a function of (record, done, total), or False, not {progress!r}."
         )
