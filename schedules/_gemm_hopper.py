@@ -86,14 +86,15 @@ _PADDED = 1.1
 #: Cycles until a kernel's first product, and sums that a cycle stores.
 _START, _STORED = 4000, 16
 #: Lanes that a multiprocessor starts in a cycle, and how much longer a step takes where two
-#: warpgroups take turns, by rows of a tile (``benchmarks/results/h100_pingpong.json``).
+#: warpgroups take turns, by rows of a tile (``benchmarks/results/h100_pingpong.json``, and
+#: ``h200_pingpong.json`` for defaults chosen so).
 _LANES = 128
 _TURNED = {64: 0.87, 128: 1.03, 192: 1.08}
 #: Share of the modelled cycles of other tiles that those in turns may take to be the default.
 _WON = 0.975
 #: Sums of the largest tile in turns where something follows, which takes registers, and where not;
 #: and of the smallest that was measured.
-_LARGEST_IN_TURNS, _LEAST_IN_TURNS = {True: 128 * 128, False: 128 * 176}, 128 * 128
+_LARGEST_IN_TURNS, _LEAST_IN_TURNS = {True: 128 * 128, False: 128 * 176}, 64 * 128
 #: Instructions of functions of float32.
 _FUNCTIONS = {"tirx.erf": 10, "tirx.exp": 8, "tirx.tanh": 20, "tirx.sigmoid": 16}
 #: How much longer than the best tile another may take to be worth trying.
