@@ -42,6 +42,10 @@ CASES: tuple[dict[str, Any], ...] = tuple(
         ((5000, 1000, 8000), "plain", "128x176/1/2", "256x176/1/2"),
         ((200, 5120, 5120), "plain", "128x128/1/1", "128x128/2/2"),
         ((12288, 4096, 2048), "plain"),
+        ((6304, 2304, 768), "plain", "2x64x256/1/1"),
+        ((9216, 3072, 768), "plain"),
+        ((300, 16384, 320), "plain"),
+        ((300, 16384, 320), "gelu"),
     )
 )
 #: Tiles in turns, and others, that are timed beside the default.

@@ -85,13 +85,18 @@ _OUTSIDE = 7
 _PADDED = 1.1
 #: Cycles until a kernel's first product, and sums that a cycle stores.
 _START, _STORED = 4000, 16
-#: Lanes that a multiprocessor starts in a cycle, how much longer one warpgroup alone takes for what
-#: follows a product, and how much longer a step of tiles in turns takes.
-_LANES, _BY_ONE, _TURNED = 128, 2.5, 1.04
-#: Sums of the largest tile in turns where something follows, which takes registers, and where not.
-_LARGEST_IN_TURNS = {True: 128 * 128, False: 128 * 176}
+#: Lanes that a multiprocessor starts in a cycle, and how much longer a step takes where two
+#: warpgroups take turns, by rows of a tile (``benchmarks/results/h100_pingpong.json``, and
+#: ``h200_pingpong.json`` for defaults chosen so).
+_LANES = 128
+_TURNED = {64: 0.87, 128: 1.03, 192: 1.08}
+#: Share of the modelled cycles of other tiles that those in turns may take to be the default.
+_WON = 0.975
+#: Sums of the largest tile in turns where something follows, which takes registers, and where not;
+#: and of the smallest that was measured.
+_LARGEST_IN_TURNS, _LEAST_IN_TURNS = {True: 128 * 128, False: 128 * 176}, 64 * 128
 #: Instructions of functions of float32.
-_FUNCTIONS = {"tirx.erf": 14, "tirx.exp": 8, "tirx.tanh": 20, "tirx.sigmoid": 16}
+_FUNCTIONS = {"tirx.erf": 10, "tirx.exp": 8, "tirx.tanh": 20, "tirx.sigmoid": 16}
 #: How much longer than the best tile another may take to be worth trying.
 _WORTH = 1.3
 #: Slices of K and blocks of a cluster, apart, copying for each other, adding up, and the share of
@@ -212,8 +217,7 @@ def cycles(
     once. More than one slice of K costs a launch, and the workspace. On an H200 it was within 10%
     of what large products took, and within 30% of small ones
     (``benchmarks/results/h200_hopper_gemm.json``). ``size`` is that of an operand's element, and
-    ``after`` the instructions for each sum of what follows. Of tiles in turns the stores of one
-    warpgroup take no time as long as the other multiplies.
+    ``after`` the instructions for each sum of what follows.
 
     Examples
     --------
@@ -231,8 +235,9 @@ def cycles(
     loaded += wide / high * _row_bytes((k if b_transposed else n) * size)
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
-    if _is_in_turns(tile):
-        step *= _TURNED
+    in_turns = _is_in_turns(tile)
+    if in_turns and turns > 1:
+        step *= _TURNED[rows]
     elif rows == WARPGROUP_ROWS:
         step *= _ALONE
     step *= _PADDED if wide > columns else 1
@@ -243,8 +248,11 @@ def cycles(
     if together > 1:
         stored += _MET + rows * columns * 4 * (together - 1) / together / _EXCHANGED
     computed = turns * (steps * step + stored)
-    if _is_in_turns(tile):
-        computed = _in_turns(turns, steps * step, stored * _BY_ONE)
+    if in_turns:
+        # All but the last tile are stored while the other warpgroup multiplies; what is computed
+        # for them keeps it from multiplying.
+        beside = rows * columns * after / _LANES
+        computed = turns * (steps * step + beside) + rows * columns / _STORED
     moved = ((m + n) * k * size + m * n * 2) / (H200.memory / H200.clock)
     found = (computed**H200.overlap + moved**H200.overlap) ** (1 / H200.overlap)
     workspace = _split_k.workspace_bytes(shape, slices) / _WORKSPACE
@@ -256,21 +264,14 @@ def work_after(sch: s_tir.Schedule, block: str) -> float:
 
     Examples
     --------
-    >>> work_after(sch, "product")  # of GELU by erf   # doctest: +SKIP
-    35
+    >>> work_after(sch, "product")  # of a bias and GELU by erf   # doctest: +SKIP
+    16
     """
     readers = map(sch.get, sch.get_consumers(sch.get_sblock(block)))
     values = [one.body.value for one in readers if hasattr(one.body, "value")]
     calls = distinct(call for value in values for call in nodes_in(value, ir.Call))
     own = sum(_FUNCTIONS.get(str(call.op.name), 0) for call in calls)
     return own + sum(len(distinct(nodes_in(value, *ARITHMETIC))) for value in values)
-
-
-def _in_turns(turns: int, product: float, stored: float) -> float:
-    """Cycles of so many tiles of two warpgroups: products follow each other, or stores do."""
-    pairs, odd = divmod(turns, 2)
-    stores = (pairs + odd) * (product + stored) + (0 if odd else product)
-    return max(turns * product + stored, stores)
 
 
 def _row_bytes(row: int) -> float:
@@ -358,9 +359,10 @@ def _best(
         for tile in tiles
         if moved[0] <= _most_slices(shape, size) and _is_default(tile, *moved, torn, after)
     }
-    plain = min(found[one] for one in found if one[1:] == (1, 1))
-    saving = [one for one in found if found[one] <= _MOVED[one[1:]] * plain]
-    least = min(saving, key=lambda one: found[one])
+    usual = (one for one in found if one[1:] == (1, 1) and not _is_in_turns(one[0]))
+    plain = min(found[one] for one in usual)
+    share = {one: _WON if _is_in_turns(one[0]) else _MOVED[one[1:]] for one in found}
+    least = min((one for one in found if found[one] <= share[one] * plain), key=found.__getitem__)
     return (*least, found[least])
 
 
@@ -377,7 +379,8 @@ def _is_default(tile: str, slices: int, cluster: int, torn: bool, after: float) 
     if rows * columns > _LARGEST or (slices == cluster > 1 and not whole):
         return False
     if _is_in_turns(tile):
-        return slices == cluster == 1 and rows * columns <= _LARGEST_IN_TURNS[after > 0]
+        most = _LARGEST_IN_TURNS[after > 0]
+        return slices == cluster == 1 and _LEAST_IN_TURNS <= rows * columns <= most
     return _check_cluster(tile, slices, cluster) is None
 
 

@@ -17,6 +17,7 @@ from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.models import on_tensor_cores
 from tvm_layout_ext.models.merged_rows import merge_rows
 from tvm_layout_ext.models.whole_tiles import TILE, whole_tiles
+from tvm_layout_ext.transform.hopper import plan
 
 
 def test_products_of_any_tokens_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +90,25 @@ def test_nests_of_as_many_rows_beside_a_product_are_no_case_for_wgmma(
     assert "of more" not in one.choice.text
     monkeypatch.setattr(running, "SIZE", 140)
     check(one)
+
+
+def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = tirx.Var("b", "int64")
+    shapes = [[b, 136], [136, 192], [b, 192]]
+    program = Program(
+        [(shape, "float16") for shape in shapes],
+        lambda x, w, y: op.add(op.nn.gelu(op.matmul(x, w)), y),
+    )
+    chosen = {"wgmma": "2x64x128", "split_k": 1}
+    monkeypatch.setattr(on_tensor_cores, "_wgmma", lambda *given: chosen)
+    monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", 3)
+    (one,) = scheduled(module(program))
+    assert "of more" in one.choice.text
+    assert "tiles of 2x64x128" in one.choice.text
+    for size in (11, 150, 401):
+        monkeypatch.setattr(running, "SIZE", size)
+        check(one)
 
 
 def test_rows_stay_apart_where_a_place_in_them_counts() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
+from benchmarks.pingpong import program
 from tests.programs import warpgroups as w
 from tvm_layout_ext import decisions
 from tvm_layout_ext.gpu.hardware import architecture
@@ -51,6 +52,40 @@ def test_the_default_tile_fits_the_waves(
     assert (config["wgmma"], config["split_k"]) == (tile, slices)
     torn = any(size * 2 % 128 for size in shape[2:])
     assert config["cluster"] == (2 if torn or slices > 1 else 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "after", "tile"),
+    [
+        # As measured (h100_pingpong.json): nine waves of 64x256 in turns, or five of 128x240.
+        ((6304, 3072, 768), 16, "2x64x256"),
+        ((6304, 3072, 768), 0, "2x192x112"),
+        # Four whole waves; what follows keeps the other warpgroup from multiplying.
+        ((4096, 4096, 1024), 16, "128x256"),
+        ((4096, 4096, 4096), 0, "128x256"),
+        # A tile a block, with nobody to take turns with.
+        ((1024, 1024, 1024), 16, "128x64"),
+    ],
+)
+def test_turns_are_taken_where_waves_fit_them(
+    shape: tuple[int, int, int], after: float, tile: str
+) -> None:
+    assert hopper.fit(shape, "float16", SM90A, True, False, after)["wgmma"] == tile
+
+
+def test_larger_tiles_in_turns_leave_no_registers_for_what_follows() -> None:
+    for tile in ("2x128x144", "2x128x176", "2x192x112"):
+        assert hopper.may_be_taken(tile, 0)
+        assert not hopper.may_be_taken(tile, 1)
+    assert hopper.may_be_taken("2x128x128", 16)
+
+
+def test_what_follows_a_product_is_counted() -> None:
+    found = {
+        name: hopper.work_after(program((64, 64, 64), name), "product")
+        for name in ("plain", "residual", "gelu")
+    }
+    assert found == {"plain": 0, "residual": 2, "gelu": 16}
 
 
 CUBE, LONG_K, LONG_N = (4096, 4096, 4096), (4096, 4096, 4100), (4096, 4100, 4096)
