@@ -35,11 +35,13 @@ _BOUNDS = (64, 32, 8)
 #: Columns of a warp, and rows of ``x`` of an instruction; warps of a block; as many at most share
 #: the terms of a column.
 _COLUMNS, _ROWS, _WARPS, _MOST_SHARING = 16, 8, 8, 8
-#: Warps of a multiprocessor below which several share the terms of a column, of 8 rows and of more,
-#: and bytes of ``x`` in shared memory: of 4 rows by 28672 x 4096 24 warps and 32 KB took 29.7 us,
-#: 12 and 64 KB 35.5, of 32 rows 77.9 and 51.9; of 4 by 4096 x 14336, where all warps of a block
-#: share a column, 16 KB took 22.7 and 32 25.9 (H200, ``benchmarks/results/h200_packed.json``).
-_BUSY, _STAGED = (24, 12), (32768, 65536)
+#: Warps of a multiprocessor below which several share the terms of a column, of up to 16 rows and
+#: of more, and bytes of ``x`` in shared memory, which are others by the eights of rows and whether
+#: all warps of a block share a column: of 4 rows by 28672 x 4096 24 warps and 32 KB took 29.7 us,
+#: 12 and 64 KB 35.5, of 32 rows 77.9 and 51.9; of 4 by 4096 x 14336, whose warps share columns,
+#: 16 KB took 22.7 and 32 25.9 (H200, ``benchmarks/results/h200_packed.json``).
+_BUSY = (24, 12)
+_STAGED, _OTHERS = 65536, {(1, False): 32768, (1, True): 16384, (2, False): 32768}
 #: Vectors of packed weights that a lane loads together.
 _TOGETHER = 4
 #: By type: the bits of a number to which integers are added in the lowest bits, the number, and
@@ -175,12 +177,11 @@ class _TensorRows(PackedKernel):
         self.count = count if isinstance(count, int) else tirx.Cast("int32", count)
         columns = -(-self.width // _COLUMNS)
         most = _MOST_SHARING if self.tiles < 4 else _MOST_SHARING // 2
-        busy, staged = (some[self.tiles > 1] for some in (_BUSY, _STAGED))
+        busy = _BUSY[self.tiles > 2]
         self.sharing = next(
             n for n in (1, 2, 4, 8) if n == most or columns * n >= MULTIPROCESSORS * busy
         )
-        if self.tiles == 1 and self.sharing == _WARPS:
-            staged //= 2
+        staged = _OTHERS.get((self.tiles, self.sharing == _WARPS), _STAGED)
         self.warps = _WARPS
         self.blocks = -(-columns // (_WARPS // self.sharing))
         each = self.words * self.tiles * WARP_SIZE * self.pairs * 4
