@@ -196,8 +196,11 @@ class _TensorRows(PackedKernel):
         self.a = new("a", "uint32", 2, self.pairs)
         self.b = new("b", "uint32", self.pairs)
         self.row = new("row", self.dtype, self.each)
+        # CUDA has one type for all dynamic shared memory of a name in a file, and TVM makes it one
+        # of the vectors that all accesses of a kernel have.
+        name = f"staged{self.pairs}" + ("_and_sums" if self.sharing > 1 else "")
         self.staged = tirx.decl_buffer(
-            (self.chunk * each // 4,), "uint32", "staged", scope="shared.dyn", layout=None
+            (self.chunk * each // 4,), "uint32", name, scope="shared.dyn", layout=None
         )
         self.kept = [self.sums, self.held, self.scales, self.a, self.b, self.row, self.staged]
         if self.sharing > 1:
