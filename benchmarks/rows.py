@@ -5,14 +5,19 @@ minutes. The limit of a row of the table is the best plain copy of as many bytes
 turns, and the memory that is read between them, are those of :mod:`benchmarks.memory_bound`. Each
 contestant is held against float64 on fresh random numbers first, on a poisoned output.
 
-``--plans N`` times instead, for softmax and layer norm, N plans of ours each: those of the least
-modelled time for each number of lanes. The model is fitted to them.
+``--plans N`` times instead N plans of ours each: those of the least modelled time for each number
+of blocks of a cluster, of lanes, and for elements that are kept or computed again. The model is
+fitted to them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,10 +35,18 @@ from tvm_layout_ext.coalesce.rows.traffic import RowTraffic
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir.annotations import FUSE_ROWS
 from tvm_layout_ext.ir.queries import blocks_in
+from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.space.operator import find_operator
 
 KINDS = ("softmax", "layer_norm", "rms_norm")
-SHAPES = ((32768, 4096), (4096, 32768), (128, 131072), (1000000, 64))
+SHAPES = (
+    (32768, 4096),
+    (4096, 32768),
+    (512, 65536),
+    (128, 131072),
+    (32, 262144),
+    (1000000, 64),
+)
 DTYPES = ("float16", "float32")
 #: Timed runs of each contestant, and of each plan or copy before the best are chosen.
 REPEATS, TRIALS = 31, 9
@@ -70,29 +83,30 @@ def arguments(tensors: list[Any]) -> list[Any]:
     return [draw(tuple(map(int, t.shape)), str(t.dtype)) for t in tensors[:-1]]
 
 
-def built(sch: s_tir.Schedule, inputs: list[Any], output: Any) -> Call:
-    """Build a schedule and bind it to its arguments."""
-    kernel = tlx.build(sch)["main"]
+def bound(module: Any, inputs: list[Any], output: Any) -> Call:
+    """Bind a module to its arguments."""
+    kernel = module["main"]
     views = [tvm.runtime.from_dlpack(tensor) for tensor in (*inputs, output)]
     return lambda: kernel(*views)
 
 
-def run(kind: str, shape: tuple[int, int], dtype: str, bench: Bench) -> dict[str, Any]:
-    """Verify and time one row of the table."""
+def run(
+    kind: str, shape: tuple[int, int], dtype: str, bench: Bench, built: tuple[list[int], str]
+) -> dict[str, Any]:
+    """Verify and time one row of the table: what :func:`build_default` built, and its peers."""
     import torch
 
     from benchmarks import triton_rows
 
     operator = find_operator(kind)
-    tensors = operator.compute(shape, dtype)
-    inputs = arguments(tensors)
+    inputs = arguments(operator.compute(shape, dtype))
     output = torch.empty_like(inputs[0])
     peer = torch.empty_like(inputs[0])
     function = functions()[kind]
     compiled = torch.compile(function, dynamic=False)
-    sch = operator.schedule(tensors, operator.default_config())
+    plan, path = built
     calls: dict[str, Call] = {
-        "ours": built(sch, inputs, output),
+        "ours": bound(tvm.runtime.load_module(path), inputs, output),
         "torch eager": lambda: function(*inputs),
         "torch.compile": lambda: compiled(*inputs),
         "triton": triton_rows.bound(kind, inputs, peer),
@@ -121,7 +135,7 @@ def run(kind: str, shape: tuple[int, int], dtype: str, bench: Bench) -> dict[str
     return {
         "name": f"{kind} {dtype} {shape[0]}x{shape[1]}",
         "bytes": size,
-        "plan": plan_of(sch),
+        "plan": plan,
         "failed": failed,
         "seconds": times,
         "of_copy": {name: limit / t for name, t in times.items() if not name.startswith("limit")},
@@ -129,50 +143,66 @@ def run(kind: str, shape: tuple[int, int], dtype: str, bench: Bench) -> dict[str
     }
 
 
-def plan_of(sch: s_tir.Schedule) -> list[int]:
-    """The numbers of the plan that a schedule has."""
+def build_default(
+    kind: str, shape: tuple[int, int], dtype: str, path: str
+) -> tuple[list[int], str]:
+    """Build the default schedule, in any process; the numbers of its plan, and the library."""
+    operator = find_operator(kind)
+    sch = operator.schedule(operator.compute(shape, dtype), operator.default_config())
     blocks = [sch.get(b) for b in sch.get_child_blocks(sch.get_sblock("root"))]
     noted = next(b.annotations[FUSE_ROWS] for b in blocks if FUSE_ROWS in b.annotations)
-    return [int(n) for n in list(noted)[:7]]
+    tlx.build(sch, target=cuda_target("sm_90a")).export_library(path)
+    return [int(n) for n in noted if not isinstance(n, str)], path
 
 
-def candidates(operator: Any, shape: Any, dtype: str, most: int) -> Iterator[tuple[RowPlan, Any]]:
-    """Plans of the least modelled time, those of each number of lanes in turn, with schedules."""
-    func = te.create_prim_func(operator.compute(shape, dtype)).with_attr("global_symbol", "main")
-    names = [str(block.name_hint) for block in blocks_in(func.body.block.body)]
-    chain = read_chain(func, names)
+def candidates(kind: str, shape: tuple[int, int], dtype: str, most: int) -> list[RowPlan]:
+    """Plans of the least modelled time, those of each kind in turn."""
+    chain = read_chain(*chain_of(kind, shape, dtype))
     ranked = ranked_plans(RowTraffic(chain), architecture("sm_90a"))
-    groups: dict[int, list[RowPlan]] = {}
+    groups: dict[Any, list[RowPlan]] = {}
     for plan in (plan for plan in ranked if plan.steps(chain) <= _MOST_STEPS):
-        groups.setdefault(plan.lanes, []).append(plan)
+        groups.setdefault((plan.cluster, plan.lanes, plan.hold, plan.ahead), []).append(plan)
     turns = [plan for turn in range(most) for g in groups.values() for plan in g[turn : turn + 1]]
-    for plan in turns[:most]:
-        sch = s_tir.Schedule(func)
-        sch.annotate(sch.get_sblock(names[-1]), FUSE_ROWS, [*plan.numbers(), *names])
-        yield plan, sch
+    return turns[:most]
 
 
-def time_plans(kind: str, shape: Any, dtype: str, bench: Bench, most: int) -> dict[str, Any]:
-    """Time some plans of one row of the table."""
+def chain_of(kind: str, shape: tuple[int, int], dtype: str) -> tuple[Any, list[str]]:
+    """The function of a row of the table, and its blocks."""
+    func = te.create_prim_func(find_operator(kind).compute(shape, dtype))
+    func = func.with_attr("global_symbol", "main")
+    return func, [str(block.name_hint) for block in blocks_in(func.body.block.body)]
+
+
+def build_plan(kind: str, shape: tuple[int, int], dtype: str, plan: RowPlan, path: str) -> str:
+    """Build one plan of a row of the table, in any process."""
+    func, names = chain_of(kind, shape, dtype)
+    sch = s_tir.Schedule(func)
+    sch.annotate(sch.get_sblock(names[-1]), FUSE_ROWS, [*plan.numbers(), *names])
+    tlx.build(sch, target=cuda_target("sm_90a")).export_library(path)
+    return path
+
+
+def time_plans(
+    kind: str, shape: tuple[int, int], dtype: str, bench: Bench, listed: list[tuple[RowPlan, str]]
+) -> dict[str, Any]:
+    """Time some plans of one row of the table, each with its library."""
     import torch
 
     operator = find_operator(kind)
-    tensors = operator.compute(shape, dtype)
-    inputs = arguments(tensors)
+    inputs = arguments(operator.compute(shape, dtype))
     output = torch.empty_like(inputs[0])
     want = functions()[kind](*(x.double() for x in inputs))
-    listed = list(candidates(operator, shape, dtype, most))
-    calls = [built(sch, inputs, output) for _, sch in listed]
     right = {}
-    for i, call in enumerate(calls):
+    for i, (plan, path) in enumerate(listed):
         output.fill_(float("nan"))
-        call()
-        torch.cuda.synchronize()
+        call = bound(tvm.runtime.load_module(path), inputs, output)
         try:
+            call()
+            torch.cuda.synchronize()
             check(output, want, kind)
             right[str(i)] = call
         except RuntimeError as error:
-            print(kind, shape, dtype, listed[i][0].numbers(), error)
+            print(kind, shape, dtype, plan.numbers(), error)
     del want
     times = bench.medians(right, TRIALS)
     size = operator.traffic(shape, dtype)
@@ -218,15 +248,38 @@ def main(
 
     bench = Bench()
     results: list[dict[str, Any]] = []
-    for shape, dtype, kind in product(SHAPES, DTYPES, KINDS[:2] if plans else KINDS):
-        if only not in f"{kind} {dtype} {shape[0]}x{shape[1]}":
-            continue
-        args = kind, shape, dtype, bench
-        results.append(time_plans(*args, plans) if plans else run(*args))
-        torch.cuda.empty_cache()
-        # After each row: a run that is cut off leaves what it has.
-        made = {**provenance("rows"), "rows": results}
-        out.write_text(json.dumps(made, indent=1) + "\n")
+    chosen = [
+        (kind, shape, dtype)
+        for shape, dtype, kind in product(SHAPES, DTYPES, KINDS)
+        if only in f"{kind} {dtype} {shape[0]}x{shape[1]}"
+    ]
+    spawned = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(os.cpu_count(), spawned) as pool,
+    ):
+        waiting: dict[Any, list[Any]] = {
+            row: [
+                (plan, pool.submit(build_plan, *row, plan, f"{folder}/{i}-{j}.so"))
+                for j, plan in enumerate(candidates(*row, plans))
+            ]
+            for i, row in enumerate(chosen)
+        }
+        defaults = {
+            row: pool.submit(build_default, *row, f"{folder}/{i}.so")
+            for i, row in enumerate([] if plans else chosen)
+        }
+        for row in chosen:
+            listed = [(plan, future.result()) for plan, future in waiting[row]]
+            results.append(
+                time_plans(*row, bench, listed)
+                if plans
+                else run(*row, bench, defaults[row].result())
+            )
+            torch.cuda.empty_cache()
+            # After each row: a run that is cut off leaves what it has.
+            made = {**provenance("rows"), "rows": results}
+            out.write_text(json.dumps(made, indent=1) + "\n")
     print(plans_table(results) if plans else table(results))
 
 

@@ -11,7 +11,7 @@ from tvm import s_tir, tirx
 from tvm_layout_ext import te
 from tvm_layout_ext.coalesce.rows.chain import read_chain
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.gpu.hardware import Architecture
+from tvm_layout_ext.gpu.hardware import CLUSTERS_SINCE, Architecture
 from tvm_layout_ext.ir.queries import blocks_in
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
@@ -24,6 +24,7 @@ KNOBS = (
     knob("lanes", (0, 4, 8, 16, 32, 64, 128, 256, 512, 1024), default=0),
     knob("vector_bytes", (4, 8, 16), default=16),
     knob("keep", ("auto", "registers", "shared", "none"), default="auto"),
+    knob("cluster", (0, 1, 2, 4, 8), default=0),
 )
 
 
@@ -42,6 +43,7 @@ def fuse_all(sch: s_tir.Schedule, config: Config) -> None:
         num_threads=int(config["threads"]),
         vector_bytes=int(config["vector_bytes"]),
         keep=str(config["keep"]),
+        cluster=int(config["cluster"]),
     )
 
 
@@ -62,6 +64,8 @@ def check(config: Config, architecture: Architecture) -> Refusal | None:
         return Refusal(
             "threads too few", f"{threads} threads of a block do not hold {lanes} lanes."
         )
+    if int(config["cluster"]) > 1 and architecture.capability < CLUSTERS_SINCE:
+        return Refusal("no clusters", f"{architecture.name} launches no clusters of blocks.")
     return None
 
 

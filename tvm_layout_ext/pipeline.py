@@ -40,6 +40,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerTensorCore,
         transform.AutoCoalesce,
         transform.FuseRows,
+        transform.TurnTiles,
         transform.ShiftVectors,
         transform.CheckHostStages,
         transform.CheckAssumptions,
@@ -77,6 +78,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.AlignOffsets,
         transform.LowerAsyncCopy,
         transform.GuardVectors,
+        transform.PartVectors,
     ),
     # Vectors are there, and nothing has been folded into other types yet.
     "s_tir.InjectVirtualThread": (transform.CheckVectors,),
@@ -84,6 +86,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "tirx.CommonSubexprElim": (
         transform.LowerWarpMemoryFully,
         transform.RenameOperands,
+        transform.QuickSigmoids,
         transform.WriteOutSigmoids,
         transform.PackBytes,
         transform.JoinComparisons,

@@ -89,6 +89,10 @@ def _fuse_rows(sch: s_tir.Schedule) -> None:
     sch.fuse_rows(["total", "B"], lanes=8)
 
 
+def _share_rows(sch: s_tir.Schedule) -> None:
+    sch.fuse_rows(["total", "B"], vector_bytes=4, num_threads=64, cluster=2)
+
+
 def _pipeline(sch: s_tir.Schedule) -> None:
     sch.pipeline(staged(sch), 3, async_copy=False)
 
@@ -184,6 +188,7 @@ CASES = (
     Case("eviction_policy", doubled, _eviction_policy),
     Case("fuse_attention", attended, _fuse_attention),
     Case("fuse_rows", centred, _fuse_rows),
+    Case("fuse_rows", centred, _share_rows),
     Case("pipeline", doubled, _pipeline),
     Case("prefetch", lambda: prefetched.row_sums(4, 4), _prefetch),
     Case("rasterize", doubled, _rasterize),
@@ -215,6 +220,12 @@ CASES = (
         "use_tensor_core pipeline persistent specialize_warps cluster",
         WIDE.func,
         lambda sch: gemm.multiply(sch, "C", SMALL | {"wgmma": "64x64", "cluster": 2}),
+        "none",
+    ),
+    Case(
+        "persistent specialize_warps",
+        WIDE.func,
+        lambda sch: gemm.multiply(sch, "C", SMALL | {"wgmma": "2x64x128"}),
         "none",
     ),
 )

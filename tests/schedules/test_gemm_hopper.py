@@ -86,6 +86,14 @@ def test_what_has_no_wgmma_stays_as_it_was() -> None:
     assert default(LONG_N, nt=False)["wgmma"] == "none"
 
 
+def test_a_cluster_of_slices_takes_no_turns() -> None:
+    operator = gemm_nt.OPERATOR
+    config = operator.default_config() | {"wgmma": "2x128x128", "split_k": 2, "cluster": 2}
+    refusal = operator.check((512, 512, 1024), "float16", config, SM90A)
+    assert refusal is not None
+    assert "slices in a cluster of 2 need blocks of one tile each" in refusal.text
+
+
 def test_few_configurations_are_tried_and_all_can_be_lowered() -> None:
     legal = Space(gemm.OPERATOR, (2048, 2048, 1024), "float16", SM90A).legal
     found = [config for config in legal if config["wgmma"] != "none"]
@@ -118,12 +126,15 @@ def test_every_tile_fits_the_gpu(tile: str) -> None:
             sch = operator.schedule(operator.compute((512, 512, 512), "float16"), config)
         with decisions.collect() as made:
             tlx.lower(sch, target=w.SM90A)
-        rows, columns = tile.split("x")
-        of = f"{columns}x{rows}" if int(rows) < 64 else tile
+        *turns, rows, columns = tile.split("x")
+        of = f"{columns}x{rows}" if int(rows) < 64 else f"{rows}x{columns}"
         assert any(f"on tiles of {of}x64" in str(one) for one in made)
+        assert any("that multiply in turns" in str(one) for one in made) == bool(turns)
 
 
-@pytest.mark.parametrize(("nt", "slices", "tile"), [(True, 1, "128x96"), (False, 4, "64x64")])
+@pytest.mark.parametrize(
+    ("nt", "slices", "tile"), [(True, 1, "128x96"), (False, 4, "64x64"), (True, 2, "2x64x128")]
+)
 def test_results_of_the_operator_are_right(nt: bool, slices: int, tile: str) -> None:
     shape = (136, 200, 520)
     operator = (gemm_nt if nt else gemm).OPERATOR

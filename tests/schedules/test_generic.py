@@ -139,7 +139,8 @@ def test_defaults_of_a_product_are_those_of_the_operator_with_its_layout(
 
 def test_rows_and_their_sums_are_one_kernel() -> None:
     operator = operator_of(softmax(33, 200))
-    assert {knob.name for knob in operator.knobs} == {"lanes", "threads", "vector_bytes", "keep"}
+    knobs = {"lanes", "threads", "vector_bytes", "keep", "cluster"}
+    assert {knob.name for knob in operator.knobs} == knobs
     np.testing.assert_allclose(check_default(operator).sum(1), 1, rtol=1e-5)
     task = task_of(operator)
     assert len(device_program(task.module(task.space.default())).kernels) == 1

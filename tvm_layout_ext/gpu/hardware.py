@@ -16,6 +16,7 @@ __all__ = [
     "BANK_BYTES",
     "CLUSTERS_SINCE",
     "CLUSTER_BLOCKS",
+    "CP_ASYNC_SINCE",
     "DEFAULT_ARCH",
     "LAUNCH_LIMITS",
     "LINE_BYTES",
@@ -68,6 +69,8 @@ LAUNCH_LIMITS = {
 #: that has them (CUDA C++ Programming Guide, "Thread Block Clusters").
 CLUSTER_BLOCKS = 8
 CLUSTERS_SINCE = (9, 0)
+#: First compute capability with asynchronous copies to shared memory, ``cp.async``.
+CP_ASYNC_SINCE = (8, 0)
 #: Dense peaks of an H200's tensor cores by the operands' type, in TFLOPS, of integers in TOPS
 #: (NVIDIA H200 data sheet); float32 as tf32.
 TENSOR_TFLOPS = {
@@ -182,6 +185,10 @@ def resident_limits(
 def launch_problem(extents: Mapping[str, int], threads_per_block: int = 1024) -> str | None:
     """Say why a launch of these extents, by thread tag, is not legal, or None if it is."""
     for tag, extent in extents.items():
+        if not isinstance(tag, str) or not isinstance(extent, int):
+            raise TargetError(
+                f"A launch has whole numbers by thread tag, not {extent!r} by {tag!r}."
+            )
         if extent > LAUNCH_LIMITS.get(tag, extent):
             return f"binds {extent:,} iterations to {tag}, which has at most {LAUNCH_LIMITS[tag]:,}"
     threads = math.prod(e for tag, e in extents.items() if tag.startswith("threadIdx."))

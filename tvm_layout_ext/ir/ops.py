@@ -52,6 +52,7 @@ PTX_ADDR = "tirx.ptx.addr"
 PTX_BARRIER_PREFIX = "tirx.ptx.barrier_"
 PTX_BARRIER_CLUSTER_ARRIVE = "tirx.ptx.barrier_cluster_arrive"
 PTX_BARRIER_CLUSTER_WAIT = "tirx.ptx.barrier_cluster_wait"
+PTX_BAR_ARRIVE = "tirx.ptx.bar_arrive"
 PTX_BAR_SYNC = "tirx.ptx.bar_sync"
 PTX_BAR_SYNC_COUNT = "tirx.ptx.bar_sync_count"
 PTX_BAR_WARP_SYNC = "tirx.ptx.bar_warp_sync"
@@ -90,6 +91,8 @@ PTX_PREFETCH = "tirx.ptx.prefetch"
 PTX_PREFIX = "tirx.ptx."
 PTX_SETMAXNREG = "tirx.ptx.setmaxnreg"
 PTX_ST = "tirx.ptx.st"
+PTX_ST_ASYNC = "tirx.ptx.st_async"
+PTX_ST_ASYNC_VEC = "tirx.ptx.st_async_vec"
 PTX_ST_VEC = "tirx.ptx.st_vec"
 PTX_STMATRIX = "tirx.ptx.stmatrix"
 PTX_TCGEN05_PREFIX = "tirx.ptx.tcgen05_"
@@ -126,3 +129,11 @@ USE_PROGRAMTIC_DEPENDENT_LAUNCH = "tirx.use_programtic_dependent_launch"
 #: A choice that evaluates one side, and a hint that a condition mostly holds.
 CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
 VOLATILE = "tirx.volatile"
+#: Functions of numbers that TVM 0.27 computes one element after the other.
+WITHOUT_VECTORS = tuple(
+    f"tirx.{name}"
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "erf", "hypot"),
+        *("ldexp", "log1p", "nearbyint", "nextafter", "rsqrt"),
+    )
+)

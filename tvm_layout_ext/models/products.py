@@ -14,9 +14,10 @@ from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS
 from ..ir.evaluate import placeholder_extent
 from ..ir.queries import loads_in, uses
-from ..schedules._generic import inline, unbound
+from ..schedules._generic import unbound
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
+from .inlined import inlined
 from .rule import Scheduled
 from .whole_tiles import whole_tiles
 
@@ -42,10 +43,10 @@ def scheduled_products(
     what it is asked about before elementwise blocks are inlined.
     """
     whole = whole_tiles(func)
-    sch = s_tir.Schedule(func if whole is None else whole.func)
+    own = func if whole is None else whole.func
     if check is not None:
-        check(sch.mod["main"])
-    products = inline(sch)
+        check(own)
+    sch, products = inlined(own)
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
         return None
     told = []

@@ -7,6 +7,9 @@ from tvm import s_tir
 
 from benchmarks.thread_programs import Program
 from tests.programs.reduced import gives_numpys
+from tvm_layout_ext.coalesce.propose.askew import askew
+from tvm_layout_ext.coalesce.request import Request
+from tvm_layout_ext.coalesce.subject import Subject
 
 PROGRAMS = (
     Program("sum", (37, 257), "float16", (1,)),
@@ -26,6 +29,14 @@ def test_aligned_vectors_give_the_rows(program: Program) -> None:
     assert max(one.vector_bytes for one in loads) == 16
     wide = sum(one.sectors for one in loads if one.vector_bytes == 16)
     assert wide > 0.8 * sum(one.sectors for one in loads)
+
+
+def test_a_mapping_for_all_gpus_has_no_clusters() -> None:
+    sch = s_tir.Schedule(Program("sum", (16, 9001), "float16", (1,)).function())
+    for one in (found := askew(Subject.of(sch, sch.get_sblock("B"), Request()))):
+        mapped = sch.copy()
+        assert "cluster" not in one.apply(mapped, mapped.get_sblock("B"))
+    assert found
 
 
 def test_auto_coalesce_takes_them_for_askew_rows() -> None:

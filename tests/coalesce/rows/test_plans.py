@@ -25,7 +25,7 @@ _SLOWER = 1.13
 
 def _kernel(plan: RowPlan) -> tuple[int, ...]:
     """What of a plan is in the kernel: small blocks do not bound their registers."""
-    return tuple(plan.numbers()[: 7 if plan.threads >= LARGE_BLOCK else 6])
+    return (*plan.numbers()[: 7 if plan.threads >= LARGE_BLOCK else 6], plan.cluster)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])

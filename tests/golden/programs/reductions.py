@@ -100,6 +100,16 @@ def _normalised(rows: int, columns: int, dtype: str) -> s_tir.Schedule:
     return _scheduled(a, b)
 
 
+def _shared(name: str, cluster: int) -> s_tir.Schedule:
+    """Rows that the blocks of a cluster share."""
+    a = te.placeholder((3, 2100), "float32", "A")
+    found = topi.argmax(a, 1) if name == "argmax" else topi.nn.softmax(a)
+    sch = s_tir.Schedule(te.create_prim_func([a, found]).with_attr("global_symbol", "main"))
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    sch.fuse_rows(blocks, cluster=cluster, num_threads=64)
+    return sch
+
+
 def programs() -> Iterator[Program]:
     for number, (shape, axes, dtype) in enumerate(_SUMS):
         name = f"sum-{'x'.join(map(str, shape))}-over-{''.join(map(str, axes))}-{dtype}"
@@ -118,6 +128,8 @@ def programs() -> Iterator[Program]:
         for shape in ((64, 512), (33, 70)):
             size = "x".join(map(str, shape))
             yield Program(f"reduce/{name}-{size}", partial(_topi, shape, "float32", function))
+    for cluster, name in ((2, "argmax"), (8, "softmax")):
+        yield Program(f"reduce/{name}-of-clusters-{cluster}", partial(_shared, name, cluster), 1)
     for dtype in ("float16", "float32"):
         yield Program(f"reduce/by-vector-{dtype}", partial(_matrix_by_vector, 64, 512, dtype), 1)
         yield Program(f"reduce/rms-{dtype}", partial(_normalised, 64, 256, dtype))

@@ -39,7 +39,8 @@ def askew(subject: Subject) -> list[Strategy]:
     traffic = RowTraffic(chain, request.vector_bytes)
     if not traffic.kept or traffic.vector == traffic.whole:
         return []
-    wishes = Wishes(num_threads=request.num_threads or 0)
+    # Older GPUs have no clusters, and a mapping is proposed for all.
+    wishes = Wishes(num_threads=request.num_threads or 0, cluster=1)
     plans = ranked_plans(traffic, architecture(DEFAULT_ARCH), wishes)
     tried = (request.num_threads,) if request.num_threads else _THREADS
     # What is not kept is loaded a vector after the other: of rows of 4099 floats 0.91 of the limit,

@@ -14,14 +14,16 @@ from typing import Any
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.script import tirx as T
 
 from ...analysis.nest import element_bytes
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir import ops
-from ...ir.annotations import MIN_BLOCKS
+from ...ir.annotations import ASYNC_SCOPE, CLUSTER, MIN_BLOCKS
 from ...ir.queries import substitute
-from ...ir.rebuild import sequence, whole_region
+from ...ir.rebuild import sequence, unrolled, vectorized, whole_region
 from .chain import RowBlock, RowChain, RowLoad, RowStore
+from .exchange import Exchange
 from .plan import TOGETHER, RowPlan
 from .traffic import RowTraffic, unravel
 
@@ -44,11 +46,6 @@ class _Part:
     shared: dict[Any, Any] = field(default_factory=dict)
 
 
-def _unrolled(extent: int, body: Callable[[Any], Any]) -> Any:
-    var = tirx.Var("i", "int32")
-    return tirx.For(var, 0, extent, tirx.ForKind.UNROLLED, body(var))
-
-
 def _store(buffer: Any, value: Any, *at: Any) -> Any:
     return tirx.BufferStore(buffer, value, list(at))
 
@@ -67,17 +64,29 @@ class RowKernel:
         self.results: dict[Any, Any] = {}
         names = ("lane", "side", "block")
         self.lane, self.side, self.grid = (tirx.Var(name, "int32") for name in names)
-        self.row = (self.grid * plan.rows + self.side).astype(chain.type)
+        self.exchange = Exchange(chain, plan, self.lane, self.grid) if plan.cluster > 1 else None
+        number = self.grid * plan.rows + self.side
+        if plan.cluster > 1:
+            number = tirx.floordiv(self.grid, plan.cluster)
+        self.row = number.astype(chain.type)
         analyzer, one = tvm.sym.Analyzer(), tirx.const(1, chain.type)
         self.rows = analyzer.simplify(reduce(lambda a, b: a * b, chain.rows, one))
         self.cuts_rows = not analyzer.can_prove_equal(tirx.floormod(self.rows, plan.rows), 0)
-        self.cuts_steps = plan.steps(chain) * plan.lanes * plan.vector != chain.length
+        self.cuts_steps = plan.steps(chain) * plan.across * plan.vector != chain.length
         #: Elements between a row's start and the multiple of a vector at or before it.
         self.shift: Any = None
         if plan.vector > self.traffic.whole:
             self.start = substitute(self.traffic.start, self._values())
             self.shift = tirx.floormod(self.start, plan.vector)
         self.parts = list(self._parts())
+        #: Places of what all rows share, a thread's own each, if it is copied ahead.
+        self.ahead: dict[Any, Any] = {}
+        if plan.ahead > 1:
+            shape = plan.steps(chain), plan.rows, plan.lanes, plan.vector
+            common = [load for load in chain.loads if not load.by_row]
+            self.ahead = {x.name: self._new(x.buffer, "shared", *shape) for x in common}
+        #: Loads that are copied and not yet waited for.
+        self.flying: list[RowLoad] = []
 
     def _parts(self) -> Iterator[_Part]:
         plan, first, kept = self.plan, 0, self.traffic.kept
@@ -108,7 +117,8 @@ class RowKernel:
     # Where rows and elements are.
 
     def _group(self, step: Any) -> Any:
-        return (step * self.plan.lanes + self.lane).astype(self.chain.type)
+        lane = self.lane if self.exchange is None else self.exchange.lane_of_row
+        return (step * self.plan.across + lane).astype(self.chain.type)
 
     def _column(self, step: Any, v: Any = 0) -> Any:
         """Element of its row; before the first or after the last where rows share vectors."""
@@ -146,16 +156,15 @@ class RowKernel:
             is_inside = self._column(base + b) < self.chain.length
             return tirx.IfThenElse(is_inside, done, None) if self.cuts_steps else done
 
-        return _unrolled(part.batch, step)
+        return unrolled(part.batch, step)
 
     def _vectors(self, width: int, body: Callable[[Any], Any]) -> Any:
         """Do something for each element of a step, so many at a time."""
 
         def vector(group: Any) -> Any:
-            var = tirx.Var("v", "int32")
-            return tirx.For(var, 0, width, tirx.ForKind.VECTORIZED, body(group * width + var))
+            return vectorized(width, lambda v: body(group * width + v))
 
-        return _unrolled(self.plan.vector // width, vector if width > 1 else body)
+        return unrolled(self.plan.vector // width, vector if width > 1 else body)
 
     def _moved(self, one: RowLoad | RowStore, tile: Any, place: Any, step: Any) -> Any:
         """Load a step's elements into registers, or store them from there."""
@@ -184,7 +193,7 @@ class RowKernel:
         whole = self._vectors(vector, element)
         if tvm.sym.Analyzer().can_prove_equal(tirx.floormod(size, vector), 0):
             return whole
-        last = _unrolled(vector, lambda v: tirx.IfThenElse(base + v < size, element(v), None))
+        last = unrolled(vector, lambda v: tirx.IfThenElse(base + v < size, element(v), None))
         return tirx.IfThenElse(base + vector <= size, whole, last)
 
     # Sweeps.
@@ -199,7 +208,12 @@ class RowKernel:
             for store, start in zip(block.stores, block.reducer.starts, strict=True):
                 yield _store(self._result(store), substitute(start, self._values()), 0)
         # What was read last is likely still in the cache: every other sweep goes backwards.
+        asked = [x for x in self.flying if level in self.traffic.levels_of(x.name)]
+        if any(not load.by_row for load in asked):
+            yield self._wait()
         for part in self.parts[:: -1 if level % 2 else 1] if along else ():
+            if self.flying and asked and part.place == "shared":
+                yield self._wait()
             chunk, chunks = tirx.Var("chunk", "int32"), part.steps // part.batch
             if part.place == "registers":
                 yield self._sweep(part, part.first, level, along)
@@ -207,8 +221,36 @@ class RowKernel:
             base = part.first + (chunks - 1 - chunk if level % 2 else chunk) * part.batch
             body = self._sweep(part, base, level, along)
             yield tirx.For(chunk, 0, chunks, tirx.ForKind.SERIAL, body)
-        for block in sums:
-            yield from self._combined(block)
+        if self.ahead and level == 0:
+            yield from self._copied(0, self.plan.steps(self.chain), self.ahead)
+        yield from self._combined(level, sums)
+
+    def _copied(self, first: int, steps: int, places: dict[Any, Any]) -> Iterator[Any]:
+        """Begin to copy some steps of loads into shared memory, each thread into its own place."""
+        for load in (x for x in self.chain.loads if x.name in places):
+
+            def element(at: Any, step: Any, load: RowLoad = load) -> Callable[[Any], Any]:
+                def put(v: Any) -> Any:
+                    values = self._values(at, v)
+                    value = _load(load.buffer, *(substitute(i, values) for i in load.indices))
+                    return _store(places[load.name], value, step, self.side, self.lane, v)
+
+                return put
+
+            step = tirx.Var("step", "int32")
+            width = self.traffic.width(load, self.plan.vector)
+            copy: Any = self._vectors(width, element(first + step, step))
+            copy = tirx.AttrStmt(0, ASYNC_SCOPE, 0, copy)
+            if self.cuts_steps:
+                is_inside = self._column(first + step) < self.chain.length
+                copy = tirx.IfThenElse(is_inside, copy, None)
+            yield tirx.For(step, 0, steps, tirx.ForKind.SERIAL, copy)
+            self.flying.append(load)
+        yield tirx.Evaluate(T.ptx["cp.async.commit_group"]())
+
+    def _wait(self) -> Any:
+        self.flying.clear()
+        return tirx.Evaluate(T.ptx["cp.async.wait_group"](0))
 
     def _sweep(self, part: _Part, base: Any, level: int, blocks: Sequence[RowBlock]) -> Any:
         """Compute what a level makes of a batch of steps."""
@@ -239,8 +281,8 @@ class RowKernel:
                 done = sequence(self._element(part, blocks, stored, values, b, v))
                 return self._is_own(at, v, done)
 
-            steps = [self._moved(x, tile, (), at) for x, tile in common.values()]
-            steps.append(_unrolled(self.plan.vector, element))
+            steps = [self._common(x, tile, at) for x, tile in common.values()]
+            steps.append(unrolled(self.plan.vector, element))
             for store in (s for block in blocks for s in block.stores if s.name in stored):
                 if self.chain.is_output(store):
                     place = (b,) if store.name in part.tiles else ()
@@ -250,13 +292,23 @@ class RowKernel:
 
         return sequence([*done, self._each_step(part, base, step)])
 
+    def _common(self, load: RowLoad, tile: Any, at: Any) -> Any:
+        """Load a step of what all rows share, from where it was copied to."""
+        place = self.ahead.get(load.name)
+        if place is None:
+            return self._moved(load, tile, (), at)
+        width = min(self.plan.vector, MAX_ACCESS_BYTES // element_bytes(tile))
+        own = at, self.side, self.lane
+        return self._vectors(width, lambda v: _store(tile, _load(place, *own, v), v))
+
     def _filled(
         self, part: _Part, load: RowLoad, base: Any, level: int, levels: list[int]
     ) -> Iterator[Any]:
         """Load a batch; into shared memory what is asked for again, and from there again."""
         tile, kept = part.tiles[load.name], part.shared.get(load.name)
         width = min(self.plan.vector, MAX_ACCESS_BYTES // element_bytes(tile))
-        is_first = level == levels[0]
+        is_copied = kept is not None and self.plan.ahead > 0
+        is_first = level == levels[0] and not is_copied
 
         def shared(b: Any, at: Any) -> Any:
             def element(v: Any) -> Any:
@@ -269,7 +321,7 @@ class RowKernel:
 
         if is_first or kept is None:
             yield self._each_step(part, base, lambda b, at: self._moved(load, tile, (b,), at))
-        if kept is not None and levels[-1] > levels[0]:
+        if kept is not None and (levels[-1] > levels[0] or is_copied):
             yield self._each_step(part, base, shared)
 
     def _element(
@@ -306,7 +358,8 @@ class RowKernel:
             if self.chain.is_output(store):
                 at = [substitute(index, values) for index in store.indices]
                 put = _store(store.buffer, _load(self.results[store.name], 0), *at)
-                yield tirx.IfThenElse(tirx.EQ(self.lane, 0), self._stored_row(put), None)
+                lane = self.lane if self.exchange is None else self.exchange.lane_of_row
+                yield tirx.IfThenElse(tirx.EQ(lane, 0), self._stored_row(put), None)
 
     def _updated(self, block: RowBlock, others: Sequence[Any]) -> list[Any]:
         """Combine results with others."""
@@ -321,21 +374,45 @@ class RowKernel:
         done += [tirx.Bind(name, value) for name, value in zip(both, combined, strict=True)]
         return done + [_store(result, value, 0) for result, value in zip(own, both, strict=True)]
 
-    def _combined(self, block: RowBlock) -> Iterator[Any]:
-        """Combine what the lanes of a row have: by shuffles, and of warps in shared memory."""
+    def _combined(self, level: int, blocks: Sequence[RowBlock]) -> Iterator[Any]:
+        """Combine what the lanes of a row have: by shuffles, of warps through shared memory."""
+        for block in blocks:
+            yield from self._shuffled(block, min(self.plan.lanes, WARP_SIZE))
+        if self.exchange is not None and blocks:
+            yield from self._exchanged(level, blocks)
+        elif self.plan.lanes > WARP_SIZE:
+            for block in blocks:
+                yield from self._of_warps(block)
+        for block in blocks:
+            yield from self._left(block)
+
+    def _of_warps(self, block: RowBlock) -> Iterator[Any]:
+        """Combine what the warps of a row found, which lanes of every warp get, one each."""
         warps, own = self.plan.lanes // WARP_SIZE, [self.results[s.name] for s in block.stores]
-        yield from self._shuffled(block, min(self.plan.lanes, WARP_SIZE))
-        if warps > 1:
-            # Every warp has what each warp found, a lane each.
-            boards = [self._new(s.buffer, "warps", self.plan.rows, warps) for s in block.stores]
-            pairs = list(zip(boards, own, strict=True))
-            warp, other = tirx.floordiv(self.lane, WARP_SIZE), tirx.floormod(self.lane, warps)
-            put = [_store(board, _load(result, 0), self.side, warp) for board, result in pairs]
-            is_first = tirx.EQ(tirx.floormod(self.lane, WARP_SIZE), 0)
-            yield tirx.IfThenElse(is_first, sequence(put), None)
-            yield from (_store(result, _load(x, self.side, other), 0) for x, result in pairs)
-            yield from self._shuffled(block, warps)
-        yield from self._left(block)
+        boards = [self._new(s.buffer, "warps", self.plan.rows, warps) for s in block.stores]
+        pairs = list(zip(boards, own, strict=True))
+        warp, other = tirx.floordiv(self.lane, WARP_SIZE), tirx.floormod(self.lane, warps)
+        put = [_store(board, _load(result, 0), self.side, warp) for board, result in pairs]
+        is_first = tirx.EQ(tirx.floormod(self.lane, WARP_SIZE), 0)
+        yield tirx.IfThenElse(is_first, sequence(put), None)
+        yield from (_store(result, _load(x, self.side, other), 0) for x, result in pairs)
+        yield from self._shuffled(block, warps)
+
+    def _exchanged(self, level: int, blocks: Sequence[RowBlock]) -> Iterator[Any]:
+        """The same of the warps of a cluster, whose lanes get several where there are more."""
+        assert self.exchange is not None
+        found = [(b, [_load(self.results[s.name], 0) for s in b.stores]) for b in blocks]
+        yield from self.exchange.send(level, found)
+        yield self.exchange.wait(level)
+        lanes = min(self.exchange.warps, WARP_SIZE)
+        first = tirx.floormod(self.lane, lanes)
+        for block in blocks:
+            own = [self.results[store.name] for store in block.stores]
+            taken = self.exchange.of_warp(block, first)
+            yield from (_store(result, x, 0) for result, x in zip(own, taken, strict=True))
+            for warp in range(lanes, self.exchange.warps, lanes):
+                yield from self._updated(block, self.exchange.of_warp(block, first + warp))
+            yield from self._shuffled(block, lanes)
 
     def _shuffled(self, block: RowBlock, lanes: int) -> Iterator[Any]:
         for power in reversed(range(lanes.bit_length() - 1)):
@@ -345,7 +422,18 @@ class RowKernel:
     def write(self, name: str) -> Any:
         """Write the sweeps into a block, and bind its loops."""
         chain, plan = self.chain, self.plan
-        done = [stmt for level in range(chain.levels) for stmt in self._level(level)]
+        copied = [
+            stmt
+            for part in self.parts
+            if part.shared and plan.ahead
+            for stmt in self._copied(part.first, part.steps, part.shared)
+        ]
+        done = [*copied, *(x for level in range(chain.levels) for x in self._level(level))]
+        if self.exchange is not None:
+            done, self.buffers = (
+                [*self.exchange.begin(), *done],
+                self.buffers + self.exchange.buffers,
+            )
         stores = [s for block in chain.blocks for s in block.stores if chain.is_output(s)]
         touched = ({one.buffer.name: one.buffer for one in x} for x in (chain.loads, stores))
         reads, writes = ([whole_region(buffer) for buffer in x.values()] for x in touched)
@@ -353,6 +441,8 @@ class RowKernel:
         stmt: Any = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
         blocks = tvm.sym.Analyzer().simplify(tirx.ceildiv(self.rows, plan.rows)).astype("int32")
         bound = {MIN_BLOCKS: plan.resident} if plan.threads >= LARGE_BLOCK else {}
+        if plan.cluster > 1:
+            blocks, bound = blocks * plan.cluster, {**bound, f"{CLUSTER}x": plan.cluster}
         for var, extent, tag, notes in (
             (self.lane, plan.lanes, "threadIdx.x", {}),
             (self.side, plan.rows, "threadIdx.y", {}),

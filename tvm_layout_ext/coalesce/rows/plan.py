@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import product
 from math import ceil, prod
 
@@ -12,6 +12,9 @@ from tvm import tirx
 from ...checks import is_one_of, whole
 from ...errors import ScheduleError
 from ...gpu.hardware import (
+    CLUSTER_BLOCKS,
+    CLUSTERS_SINCE,
+    CP_ASYNC_SINCE,
     MAX_ACCESS_BYTES,
     MULTIPROCESSORS,
     WARP_SIZE,
@@ -23,6 +26,7 @@ from .traffic import RowTraffic
 
 KEEPS = ("auto", "registers", "shared", "none")
 _THREADS = (64, 128, 256, 512, 1024)
+_CLUSTERS = tuple(1 << n for n in range(CLUSTER_BLOCKS.bit_length()))
 #: Vectors that a thread loads together where it goes along the row in a loop.
 TOGETHER = 4
 #: Registers of a thread beside its part of the row: indices, sums, operands of a step.
@@ -38,6 +42,8 @@ _MANY_ROWS = 1 << 20
 _DRAM, _L2, _BURST, _ISSUED = 32.0, 100.0, 110.0, 224.0
 #: Threads that keep a multiprocessor's arithmetic busy; ns of a load, and of a round of sums.
 _BUSY, _LATENCY, _ROUND = 1024, 700.0, 300.0
+#: ns that a round takes longer between the blocks of a cluster.
+_EXCHANGE = 700.0
 #: Bytes of rows that the second-level cache keeps; how sharply the slowest part decides.
 _CACHE, _SHARPNESS = 16 << 20, 8
 #: What a row in shared memory costs besides, as a part: its loops, and cache that it takes.
@@ -50,7 +56,7 @@ _AHEAD = 2
 class RowPlan:
     """Numbers of a kernel over rows."""
 
-    lanes: int  #: Threads of a row, a power of two
+    lanes: int  #: Threads of a row in a block, a power of two
     rows: int  #: Rows of a block
     vector: int  #: Elements of a step of a thread
     #: Steps whose elements are kept in registers, and in shared memory; the rest are read again.
@@ -58,15 +64,23 @@ class RowPlan:
     shared: int
     hold: int  #: 1 keeps dear elements of the steps in registers, 0 computes them again
     resident: int = 0  #: Blocks that a multiprocessor should hold
+    cluster: int = 1  #: Blocks that share a row, each of which has no other
+    #: 1 copies what goes to shared memory asynchronously, 2 also what all rows share.
+    ahead: int = 0
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
         return self.lanes * self.rows
 
+    @property
+    def across(self) -> int:
+        """Threads of a row."""
+        return self.lanes * self.cluster
+
     def steps(self, chain: RowChain) -> int:
         """Steps of a thread along its row, which may begin at the end of a vector."""
-        return _steps(chain, self.vector, self.lanes)
+        return _steps(chain, self.vector, self.across)
 
     def numbers(self) -> list[int]:
         """Write it for an annotation."""
@@ -81,9 +95,10 @@ class RowPlan:
             "read again": steps - self.registers - self.shared,
         }
         where = " and ".join(f"{n} {place}" for place, n in parts.items() if n)
+        clusters = f"cluster of {self.cluster} blocks" if self.cluster > 1 else "block"
         return (
-            f"{_count(self.rows, 'row')} a block of {self.threads} threads, "
-            f"{_count(self.lanes, 'lane')} a row; of {_count(steps, 'vector')} of {self.vector} "
+            f"{_count(self.rows, 'row')} a {clusters} of {self.threads} threads, "
+            f"{_count(self.across, 'lane')} a row; of {_count(steps, 'vector')} of {self.vector} "
             f"that a lane has, {where}"
         )
 
@@ -105,6 +120,7 @@ class Wishes:
     num_threads: int = 0
     vector_bytes: int = MAX_ACCESS_BYTES
     keep: str = "auto"
+    cluster: int = 0
 
     def __post_init__(self) -> None:
         for name, legal in (
@@ -112,6 +128,7 @@ class Wishes:
             ("num_threads", (0, *_THREADS)),
             ("vector_bytes", (1, 2, 4, 8, 16)),
             ("keep", KEEPS),
+            ("cluster", (0, *_CLUSTERS)),
         ):
             value = getattr(self, name)
             if not is_one_of(value if name == "keep" else whole(value), legal):
@@ -124,12 +141,19 @@ def plan_rows(chain: RowChain, wishes: Wishes, facts: Architecture) -> RowPlan:
 
     Raises ScheduleError if no plan is as the user wishes.
     """
+    if wishes.cluster > 1 and facts.capability < CLUSTERS_SINCE:
+        major, minor = CLUSTERS_SINCE
+        raise ScheduleError(
+            f"{NAME} is asked for clusters of {wishes.cluster} blocks, which {facts.name} does not "
+            f"launch; they need compute capability {major}.{minor}."
+        )
     plans = ranked_plans(RowTraffic(chain, wishes.vector_bytes), facts, wishes)
     if not plans:
         raise ScheduleError(
             f"{NAME} finds no plan for {chain.length:,} elements with lanes={wishes.lanes}, "
-            f"num_threads={wishes.num_threads} and keep={wishes.keep!r}: it has more lanes than "
-            f"threads, or needs more registers or shared memory than {facts.name} has."
+            f"num_threads={wishes.num_threads}, keep={wishes.keep!r} and cluster={wishes.cluster}: "
+            f"it has more lanes than threads, or fewer in a cluster, or needs more registers or "
+            f"shared memory than {facts.name} has."
         )
     return plans[0]
 
@@ -143,35 +167,64 @@ def ranked_plans(
 
 
 def _plans(traffic: RowTraffic, wishes: Wishes, facts: Architecture) -> Iterator[RowPlan]:
-    vector, chain = traffic.vector, traffic.chain
-    groups = -(-chain.length // vector)
-    for threads, power in product(_THREADS, range(11)):
-        lanes = 1 << power
+    vector = traffic.vector
+    for cluster, threads, lanes in _shapes(traffic, wishes, facts):
+        rows, steps = threads // lanes, _steps(traffic.chain, vector, lanes * cluster)
+        bare = RowPlan(lanes, rows, vector, 0, 0, 0, cluster=cluster)
+        for registers, shared in _places(traffic, steps, bare, wishes.keep, facts):
+            holds = {0, int(registers > 0 and bool(traffic.dear))}
+            for hold, ahead in product(holds, _aheads(traffic, shared, cluster, facts)):
+                plan = replace(bare, registers=registers, shared=shared, hold=hold, ahead=ahead)
+                yield replace(plan, resident=_resident(traffic, plan, facts))
+
+
+def _shapes(
+    traffic: RowTraffic, wishes: Wishes, facts: Architecture
+) -> Iterator[tuple[int, int, int]]:
+    """Blocks of a cluster, threads of a block, and lanes of a row in it."""
+    groups = -(-traffic.chain.length // traffic.vector)
+    asked = (wishes.cluster, wishes.num_threads, wishes.lanes)
+    for shape in product(_CLUSTERS, _THREADS, (1 << power for power in range(11))):
+        cluster, threads, lanes = shape
+        is_other = any(n not in (0, own) for n, own in zip(asked, shape, strict=True))
         # Lanes have something to do each, and neighbours read a line together.
         suits = min(8, groups // 2 + 1) <= lanes < max(2 * groups, 2) or wishes.lanes
-        is_other = wishes.num_threads not in (0, threads) or wishes.lanes not in (0, lanes)
-        if lanes > threads or is_other or not suits:
-            continue
-        steps = _steps(chain, vector, lanes)
-        for registers, shared in _places(traffic, steps, threads, wishes.keep, facts):
-            for hold in {0, int(registers > 0 and bool(traffic.dear))}:
-                each = registers * vector * traffic.element_registers(hold=bool(hold))
-                if registers < steps:
-                    each += TOGETHER * vector * traffic.kept_bytes / 4
-                each += _AHEAD * vector * traffic.common_bytes / 4
-                used, held = int(each) + _OTHER_REGISTERS, shared * threads * vector
-                resident = blocks_per_sm(facts, threads, used, held * traffic.kept_bytes)
-                if used > facts.registers_per_thread:
-                    resident = 0
-                yield RowPlan(lanes, threads // lanes, vector, registers, shared, hold, resident)
+        if cluster > 1:
+            has_clusters = facts.capability >= CLUSTERS_SINCE and lanes == threads
+            suits = has_clusters and (cluster * lanes <= groups or wishes.cluster)
+        if lanes <= threads and suits and not is_other:
+            yield shape
+
+
+def _resident(traffic: RowTraffic, plan: RowPlan, facts: Architecture) -> int:
+    """Blocks that a multiprocessor holds; 0 if it holds none."""
+    steps, vector = plan.steps(traffic.chain), plan.vector
+    each = plan.registers * vector * traffic.element_registers(hold=bool(plan.hold))
+    if plan.registers < steps:
+        each += TOGETHER * vector * traffic.kept_bytes / 4
+    each += _AHEAD * vector * traffic.common_bytes / 4
+    # What lies in shared memory is loaded late.
+    each *= 0.5 if plan.ahead and not plan.registers else 1.0
+    used, step = int(each) + _OTHER_REGISTERS, plan.threads * vector
+    held = plan.shared * step * traffic.kept_bytes + _board_bytes(traffic, plan)
+    if plan.ahead > 1:
+        held += steps * step * traffic.common_bytes
+    if used > facts.registers_per_thread or held > facts.shared_per_block:
+        return 0
+    return blocks_per_sm(facts, plan.threads, used, held)
+
+
+def _board_bytes(traffic: RowTraffic, plan: RowPlan) -> int:
+    warps = plan.across // WARP_SIZE
+    return warps * traffic.result_bytes if plan.cluster > 1 else 0
 
 
 def _places(
-    traffic: RowTraffic, steps: int, threads: int, keep: str, facts: Architecture
+    traffic: RowTraffic, steps: int, plan: RowPlan, keep: str, facts: Architecture
 ) -> Iterator[tuple[int, int]]:
-    """Steps that are kept in registers, and in shared memory."""
-    vector = traffic.vector
-    fits = (facts.shared_per_block - _BOARDS) // max(threads * vector * traffic.kept_bytes, 1)
+    """Steps that are kept in registers, and in shared memory beside boards."""
+    vector, left = plan.vector, facts.shared_per_block - _BOARDS - _board_bytes(traffic, plan)
+    fits = left // max(plan.threads * vector * traffic.kept_bytes, 1)
     most = min(steps, _MOST_ELEMENTS // vector)
     if keep == "registers":
         yield from [(steps, 0)] * (steps * vector <= 4 * _MOST_ELEMENTS)
@@ -184,6 +237,16 @@ def _places(
             yield from ((registers, n) for n in {0, min(steps - registers, fits)})
 
 
+def _aheads(traffic: RowTraffic, shared: int, cluster: int, facts: Architecture) -> Iterator[int]:
+    """What may be copied to shared memory asynchronously."""
+    has_copies = facts.capability >= CP_ASYNC_SINCE
+    own = int(shared > 0 and has_copies and traffic.may_copy_rows)
+    yield own
+    # Blocks of many rows find it in their multiprocessor's cache, which these copies pass by.
+    if cluster > 1 and traffic.may_copy_common and (own or not shared):
+        yield 2
+
+
 def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     """Nanoseconds of a kernel, by which plans are ordered.
 
@@ -192,23 +255,28 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     """
     chain = traffic.chain
     is_known = all(isinstance(n, int | tirx.IntImm) for n in chain.rows)
-    blocks = -(-(prod(map(int, chain.rows)) if is_known else _MANY_ROWS) // plan.rows)
-    steps, elements = plan.steps(chain), plan.rows * chain.length
+    rows = prod(map(int, chain.rows)) if is_known else _MANY_ROWS
+    blocks, steps = -(-rows // plan.rows) * plan.cluster, plan.steps(chain)
+    length = chain.length / plan.cluster
+    elements = plan.rows * length
     busy = min(plan.resident, ceil(blocks / MULTIPROCESSORS))
     at_once = min(blocks, MULTIPROCESSORS * busy) * elements * traffic.kept_bytes
     kept = plan.registers + plan.shared
     again = elements * traffic.kept_bytes * (1 - kept / steps) * max(traffic.sweeps - 1, 0)
     moved = elements * traffic.moved_bytes + again * max(0.0, 1 - _CACHE / max(at_once, 1))
-    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * chain.length
+    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * length
     calls = len(traffic.dear) * (2 - plan.hold * plan.registers / steps)
     work = 4 * traffic.sweeps + 4 * calls
-    idle = steps * plan.lanes * plan.vector / max(chain.length, 1)
+    idle = steps * plan.across * plan.vector / max(chain.length, 1)
     compute = elements * idle * work / _ISSUED / min(1.0, busy * plan.threads / _BUSY) ** 0.5
     rounds = _ROUND * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
+    rounds += _EXCHANGE * (chain.levels - 1) * (plan.cluster > 1)
     # A loop waits for each of its batches, and for the weights that belong to them.
-    batches, unkept = (-(-n // TOGETHER) for n in (steps - plan.registers, steps - kept))
+    looped = steps - plan.registers - (plan.shared if plan.ahead else 0)
+    batches, unkept = (-(-n // TOGETHER) for n in (looped, steps - kept))
     waits: float = 1 + batches + unkept * (traffic.sweeps - 1)
-    waits += 0.5 * batches if traffic.common_bytes else 0
+    if traffic.common_bytes and plan.ahead < 2:
+        waits += 0.5 * -(-steps // TOGETHER)
     alone = fetched / _BURST + waits * _LATENCY
     bounds = [moved / _DRAM, fetched / _L2, alone]
     if blocks > MULTIPROCESSORS:

@@ -14,8 +14,10 @@ from ...analysis.nest import element_bytes
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...ir.pointers import strides_of
 from ...ir.queries import is_among, is_number, nodes_in, substitute, uses
-from .chain import RowChain, RowLoad, RowStore
+from .chain import RowBlock, RowChain, RowLoad, RowStore
 
+#: Bytes of the smallest asynchronous copy.
+_COPIED = 4
 #: Vectors of a row from which on its ends may be cut out of vectors that it shares.
 _VECTORS = 4
 
@@ -75,6 +77,27 @@ class RowTraffic:
     def moved_bytes(self) -> int:
         """Bytes of an element that are loaded once and stored."""
         return self.kept_bytes + sum(element_bytes(store.buffer) for store in self.stores)
+
+    @cached_property
+    def result_bytes(self) -> int:
+        """Bytes of what a warp tells the others of its row."""
+        return sum(4 * result_words(b) for b in self.chain.blocks if b.kind == "sum")
+
+    @cached_property
+    def may_copy_rows(self) -> bool:
+        """Whether steps of rows may be copied to shared memory asynchronously."""
+        return self._may_copy(self.kept)
+
+    @cached_property
+    def may_copy_common(self) -> bool:
+        """Whether steps of what all rows share may be, before a level that asks for them."""
+        common = [load for load in self.chain.loads if not load.by_row]
+        is_late = all(min(self.levels_of(load.name), default=0) > 0 for load in common)
+        return is_late and self._may_copy(common)
+
+    def _may_copy(self, loads: Sequence[RowLoad]) -> bool:
+        sizes = [self.width(x, self.vector) * element_bytes(x.buffer) for x in loads]
+        return self.vector == self.whole and min(sizes, default=0) >= _COPIED
 
     def element_registers(self, *, hold: bool) -> float:
         """Registers that an element takes at the level where most are alive."""
@@ -159,6 +182,18 @@ class RowTraffic:
             return False
         is_whole = int(ty.data_alignment) % (width * element_bytes(one.buffer)) == 0
         return is_whole and bool(analyzer.can_prove_equal(offset - first, part))
+
+
+def words_of(dtype: Any) -> int:
+    """Words of 32 bits that hold a value."""
+    return -(-tvm.DataType(str(dtype)).bits // 32)
+
+
+def result_words(block: RowBlock) -> int:
+    """Words of the results of a reduction, which stores of 1, 2 or 4 of them take whole."""
+    words = sum(words_of(store.buffer.dtype) for store in block.stores)
+    unit = min(1 << (words - 1).bit_length(), 4)
+    return -(-words // unit) * unit
 
 
 def _has_call(value: Any) -> bool:

@@ -23,6 +23,7 @@ def fuse_rows(
     num_threads: int = 0,
     vector_bytes: int = MAX_ACCESS_BYTES,
     keep: str = "auto",
+    cluster: int = 0,
 ) -> RowPlan:
     """Put a chain of reductions and elementwise blocks over the same rows into one kernel.
 
@@ -41,15 +42,16 @@ def fuse_rows(
         The schedule; this function is also its method ``fuse_rows``.
     blocks : list of SBlockRV or str
         The chain's blocks, in any order, whose loops are not bound; a string names one.
-    lanes, num_threads : int
-        Threads of a row, and of a block, powers of two; 0 leaves them to the model.
+    lanes, num_threads, cluster : int
+        Threads of a row in a block, threads of a block, and blocks that share a row (``sm_90`` and
+        later), powers of two; 0 leaves them to the model.
     vector_bytes : int
         Bytes of the widest access of a thread: 1, 2, 4, 8 or 16.
     keep : str
         Where a row stays between its uses: ``registers``, ``shared``, ``none`` (it is read again),
         or ``auto``.
     """
-    wishes = Wishes(lanes, num_threads, vector_bytes, keep)
+    wishes = Wishes(lanes, num_threads, vector_bytes, keep, cluster)
     listed = blocks if isinstance(blocks, Sequence) and not isinstance(blocks, str) else [blocks]
     found = [sch.get(find_block(sch, block, NAME)) for block in listed]
     if not found:

@@ -22,6 +22,7 @@ from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
 from ..warpgroups.barriers import Barriers
 from ..warpgroups.product import DescribedTile, gathered, spread
+from ..warpgroups.steps import AwaitNamed
 from ..warpgroups.units import PendingProduct, ReadRange, Units, each, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
@@ -101,6 +102,11 @@ def _map_address(c: DeviceCompiler, call: Any) -> Run:
 
 def _arrive_at(c: DeviceCompiler, address: Any) -> Run:
     """Arrive at an mbarrier of another block, by its address."""
+    return _at_barriers(c, address, Barriers.arrive)
+
+
+def _at_barriers(c: DeviceCompiler, address: Any, act: Callable[..., None]) -> Run:
+    """Do something at an mbarrier of another block, by its address."""
     code, site = c.narrowed(address), c.site("barrier")
     bases = shared_bases(c.places)
     storages = [one for one in c.places.storages if one.number in bases]
@@ -112,7 +118,7 @@ def _arrive_at(c: DeviceCompiler, address: Any) -> Run:
             storage = next(x for x in storages if 0 <= at - bases[x.number] < x.bytes)
             block, index = own.of_cluster(lane, rank), (at - bases[storage.number]) // 8
             own.reach(lane, block, own.of(storage), index, site)
-            own.of(storage).arrive(block, index, lane // 32)
+            act(own.of(storage), block, index, lane // 32)
 
     return run
 
@@ -122,6 +128,10 @@ def _store_at(c: DeviceCompiler, call: Any) -> Run:
     (address, *registers), tokens = _operands(call)
     if "shared::cluster" not in tokens:
         raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
+    return _stored_at(c, address, registers)
+
+
+def _stored_at(c: DeviceCompiler, address: Any, registers: list[Any]) -> Run:
     code, parts = c.narrowed(address), _registers(c, registers)
     arrays = [
         (base, c.access(access.place, IntImm("int32", 0), 1, True, "store"))
@@ -150,6 +160,26 @@ def _store_at(c: DeviceCompiler, call: Any) -> Run:
             access.write(s.batch, memory, cells, here, values[:, here], codes)
 
     return run
+
+
+def _send_to(c: DeviceCompiler, call: Any) -> Run:
+    """The same, and count the bytes at an mbarrier of that block."""
+    (address, *registers, barrier), _ = _operands(call)
+    count = 4 * len(registers)
+    store = _stored_at(c, address, registers)
+    done = _at_barriers(c, barrier, lambda found, *at: found.complete(*at, count))
+
+    def run(s: Any, m: Any) -> None:
+        store(s, m)
+        done(s, m)
+
+    return run
+
+
+def _arrive_named(c: DeviceCompiler, call: Any) -> Run:
+    """Arrive at a named barrier, where others wait."""
+    number, threads = (c.expr(one) for one in _operands(call)[0])
+    return AwaitNamed(number, threads, c.new_slot(), c.site("barrier")).arrive
 
 
 def _arrive(c: DeviceCompiler, call: Any) -> Run:
@@ -406,10 +436,13 @@ def _fused(c: DeviceCompiler, call: Any) -> Run:
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: lambda c, call: _with_barriers(c, call, Barriers.initialise),
+    ops.PTX_BAR_ARRIVE: _arrive_named,
     ops.PTX_MAPA: _map_address,
     ops.PTX_PREFETCH: lambda c, call: None,
     ops.PTX_ST: _store_at,
     ops.PTX_ST_VEC: _store_at,
+    ops.PTX_ST_ASYNC: _send_to,
+    ops.PTX_ST_ASYNC_VEC: _send_to,
     ops.PTX_MBARRIER_ARRIVE_NOCOUNT: _arrive,
     ops.PTX_MBARRIER_ARRIVE_EXPECT_TX: _arrive,
     ops.PTX_FENCE_PROXY: _fence,

@@ -18,12 +18,15 @@ from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from .pieces import column_of, loop, row_of, when
 from .plan import Plan, result_bytes
-from .roles import Parts, Tile, with_batch
+from .roles import Parts, Tile, first_piece, with_batch
+from .short_erf import shorten_erf
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8
 #: Bytes of the pieces of a row that the swizzle keeps whole.
 _VECTOR_BYTES = 16
+#: Types to which values are rounded more than :func:`.shorten_erf` is off.
+_SHORT = ("float16", "bfloat16")
 
 
 def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
@@ -63,7 +66,8 @@ def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Callable[[int]
             return node
         return own(0 if kernel.members is None else int(node.indices[0]))
 
-    return tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    value = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    return shorten_erf(value) if str(result.store.buffer.dtype) in _SHORT else value
 
 
 def _ends(plan: Plan, tile: Tile) -> dict[Any, Any]:
@@ -96,7 +100,8 @@ def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> 
     even = len(places) % plan.chunks == 0
     made = []
     for number, place in enumerate(places):
-        count = number if even else tile.turn * len(places) + number
+        own = tile.turn // 2 if plan.kernel.pingpong else tile.turn
+        count = number if even else own * len(places) + number
         made += _chunk(parts, results, count % plan.chunks, tile, place, sums)
     return sequence(made)
 
@@ -112,7 +117,7 @@ def _chunk(
     leads = (thread % WARPGROUP_THREADS).equal(0)
     barrier = asynchronous.named_barrier(group + 1, WARPGROUP_THREADS)
     at = (group * plan.chunks + slot) * plan.chunk_bytes
-    row = tile.row + (group * kernel.pieces + piece) * 64
+    row = tile.row + (first_piece(parts) + piece) * 64
     column = tile.column + start
     where = kernel.result.target.place(_named(parts, tile, (row, column)))
     pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
@@ -236,7 +241,7 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
     made = []
     for number in _shared(range(kernel.pieces * each), share, kernel.slices):
         piece, register = divmod(number, each)
-        rows = (thread // WARPGROUP_THREADS * kernel.pieces + piece) * 64
+        rows = (first_piece(parts) + piece) * 64
         row = tile.row + rows + row_of(thread, register // 2 % 2)
         column = tile.column + register // 4 * _COLUMNS + column_of(thread, register % 2)
         values = _named(parts, tile, (row, column))

@@ -150,7 +150,7 @@ def lowered(func: tirx.PrimFunc, gpu: Architecture, rows: Any = None) -> tirx.Pr
         if not multiplies(one):
             _check_others(one)
     body = sequence([_written(one, gpu, rows) if multiplies(one) else one for one in parts])
-    used = variables(body)
-    kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]
+    used = {var.__chandle__() for var in variables(body)}
+    kept = [one for one in root.alloc_buffers if one.__chandle__() in used]
     block = block_with(root, body=body, alloc_buffers=kept)
     return func.with_body(realize_with(func.body, block))

@@ -43,9 +43,19 @@ class Plan:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of a block's tile."""
+        """Rows, columns and depth of a tile: a block's, or that of a warpgroup in its turn."""
         rows, _, depth = self.kernel.instruction.shape
-        return rows * self.kernel.consumers * self.kernel.pieces, self.kernel.columns, depth
+        return rows * self.sharing * self.kernel.pieces, self.kernel.columns, depth
+
+    @property
+    def sharing(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.kernel.pingpong else self.kernel.consumers
+
+    @property
+    def arrivals(self) -> int:
+        """Warpgroups that give a stage back, of all blocks that copy into it."""
+        return self.sharing * self.blocks
 
     @property
     def tiles(self) -> tuple[Any, int]:
@@ -187,6 +197,7 @@ class Plan:
             blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
         if self.kernel.slices > 1:
             blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
+        turns = "in turns " if self.kernel.pingpong else ""
         if self.kernel.scaled:
             rows += "sums of each step scaled, "
         if self.kernel.groups:
@@ -195,7 +206,7 @@ class Plan:
             rows += f"sums of {self.kernel.members.count} products, "
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
-            f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, "
+            f"by TMA, {self.kernel.consumers} warpgroups that multiply {turns}and 1 that copies, "
             f"{self.grid} {blocks}, results stored by {out}"
         )
 
@@ -215,6 +226,7 @@ def recorded(plan: Plan) -> PipelineRecord:
     last = kernel.consumers
     copy_role = f"warpgroup {last}"
     role = "warpgroup 0" if last == 1 else f"warpgroups 0 to {last - 1}"
+    role += " in turns" if kernel.pingpong else ""
     copies = (
         PipelineStep(f"copy {name}", place, ahead, True, name, (), copy_role)
         for place, name in enumerate(names)
@@ -223,7 +235,7 @@ def recorded(plan: Plan) -> PipelineRecord:
     given_back = "after its products" if kernel.scaled else "one iteration after its products"
     channels = (
         f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
-        f"empty[version]: {last * plan.blocks} arrivals, {given_back}, waited for by {copy_role}.",
+        f"empty[version]: {plan.arrivals} arrivals, {given_back}, waited for by {copy_role}.",
     )
     return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False, channels)
 
@@ -248,6 +260,7 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_registers(kernel)
     stages = max(kernel.a.stages, kernel.b.stages)
     _check_groups(kernel)
+    _check_pingpong(kernel)
     _check_members(kernel)
     plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
     most = MULTIPROCESSORS // plan.blocks * plan.blocks
@@ -285,6 +298,23 @@ def _check_groups(kernel: Kernel) -> None:
             f"The rows of {kernel.groups.count} groups are pixels of a convolution; only rows of a "
             "matrix can be grouped."
         )
+
+
+def _check_pingpong(kernel: Kernel) -> None:
+    """Refuse warpgroups in turns where there is no next tile, or none to take turns with."""
+    problem = None
+    if not kernel.pingpong:
+        return
+    if not kernel.persistent:
+        problem = "each block has a single tile; call sch.persistent on the loop of its rows"
+    elif kernel.groups is not None:
+        problem = "tiles of groups of rows are counted on the GPU"
+    elif kernel.scaled is not None:
+        problem = "it scales the sums of each step while the other multiplies already"
+    elif kernel.members is not None:
+        problem = f"a tile has the sums of {kernel.members.count} products"
+    if problem:
+        raise ScheduleError(f"Two warpgroups shall multiply in turns (pingpong), but {problem}.")
 
 
 def _check_members(kernel: Kernel) -> None:

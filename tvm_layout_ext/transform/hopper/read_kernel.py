@@ -24,6 +24,7 @@ from ...ir.annotations import (
     MULTICAST,
     NUM_STAGES,
     PERSISTENT,
+    PINGPONG,
     PRODUCERS,
     RASTERIZE,
     WARPGROUP,
@@ -79,6 +80,10 @@ class BoxedBuffer:
             for index, step in zip(self.indices, reversed(self.steps), strict=True)
             if uses(index, var)
         ]
+
+    def ends_with(self, column: Any) -> bool:
+        """Whether the innermost dim is counted by a variable alone: TMA stops where it ends."""
+        return bool(self.indices[-1].same_as(column))
 
     def place(self, values: dict[Any, Any]) -> list[Any]:
         """Where a box begins, the innermost dim first."""
@@ -174,7 +179,8 @@ class Kernel:
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
     ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
     ``slices`` the blocks that share the steps of a tile. Rows of ``windows`` are pixels. With
-    ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number.
+    ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number. With
+    ``pingpong`` each of two consumers has tiles of its own.
     With ``members`` a tile has so many products; columns of the instruction are those of all.
     """
 
@@ -194,6 +200,7 @@ class Kernel:
     windows: Windows | None = None
     scaled: ScaledSums | None = None
     groups: Groups | None = None
+    pingpong: bool = False
     members: Members | None = None
 
     @property
@@ -383,6 +390,7 @@ class _Reader:
             windows=windows,
             scaled=scaled,
             groups=groups,
+            pingpong=PINGPONG in loops.warpgroups.annotations,
             members=members,
         )
 

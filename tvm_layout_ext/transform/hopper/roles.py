@@ -64,7 +64,7 @@ def start(parts: Parts) -> Any:
     made = [
         asynchronous.init_barrier(barriers, i, count)
         for i in range(plan.stages)
-        for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers * plan.blocks))
+        for barriers, count in ((parts.full, 1), (parts.empty, plan.arrivals))
     ]
     published = asynchronous.publish_barriers(plan.blocks)
     maps = map(asynchronous.prefetch_map, parts.maps.values())
@@ -95,8 +95,8 @@ class Tile:
     end: Any = None
 
 
-def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
-    """Take tile after tile."""
+def over_tiles(parts: Parts, body: Callable[[Tile], Any], own: Any = None) -> Any:
+    """Take tile after tile; with ``own``, 0 or 1, every second one."""
     plan = parts.plan
     rows, columns = plan.tiles
     if plan.kernel.groups is not None:
@@ -116,12 +116,15 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
             ),
             body(Tile(t, batch, row, column)),
         ]
-        even = isinstance(plan.count, int) and plan.count % plan.grid == 0
+        each = plan.grid * (1 if own is None else 2)
+        even = isinstance(plan.count, int) and plan.count % each == 0
         if even or not plan.kernel.persistent:
             return sequence(inside)
         return when(number < plan.count, *inside)
 
-    return loop("turn", plan.turns, turn)
+    if own is None:
+        return loop("turn", plan.turns, turn)
+    return loop("pair", (plan.turns + 1) // 2, lambda pair: turn(pair * 2 + own))
 
 
 def _over_groups(parts: Parts, body: Callable[[Tile], Any]) -> Any:
@@ -263,9 +266,10 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
 
     def body(tile: Tile) -> Any:
         last = (tile.turn * plan.steps + (plan.steps - 1)) % plan.stages
+        steps = loop("k", plan.steps, lambda k: _step(parts, sums, tile.turn, k))
         return sequence(
             [
-                loop("k", plan.steps, lambda k: _step(parts, sums, tile.turn, k)),
+                *(in_turn(parts, tile, steps) if kernel.pingpong else [steps]),
                 asynchronous.wait_products(0),
                 give_back(parts, last),
                 finish(tile, sums),
@@ -279,12 +283,37 @@ def consumer(parts: Parts, held: Sequence[Any], body: Callable[[Tile], Any]) -> 
     """What warpgroups do that multiply, with their registers."""
     plan = parts.plan
     kept = [*held, parts.address] if plan.blocks * plan.kernel.slices > 1 else held
+    own = parts.thread // WARPGROUP_THREADS if plan.kernel.pingpong else None
     made = [
         *registers(plan.kernel.consumers, 1),
         *map(tirx.AllocBuffer, kept),
-        over_tiles(parts, body),
+        over_tiles(parts, body, own),
     ]
     return sequence(made)
+
+
+def in_turn(parts: Parts, tile: Tile, steps: Any) -> list[Any]:
+    """Multiply when the tile before has been, and let the other warpgroup go on with the next one.
+
+    Whoever waits for ``full`` is then no more than a phase ahead of it, as its parity demands.
+    """
+    plan = parts.plan
+    threads, own = 2 * WARPGROUP_THREADS, parts.thread // WARPGROUP_THREADS
+    # Numbers behind those by which each warpgroup stores.
+    mine, other = (1 + plan.kernel.consumers + which for which in (own, 1 - own))
+    following = (tile.turn + 1) * plan.grid + parts.block
+    return [
+        when(tile.turn > 0, asynchronous.named_barrier(mine, threads)),
+        steps,
+        when(following < plan.count, asynchronous.arrive_named(other, threads)),
+    ]
+
+
+def first_piece(parts: Parts, each: int | None = None) -> Any:
+    """Which 64 rows are the first of a warpgroup, of which each has ``each`` of a tile."""
+    if parts.plan.kernel.pingpong:
+        return 0
+    return parts.thread // WARPGROUP_THREADS * (each or parts.plan.kernel.pieces)
 
 
 def give_back(parts: Parts, stage: Any) -> Any:
@@ -324,7 +353,7 @@ def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int])
     for s in range(PANEL_BYTES // STEP_BYTES):
         for place, piece in enumerate(pieces):
             own = [sums[place * each + i] for i in range(each)]
-            number = parts.thread // WARPGROUP_THREADS * kernel.held + piece
+            number = first_piece(parts, kernel.held) + piece
             a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
             adds = bool(s) or k > 0
