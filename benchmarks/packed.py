@@ -25,18 +25,13 @@ from benchmarks.model_zoo import PackedLinear
 from tvm_layout_ext.ir.tidy import tidy
 from tvm_layout_ext.models import rules
 from tvm_layout_ext.models.pipeline import lowered_passes
-from tvm_layout_ext.models.quantised import tensor_rows
 
 #: Rows, columns and terms: LLaMA's layers.
 _LAYERS = ((28672, 4096), (4096, 14336), (6144, 4096), (4096, 4096))
 _ROWS = (1, 4, 8, 16, 32, 64)
 SHAPES = tuple((m, n, k) for n, k in _LAYERS for m in _ROWS)
-VARIANTS: tuple[Any, ...] = (
-    "packed weights", "packed weights on threads", "warpgroups",
-)  # fmt: skip
-#: Constants of :mod:`.tensor_rows` that are tried: busy, staged, together.
-TRIED: tuple[tuple[int, int, int], ...] = ()
-_DEFAULTS = tensor_rows._BUSY, tensor_rows._STAGED, tensor_rows._TOGETHER
+#: Rules that are asked for a schedule.
+VARIANTS = ("packed weights", "packed weights on threads", "warpgroups")
 _WEIGHTS, _GROUP = 400_000_000, 32
 
 
@@ -48,27 +43,21 @@ class _Net(nn.Module):  # type: ignore[misc]
         return self.layer(x)
 
 
-def name_of(shape: tuple[int, ...], variant: Any) -> str:
+def name_of(shape: tuple[int, ...], variant: str) -> str:
     """File of a variant."""
-    text = str(variant).replace(" ", "_").strip("()").replace(",", "")
-    return f"{'x'.join(map(str, shape))}_{text}.so"
+    return f"{'x'.join(map(str, shape))}_{variant.replace(' ', '_')}.so"
 
 
-def build(folder: Path, job: tuple[tuple[int, ...], Any]) -> str:
+def build(folder: Path, job: tuple[tuple[int, ...], str]) -> str:
     """Compile a variant; what was scheduled."""
     os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
     (m, n, k), variant = job
     mod, _ = _Net(k, n).export_tvm(spec={"forward": {"x": nn.spec.Tensor((m, k), "float16")}})
     target = tlx.cuda_target("sm_90a")
-    rule = variant
-    constants = _DEFAULTS
-    if not isinstance(variant, str):
-        rule, constants = "packed weights", variant
-    tensor_rows._BUSY, tensor_rows._STAGED, tensor_rows._TOGETHER = constants
     with target:
         mod = tvm.transform.Sequential(lowered_passes(target))(mod)
         (func,) = (one for _, one in mod.functions_items() if isinstance(one, tvm.tirx.PrimFunc))
-        found = rules.RULES[rule](tidy(func), target)
+        found = rules.RULES[variant](tidy(func), target)
     if found is None:
         return "not of this shape"
     func = found.function.with_attr("global_symbol", "main").without_attr("private")
@@ -98,7 +87,7 @@ def run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     scales = [torch.rand(n, k // _GROUP, device="cuda").half() * 0.01 for _ in range(count)]
     want = x.double() @ unpacked(torch, packed[0], scales[0]).t()
     calls, wrong = {}, {}
-    for variant in (*VARIANTS, *TRIED):
+    for variant in VARIANTS:
         path = folder / name_of(shape, variant)
         if not path.exists():
             continue
@@ -111,10 +100,9 @@ def run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
         kernel(*views[0], _view(x), _view(out))
         torch.cuda.synchronize()
         off = (out.double() - want).abs()
-        name = str(variant)
-        wrong[name] = int((~(off <= 2**-9 * want.abs() + 2e-3 * want.abs().mean())).sum())
+        wrong[variant] = int((~(off <= 2**-9 * want.abs() + 2e-3 * want.abs().mean())).sum())
         endless = itertools.cycle([partial(kernel, *v, _view(x), _view(out)) for v in views])
-        calls[name] = lambda turns=endless: next(turns)()
+        calls[variant] = lambda turns=endless: next(turns)()
     halves = [torch.randn(n, k, device="cuda", dtype=torch.float16) for _ in range(2)]
     halves = halves * max(1, -(-_WEIGHTS // (n * k * 4)))
     turns = itertools.cycle([partial(torch.nn.functional.linear, x, w) for w in halves])

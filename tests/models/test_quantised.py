@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ import tvm
 from tvm import tirx
 from tvm.relax.frontend import nn
 
+import tvm_layout_ext as tlx
 from benchmarks.model_zoo import PackedLinear, llama
 from tests.models import running
 from tests.models.running import TARGET, Scheduled, check, scheduled
@@ -94,6 +96,20 @@ def test_some_rows_are_multiplied_by_mma_sync(
     assert one.choice.rule == "packed weights"
     assert "mma.sync" in one.choice.text
     check(one, **words(one))
+
+
+def test_kernels_of_one_file_agree_on_the_type_of_their_shared_memory() -> None:
+    """Whether warps share columns makes another type of it, and CUDA has one for a name."""
+    types: dict[str, set[str]] = {}
+    bytes_in_words = {"bits": 8, "storage": "uint32"}
+    for rows, out, how in ((4, 131072, {}), (4, 64, {}), (32, 65536, {}), (4, 64, bytes_in_words)):
+        (one,) = scheduled(net(rows, 256, out, **how))
+        module = tlx.build(one.after.with_attr("global_symbol", "main"), target=TARGET).mod
+        text = module.imports[0].inspect_source()
+        for kind, name in re.findall(r"extern __shared__ \S+ (\w+) (\w+)\[\]", text):
+            types.setdefault(name, set()).add(kind)
+    assert len(types) == 3
+    assert all(len(kinds) == 1 for kinds in types.values())
 
 
 @pytest.mark.parametrize(

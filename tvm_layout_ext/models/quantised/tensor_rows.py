@@ -32,11 +32,18 @@ from .unpacked import UnpackedProduct, read_unpacked
 MOST_ROWS = 64
 #: Rows of the kernels of which one is chosen at each call, the most first.
 _BOUNDS = (64, 32, 8)
-#: Columns of a warp, and rows of ``x`` of an instruction; warps of a block; warps of a
-#: multiprocessor below which several warps share the terms of a column; as many at most.
-_COLUMNS, _ROWS, _WARPS, _BUSY, _MOST_SHARING = 16, 8, 8, 24, 8
-#: Bytes of ``x`` in shared memory, and vectors of packed weights that a lane loads together.
-_STAGED, _TOGETHER = 32768, 4
+#: Columns of a warp, and rows of ``x`` of an instruction; warps of a block; as many at most share
+#: the terms of a column.
+_COLUMNS, _ROWS, _WARPS, _MOST_SHARING = 16, 8, 8, 8
+#: Warps of a multiprocessor below which several share the terms of a column, of up to 16 rows and
+#: of more, and bytes of ``x`` in shared memory, which are others by the eights of rows and whether
+#: all warps of a block share a column: of 4 rows by 28672 x 4096 24 warps and 32 KB took 29.7 us,
+#: 12 and 64 KB 35.5, of 32 rows 77.9 and 51.9; of 4 by 4096 x 14336, whose warps share columns,
+#: 16 KB took 22.7 and 32 25.9 (H200, ``benchmarks/results/h200_packed.json``).
+_BUSY = (24, 12)
+_STAGED, _OTHERS = 65536, {(1, False): 32768, (1, True): 16384, (2, False): 32768}
+#: Vectors of packed weights that a lane loads together.
+_TOGETHER = 4
 #: By type: the bits of a number to which integers are added in the lowest bits, the number, and
 #: how many of these bits there are.
 _MAGIC = {"float16": (0x6400, 1024, 10), "bfloat16": (0x4300, 128, 7)}
@@ -170,13 +177,15 @@ class _TensorRows(PackedKernel):
         self.count = count if isinstance(count, int) else tirx.Cast("int32", count)
         columns = -(-self.width // _COLUMNS)
         most = _MOST_SHARING if self.tiles < 4 else _MOST_SHARING // 2
+        busy = _BUSY[self.tiles > 2]
         self.sharing = next(
-            n for n in (1, 2, 4, 8) if n == most or columns * n >= MULTIPROCESSORS * _BUSY
+            n for n in (1, 2, 4, 8) if n == most or columns * n >= MULTIPROCESSORS * busy
         )
+        staged = _OTHERS.get((self.tiles, self.sharing == _WARPS), _STAGED)
         self.warps = _WARPS
         self.blocks = -(-columns // (_WARPS // self.sharing))
         each = self.words * self.tiles * WARP_SIZE * self.pairs * 4
-        own = max(1, min(_STAGED // each, self.vectors) // self.sharing)
+        own = max(1, min(staged // each, self.vectors) // self.sharing)
         self.together = next(n for n in (_TOGETHER, 2, 1) if own % n == 0)
         #: Vectors of a chunk of ``x``, of all warps that share its terms.
         self.chunk = own * self.sharing
@@ -187,8 +196,11 @@ class _TensorRows(PackedKernel):
         self.a = new("a", "uint32", 2, self.pairs)
         self.b = new("b", "uint32", self.pairs)
         self.row = new("row", self.dtype, self.each)
+        # CUDA has one type for all dynamic shared memory of a name in a file, and TVM makes it one
+        # of the vectors that all accesses of a kernel have.
+        name = f"staged{self.pairs}" + ("_and_sums" if self.sharing > 1 else "")
         self.staged = tirx.decl_buffer(
-            (self.chunk * each // 4,), "uint32", "staged", scope="shared.dyn", layout=None
+            (self.chunk * each // 4,), "uint32", name, scope="shared.dyn", layout=None
         )
         self.kept = [self.sums, self.held, self.scales, self.a, self.b, self.row, self.staged]
         if self.sharing > 1:
