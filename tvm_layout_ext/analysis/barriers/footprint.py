@@ -8,6 +8,7 @@ condition counts where the values of the address decide it, and is taken to hold
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -121,13 +122,15 @@ class Footprints:
 
     def _reach(self, access: SharedEffect) -> _Touched | None:
         """What an access touches in all iterations, as far as that can be told."""
-        if access not in self._reached:
-            try:
-                is_known = access.offset is not None and self.threads
-                self._reached[access] = self._touches(access, {}) if is_known else None
-            except Uncertain:
-                self._reached[access] = None
-        return self._reached[access]
+        try:
+            return self._reached[access]
+        except KeyError:
+            found = None
+        with suppress(Uncertain):
+            if access.offset is not None and self.threads:
+                found = self._touches(access, {})
+        self._reached[access] = found
+        return found
 
     def _compare(
         self, earlier: SharedEffect, later: SharedEffect, at: Distances, lanes: int

@@ -7,14 +7,14 @@ from math import prod
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from ...analysis.contraction import Contraction, read_contraction
 from ...errors import ScheduleError
 from ...ir.queries import is_load_of, loads_in, substitute
 from ...ir.walk import top_statements
-from ...schedules._generic import inline
 from ...tune.space.functions import blocks_of
+from ..products import inlined
 
 _WIDE = "float32"
 #: The bits of 2**23 as a float: with an integer of up to 23 bits in its mantissa it is their sum.
@@ -70,8 +70,8 @@ def read_unpacked(func: tirx.PrimFunc) -> UnpackedProduct | None:
     ScheduleError
         If there is one, and the function is something else.
     """
-    sch = s_tir.Schedule(func)
-    if len(inline(sch)) != 1:
+    sch, products = inlined(func)
+    if len(products) != 1:
         return None
     func = sch.mod["main"]
     blocks = [block for _, block in blocks_of(func)]
