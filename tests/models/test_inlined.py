@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tvm_layout_ext.models.inlined import inlined
+from tvm_layout_ext.models.products import inlined
 
 
 @T.prim_func(s_tir=True)

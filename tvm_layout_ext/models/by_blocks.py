@@ -8,8 +8,7 @@ from tvm.target import Target
 
 from ..ir.tidy import without_unread
 from ..schedules._generic import unbound
-from .inlined import inlined
-from .products import refuse_matrices
+from .products import inlined, refuse_matrices
 from .rule import Scheduled
 
 

@@ -8,8 +8,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..errors import LayoutExtError
-from .inlined import inlined
-from .products import refuse_matrices
+from .products import inlined, refuse_matrices
 from .rule import Scheduled
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import s_tir, tirx
 
@@ -14,10 +14,9 @@ from ..errors import ScheduleError
 from ..gpu.hardware import LAUNCH_LIMITS
 from ..ir.evaluate import placeholder_extent
 from ..ir.queries import loads_in, uses
-from ..schedules._generic import unbound
+from ..schedules._generic import inline, unbound
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
-from .inlined import inlined
 from .rule import Scheduled
 from .whole_tiles import whole_tiles
 
@@ -32,6 +31,27 @@ class ModelProduct:
 
 #: Schedules the product of a name and says how in a clause; None where another rule is for it.
 Multiply = Callable[[s_tir.Schedule, str, ModelProduct], str | None]
+
+
+class _Inlined(NamedTuple):
+    func: tirx.PrimFunc
+    schedule: s_tir.Schedule
+    products: dict[str, Contraction]
+
+
+_last: _Inlined | None = None
+
+
+def inlined(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, dict[str, Contraction]]:
+    """Make a schedule of a function as :func:`.inline` leaves it, and tell its products by block.
+
+    The rules ask for the same function one after the other, so the last one is kept.
+    """
+    global _last
+    if _last is None or not _last.func.same_as(func):
+        schedule = s_tir.Schedule(func)
+        _last = _Inlined(func, schedule, inline(schedule))
+    return _last.schedule.copy(), dict(_last.products)
 
 
 def scheduled_products(

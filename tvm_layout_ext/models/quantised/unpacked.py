@@ -14,7 +14,7 @@ from ...errors import ScheduleError
 from ...ir.queries import is_load_of, loads_in, substitute
 from ...ir.walk import top_statements
 from ...tune.space.functions import blocks_of
-from ..inlined import inlined
+from ..products import inlined
 
 _WIDE = "float32"
 #: The bits of 2**23 as a float: with an integer of up to 23 bits in its mantissa it is their sum.
