@@ -44,13 +44,12 @@ from tvm_layout_ext.gpu.kernel_time import modelled_seconds
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.ir.annotations import AUTO, DONE, EVICTION_POLICY, TURNED
 from tvm_layout_ext.target import cuda_target
-from tvm_layout_ext.transform import quick_sigmoids
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY, CubinBuilder, build_one
 from tvm_layout_ext.tune.measure.builder.host_objects import HostObjects
 
 REPEATS, TRIALS, BEST = 21, 5, 2
-#: The way whose sigmoids are quotients of all bits, and whose vectors are not parted.
-EXACT = "exact"
+#: The way whose vectors are done one element after the other where a call has no vector form.
+UNPARTED = "unparted"
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,7 @@ def ways(one: Any, with_plans: bool) -> Iterator[tuple[str, Any, list[Any]]]:
             other = s_tir.Schedule(function)
             other.auto_coalesce("B", num_threads=threads)
             yield f"{threads} threads", other.mod, []
-        yield EXACT, chosen.mod, []
+        yield UNPARTED, chosen.mod, []
         return
     turn = read_turn(subject.nest.block)
     for plan in plans(turn) if with_plans and turn is not None else ():
@@ -209,13 +208,13 @@ def mapped(number: int, with_plans: bool) -> list[tuple[dict[str, Any], Any]]:
 
 def built(way: str, module: Any, folder: str, objects: HostObjects) -> str | None:
     """Build one of them; in a worker."""
-    was = quick_sigmoids._NARROW, ops.WITHOUT_VECTORS
-    if way == EXACT:
-        quick_sigmoids._NARROW = ops.WITHOUT_VECTORS = ()  # type: ignore[assignment]
+    was = ops.WITHOUT_VECTORS
+    if way == UNPARTED:
+        ops.WITHOUT_VECTORS = ()  # type: ignore[assignment]
     try:
         return build_one((module, cuda_target("sm_90a"), folder, objects))
     finally:
-        quick_sigmoids._NARROW, ops.WITHOUT_VECTORS = was
+        ops.WITHOUT_VECTORS = was
 
 
 def begun(

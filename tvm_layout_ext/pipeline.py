@@ -86,7 +86,6 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "tirx.CommonSubexprElim": (
         transform.LowerWarpMemoryFully,
         transform.RenameOperands,
-        transform.QuickSigmoids,
         transform.WriteOutSigmoids,
         transform.PackBytes,
         transform.JoinComparisons,

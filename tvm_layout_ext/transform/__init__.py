@@ -20,7 +20,6 @@ from .mark_annotated import MarkAnnotated
 from .pipeline.lower_async_copy import LowerAsyncCopy
 from .pipeline.multi_stage_buffer import InjectMultiStageBuffer
 from .prefetch.prefetch_registers import PrefetchSharedToRegister
-from .quick_sigmoids import QuickSigmoids
 from .shared_memory.fill_padded_rows import FillPaddedRows
 from .shared_memory.swizzle_shared import SwizzleSharedMemory
 from .sync.plan_sync import PlanSync
@@ -83,7 +82,6 @@ __all__ = [
     "PlanSync",
     "PrefetchSharedToRegister",
     "ProtectReversedIndices",
-    "QuickSigmoids",
     "RasterizeBlocks",
     "RenameOperands",
     "RestoreReversedIndices",
