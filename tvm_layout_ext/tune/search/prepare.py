@@ -30,9 +30,9 @@ BATCH = 8
 #: So many are tried that no result has told to: of two batches, as one is always under way while
 #: the next is proposed.
 FIRST = 2 * BATCH
-#: From which a search begins at most, and one a trial; TVM's default of 512 is for spaces of
+#: From which a search begins at most, and one for two trials; TVM's default of 512 is for spaces of
 #: millions. Each of a population is replayed in each generation of each batch, for 7 ms.
-POPULATION = 16
+POPULATION = 32
 
 
 class Prepared:
@@ -98,7 +98,7 @@ class Prepared:
         knobs, key = self.task.operator.knobs, self.candidates.key
         tried = {key(config_of(sch.mod, knobs)) for sch in self.first(trials)} | {key(self.default)}
         scored = [one for one in self.ranking() if key(one[0]) not in tried]
-        found = openers(self.candidates, scored, self.rng, min(POPULATION, trials))
+        found = openers(self.candidates, scored, self.rng, min(POPULATION, trials // 2))
         return found or self.first(trials)
 
     def begin(self, pool: BackendPool, trials: int) -> None:

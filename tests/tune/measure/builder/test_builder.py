@@ -144,8 +144,9 @@ def test_what_cannot_be_sent_to_a_process_is_asked_here_and_what_takes_too_long_
     builder: CubinBuilder,
 ) -> None:
     here = threading.Lock()
-    assert builder.asked(lambda: os.getpid())() != os.getpid()
-    assert builder.asked(lambda lock: (os.getpid(), lock is here), here)() == (os.getpid(), True)
+    assert builder.asked(lambda: os.getpid()).result() != os.getpid()
+    asked = builder.asked(lambda lock: (os.getpid(), lock is here), here)
+    assert asked.result() == (os.getpid(), True)
     ended = builder.apart(time.sleep, 60, timeout=0.1)
     assert isinstance(ended.exception(), TimeoutError)
 

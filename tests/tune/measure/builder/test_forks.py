@@ -100,3 +100,17 @@ def test_a_server_that_has_ended_is_a_refusal() -> None:
     with pytest.raises(ForkRefusedError, match=r"It (refuses: it has ended|cannot be asked: )"):
         server.fork(0, 1)
     server.close()
+
+
+def test_a_copy_of_this_process_has_a_server_of_its_own() -> None:
+    server, made = fork_server(), list[object]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forks.os, "getpid", lambda: -1)
+        patch.setattr(forks, "ForkServer", lambda: made.append(0) or server)
+        patch.setattr(forks.atexit, "register", lambda _: None)
+        server.close()
+        assert fork_server() is server
+    assert made == [0]
+    assert server._process.poll() is None
+    assert fork_server() is server
+    assert made == [0]

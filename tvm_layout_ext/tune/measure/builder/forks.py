@@ -20,9 +20,10 @@ from contextlib import suppress
 from typing import Any
 
 from ....errors import LayoutExtError
-from ..worker import WITHOUT_TORCH, ignore_ctrl_c
+from ..worker import WITHOUT_TORCH
 
 _PROGRAM = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     f"{WITHOUT_TORCH}import tvm_layout_ext.tune.search.tune, tvm_layout_ext.schedules\n"
     "from tvm_layout_ext.tune.measure.builder.forks import serve; serve()"
 )
@@ -57,9 +58,13 @@ class Forked:
 
 
 class ForkServer:
-    """Starts the process that forks, at once, and has it fork when it is ready."""
+    """Starts the process that forks, at once, and has it fork when it is ready.
+
+    It belongs to the process that made it: copies of that have another one.
+    """
 
     def __init__(self) -> None:
+        self.owner = os.getpid()
         self._lock = threading.Lock()
         self._pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -94,9 +99,10 @@ class ForkServer:
 
     def close(self) -> None:
         """End the process; those that it forked end with their pipes."""
-        self._pipe.close()
-        self._process.kill()
-        self._process.wait()
+        if self.owner == os.getpid():
+            self._pipe.close()
+            self._process.kill()
+            self._process.wait()
 
 
 class _Shared:
@@ -107,7 +113,7 @@ class _Shared:
 def fork_server() -> ForkServer:
     """The one of this process, which starts when it is first asked for."""
     with _Shared.lock:
-        if _Shared.server is None:
+        if _Shared.server is None or _Shared.server.owner != os.getpid():
             _Shared.server = ForkServer()
             atexit.register(_Shared.server.close)
         return _Shared.server
@@ -127,7 +133,6 @@ def serve() -> None:
     """Fork processes for the other end of a socket, whose number is the first argument."""
     from tvm.exec.popen_worker import main
 
-    ignore_ctrl_c()
     pipe = socket.socket(fileno=int(sys.argv[1]))
     with suppress(OSError):
         while True:
