@@ -88,7 +88,7 @@ def test_a_copy_that_nothing_waits_for_is_told() -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 def test_gpus_without_such_copies_get_none(arch: str) -> None:
-    _, _, chain = chain_of("layer_norm", (64, 8192), "float16")
+    _, _, chain = chain_of("rms_norm", (64, 32768), "float16")
     plans = ranked_plans(RowTraffic(chain), architecture(arch))
     assert {plan.ahead for plan in plans} == {"sm_75": {0}, "sm_80": {0, 1}, "sm_90a": {0, 1, 2}}[
         arch

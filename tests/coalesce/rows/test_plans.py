@@ -17,7 +17,7 @@ from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir.queries import blocks_in
 from tvm_layout_ext.tune.space.operator import find_operator
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "h200_rows_plans.json"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results" / "h200_rows_clusters.json"
 ROWS = json.loads(RESULTS.read_text())["rows"]
 #: How much slower the chosen plan may be than the fastest that was timed.
 _SLOWER = 1.13
@@ -25,7 +25,8 @@ _SLOWER = 1.13
 
 def _kernel(plan: RowPlan) -> tuple[int, ...]:
     """What of a plan is in the kernel: small blocks do not bound their registers."""
-    return (*plan.numbers()[: 7 if plan.threads >= LARGE_BLOCK else 6], plan.cluster)
+    is_large = plan.threads >= LARGE_BLOCK
+    return (*plan.numbers()[: 7 if is_large else 6], plan.cluster, plan.ahead)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])

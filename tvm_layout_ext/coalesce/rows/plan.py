@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from itertools import product
-from math import ceil, prod
+from math import ceil, log2, prod
 
 from tvm import tirx
 
@@ -27,6 +27,8 @@ from .traffic import RowTraffic
 KEEPS = ("auto", "registers", "shared", "none")
 _THREADS = (64, 128, 256, 512, 1024)
 _CLUSTERS = tuple(1 << n for n in range(CLUSTER_BLOCKS.bit_length()))
+#: Bytes of the shortest row that a cluster shares by default, and lanes of its smallest blocks.
+_CLUSTER_BYTES, _CLUSTER_LANES = 32768, 128
 #: Vectors that a thread loads together where it goes along the row in a loop.
 TOGETHER = 4
 #: Registers of a thread beside its part of the row: indices, sums, operands of a step.
@@ -39,15 +41,21 @@ _BOARDS = 4096
 _MANY_ROWS = 1 << 20
 #: Bytes a ns of an H200's DRAM and second-level cache for each multiprocessor, of one of them while
 #: the others rest, and instructions of its threads.
-_DRAM, _L2, _BURST, _ISSUED = 32.0, 100.0, 110.0, 224.0
+_DRAM, _L2, _BURST, _ISSUED = 32.0, 45.0, 52.0, 180.0
 #: Threads that keep a multiprocessor's arithmetic busy; ns of a load, and of a round of sums.
-_BUSY, _LATENCY, _ROUND = 1024, 700.0, 300.0
+_BUSY, _LATENCY, _ROUND = 512, 215.0, 340.0
 #: ns that a round takes longer between the blocks of a cluster.
-_EXCHANGE = 700.0
+_EXCHANGE = 760.0
+#: Blocks of a cluster of which half find what all rows share in their multiprocessor's cache.
+_CACHED = 5.0
 #: Bytes of rows that the second-level cache keeps; how sharply the slowest part decides.
-_CACHE, _SHARPNESS = 16 << 20, 8
+_CACHE, _SHARPNESS = 16 << 20, 6.6
 #: What a row in shared memory costs besides, as a part: its loops, and cache that it takes.
-_SHARED_COSTS = 0.04
+_SHARED_COSTS = 0.16
+#: What asynchronous copies gain in clusters, as a part.
+_AHEAD_GAINS = 0.07
+#: What each doubling of a thread's elements costs, as a part, beyond those of registers.
+_LONG = 0.12
 #: Steps whose weights the compiler loads ahead.
 _AHEAD = 2
 
@@ -190,8 +198,10 @@ def _shapes(
         # Lanes have something to do each, and neighbours read a line together.
         suits = min(8, groups // 2 + 1) <= lanes < max(2 * groups, 2) or wishes.lanes
         if cluster > 1:
+            is_long = cluster * lanes <= groups and lanes >= _CLUSTER_LANES
+            is_long &= traffic.chain.length * traffic.kept_bytes >= _CLUSTER_BYTES
             has_clusters = facts.capability >= CLUSTERS_SINCE and lanes == threads
-            suits = has_clusters and (cluster * lanes <= groups or wishes.cluster)
+            suits = has_clusters and (is_long or wishes.cluster)
         if lanes <= threads and suits and not is_other:
             yield shape
 
@@ -243,7 +253,8 @@ def _aheads(traffic: RowTraffic, shared: int, cluster: int, facts: Architecture)
     own = int(shared > 0 and has_copies and traffic.may_copy_rows)
     yield own
     # Blocks of many rows find it in their multiprocessor's cache, which these copies pass by.
-    if cluster > 1 and traffic.may_copy_common and (own or not shared):
+    is_little = traffic.common_bytes <= traffic.kept_bytes
+    if cluster > 1 and is_little and traffic.may_copy_common and (own or not shared):
         yield 2
 
 
@@ -264,7 +275,9 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     kept = plan.registers + plan.shared
     again = elements * traffic.kept_bytes * (1 - kept / steps) * max(traffic.sweeps - 1, 0)
     moved = elements * traffic.moved_bytes + again * max(0.0, 1 - _CACHE / max(at_once, 1))
-    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * length
+    # A block that joins a cluster empties its multiprocessor's cache of what all rows share.
+    fresh = plan.cluster / (plan.cluster + _CACHED)
+    fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * length * fresh
     calls = len(traffic.dear) * (2 - plan.hold * plan.registers / steps)
     work = 4 * traffic.sweeps + 4 * calls
     idle = steps * plan.across * plan.vector / max(chain.length, 1)
@@ -283,4 +296,9 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
         bounds = [*bounds[:2], compute, (alone + compute + rounds) / busy]
     per_block = sum(t**_SHARPNESS for t in bounds) ** (1 / _SHARPNESS)
     time = ceil(blocks / MULTIPROCESSORS) * per_block + compute + rounds
-    return time * (1 + _SHARED_COSTS * plan.shared / steps)
+    # Of a row that is copied ahead half costs nothing: it needs no registers to wait in.
+    gains = plan.ahead > 0 and plan.cluster > 1
+    costly = max(2 * plan.shared / steps - 1, 0) if gains else plan.shared / steps
+    costs = _SHARED_COSTS * costly - _AHEAD_GAINS * gains
+    costs += _LONG * max(log2(steps * plan.vector / _MOST_ELEMENTS), 0)
+    return time * (1 + costs)
