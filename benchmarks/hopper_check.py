@@ -289,23 +289,23 @@ def _seconds(calls: Any, flops: int) -> dict[str, float]:
     return {name: statistics.median(all_) for name, all_ in seconds.items()}
 
 
-def _work(pipe: Any) -> None:
+def _work(pipe: Any, run: Any) -> None:
     while (task := pipe.recv()) is not None:
         case, built = task
         try:
-            pipe.send(_run(case, built))
+            pipe.send(run(case, built))
         except Exception as error:
             pipe.send([{"error": f"{type(error).__name__}: {str(error)[-300:]}"}])
 
 
-def _watched(cases: list[Any], built: list[Any], limit: float) -> Any:
-    """Results of cases one after the other; a process is ended when one takes too long."""
+def _watched(cases: Any, built: list[Any], limit: float, run: Any = _run) -> Any:
+    """Results of ``run`` of cases one after the other; its process ends if one takes too long."""
     context = multiprocessing.get_context("spawn")
     process = None
     for case, kernels in zip(cases, built, strict=True):
         if process is None:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process = context.Process(target=_work, args=(theirs, run), daemon=True)
             process.start()
             theirs.close()
         if failed := kernels.exception():

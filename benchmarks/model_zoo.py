@@ -506,6 +506,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "LLaMA layer, 16 tokens after 2047": partial(llama, 16, 1, 2047),
     "int4 LLaMA layer, 1 token after 2047": partial(llama, 1, 1, 2047, is_packed=True),
     "int4 LLaMA layer, 4 tokens after 2047": partial(llama, 4, 1, 2047, is_packed=True),
+    "int4 LLaMA layer, 16 tokens after 2047": partial(llama, 16, 1, 2047, is_packed=True),
     "int4 LLaMA layer, prompt of 2048": partial(llama, 1, 2048, is_packed=True),
     "MobileNetV2 blocks, 64x24x56x56": partial(inverted, 64, 24, 32, 56),
     "U-Net stage, 4x320x64x64": partial(unet, 4, 320, 32, 64),

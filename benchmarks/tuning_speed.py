@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.tuning_speed CASE --out FILE`` runs one of :data:`CASES` from a fresh process
 on, as users do: what is imported, started and compiled counts. It tells the wall time of each
-function and what its trials waited for, the CPU time of this process and of its workers, and where
-the main thread was, by samples. ``--seconds`` ends it there, with what it knows until then.
+function and what its trials waited for, the CPU time of this process and of what it started itself,
+which forked processes are not, and where the main thread was, by samples. ``--seconds`` ends it
+there, with what it knows until then.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def found(case: str, trials: Trials, samples: Samples, ended: bool) -> dict[str,
         "seconds": round(time.perf_counter() - _BEGIN, 2),
         "asked": CASES[case][2],
         "cpu_seconds": round(own.ru_utime + own.ru_stime, 2),
-        "cpu_seconds_of_ended_workers": round(others.ru_utime + others.ru_stime, 2),
+        "cpu_seconds_of_ended_children": round(others.ru_utime + others.ru_stime, 2),
         "trials": trials.found,
         "samples": samples.told(),
     }

@@ -25,6 +25,7 @@ FILES = (
     "elementwise",
     "gather_rows",
     "gemm",
+    "gemm_gated",
     "gemm_nt",
     "gemm_scaled",
     "grouped_gemm",

@@ -2,8 +2,10 @@
 
 A value of knob ``wgmma`` is a tile of a block; all else follows from it. One or two warpgroups
 multiply, another copies as many stages ahead as shared memory holds, and as many blocks as there
-are multiprocessors take tile after tile. Tiles of any width fit the waves of a size: of 4096 x
-11008, 128x256 fill 0.95 of eleven waves, and 128x168 0.99 of sixteen.
+are multiprocessors take tile after tile. Of ``2x128x128`` each of two warpgroups has tiles of
+128x128, and multiplies while the other stores (``pingpong`` of ``specialize_warps``). Tiles of any
+width fit the waves of a size: of 4096 x 11008, 128x256 fill 0.95 of eleven waves, and 128x168 0.99
+of sixteen.
 """
 
 from __future__ import annotations
@@ -13,20 +15,21 @@ from math import ceil, prod
 from typing import Any
 
 import numpy as np
-from tvm import s_tir
+from tvm import ir, s_tir
 
 from tvm_layout_ext.analysis.contraction import read_contraction
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTES, Architecture
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
+from tvm_layout_ext.ir.queries import ARITHMETIC, distinct, nodes_in
 from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = [
-    "NONE", "TILES", "beside", "check", "cycles", "fit", "fit_windows", "multiply", "prune",
-    "stages",
+    "NONE", "TILES", "beside", "check", "columns_of", "cycles", "fit", "fit_windows",
+    "may_be_taken", "multiply", "prune", "stages", "work_after",
 ]  # fmt: skip
 
 NONE = "none"
@@ -37,8 +40,15 @@ _TILES = (
     *((64, columns) for columns in (256, 128, 64)),
     *((rows, columns) for rows in (8, 16, 24, 32, 48) for columns in (128, 64)),
 )
-TILES = tuple(f"{rows}x{columns}" for rows, columns in _TILES)
-_SIZES = dict(zip(TILES, _TILES, strict=True))
+#: Those that two warpgroups take in turns, each its own.
+_IN_TURNS = (
+    *((128, columns) for columns in (176, 160, 144, 128, 112, 96, 64)),
+    (192, 112),
+    *((64, columns) for columns in (256, 192, 128)),
+)
+_SIZES = {f"{rows}x{columns}": (rows, columns) for rows, columns in _TILES}
+_SIZES |= {f"2x{rows}x{columns}": (rows, columns) for rows, columns in _IN_TURNS}
+TILES = tuple(_SIZES)
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
@@ -75,6 +85,18 @@ _OUTSIDE = 7
 _PADDED = 1.1
 #: Cycles until a kernel's first product, and sums that a cycle stores.
 _START, _STORED = 4000, 16
+#: Lanes that a multiprocessor starts in a cycle, and how much longer a step takes where two
+#: warpgroups take turns, by rows of a tile (``benchmarks/results/h100_pingpong.json``, and
+#: ``h200_pingpong.json`` for defaults chosen so).
+_LANES = 128
+_TURNED = {64: 0.87, 128: 1.03, 192: 1.08}
+#: Share of the modelled cycles of other tiles that those in turns may take to be the default.
+_WON = 0.975
+#: Sums of the largest tile in turns where something follows, which takes registers, and where not;
+#: and of the smallest that was measured.
+_LARGEST_IN_TURNS, _LEAST_IN_TURNS = {True: 128 * 128, False: 128 * 176}, 64 * 128
+#: Instructions of functions of float32.
+_FUNCTIONS = {"tirx.erf": 10, "tirx.exp": 8, "tirx.tanh": 20, "tirx.sigmoid": 16}
 #: How much longer than the best tile another may take to be worth trying.
 _WORTH = 1.3
 #: Slices of K and blocks of a cluster, apart, copying for each other, adding up, and the share of
@@ -89,14 +111,25 @@ _MOST_ZEROS = 2
 _LEAST_STEPS = 4
 
 
+def columns_of(tile: str) -> int:
+    """Columns of a tile."""
+    return _SIZES[tile][1]
+
+
+def may_be_taken(tile: str, after: float) -> bool:
+    """Whether a tile may be taken without a measurement, for what follows a product."""
+    return _is_default(tile, 1, 1, False, after)
+
+
 def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     """Schedule a product, and what is computed from it element by element, for warpgroups."""
-    tile = _SIZES[str(config["wgmma"])]
+    name = str(config["wgmma"])
+    tile, in_turns = _SIZES[name], _is_in_turns(name)
     swap = _is_swapped(tile)
     rows, columns = reversed(tile) if swap else tile
     what = read_contraction(sch.get(sch.get_sblock(block) if isinstance(block, str) else block))
     one = WarpgroupInstruction(what.operand, what.sums, columns)
-    multiples = (rows, columns, one.shape[2])
+    multiples = (rows * (2 if in_turns else 1), columns, one.shape[2])
     slices, cluster, together = _placed(*_moved(config))
     cut = sch.split_k(block, slices, multiple=multiples[2]) if slices > 1 else None
     product = cut.partial if cut else block
@@ -111,11 +144,12 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         sch,
         tc,
         (rows, columns),
-        stages(tile, tc.b_k_major, resident),
+        stages(tile, tc.b_k_major, resident, 2 if in_turns else 0),
         int(config["group"]),
         cluster,
         together,
         stay=resident == together == 1,
+        mode="pingpong" if in_turns else "cooperative",
     )
 
 
@@ -145,14 +179,18 @@ def _is_swapped(tile: tuple[int, int]) -> bool:
     return tile[0] < WARPGROUP_ROWS
 
 
+def _is_in_turns(tile: str) -> bool:
+    return tile.count("x") > 1
+
+
 def _consumers(rows: int) -> int:
     return min(2, rows // WARPGROUP_ROWS)
 
 
-def stages(tile: tuple[int, int], k_major: bool, resident: int = 1) -> int:
+def stages(tile: tuple[int, int], k_major: bool, resident: int = 1, consumers: int = 0) -> int:
     """As many stages as shared memory holds; results of a swapped tile do not go through it."""
     rows, columns = sorted(tile, reverse=True) if _is_swapped(tile) else tile
-    left = _SHARED if _is_swapped(tile) else _SHARED - _CHUNKS * _consumers(rows)
+    left = _SHARED if _is_swapped(tile) else _SHARED - _CHUNKS * (consumers or _consumers(rows))
     each = left // resident - (_RESERVED if resident > 1 else 0)
     return min(_MOST_STAGES, each // ((rows + _wide(columns, k_major)) * PANEL_BYTES))
 
@@ -170,6 +208,7 @@ def cycles(
     slices: int = 1,
     size: int = 2,
     cluster: int = 1,
+    after: float = 0,
 ) -> float:
     """Modelled cycles of a product by tiles: waves of blocks, each of steps and a store.
 
@@ -177,7 +216,8 @@ def cycles(
     where rows that do not begin with a line cost more. All operands and the result go to memory
     once. More than one slice of K costs a launch, and the workspace. On an H200 it was within 10%
     of what large products took, and within 30% of small ones
-    (``benchmarks/results/h200_hopper_gemm.json``). ``size`` is that of an operand's element.
+    (``benchmarks/results/h200_hopper_gemm.json``). ``size`` is that of an operand's element, and
+    ``after`` the instructions for each sum of what follows.
 
     Examples
     --------
@@ -195,18 +235,43 @@ def cycles(
     loaded += wide / high * _row_bytes((k if b_transposed else n) * size)
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
-    step *= (_PADDED if wide > columns else 1) * (_ALONE if rows == WARPGROUP_ROWS else 1)
+    in_turns = _is_in_turns(tile)
+    if in_turns and turns > 1:
+        step *= _TURNED[rows]
+    elif rows == WARPGROUP_ROWS:
+        step *= _ALONE
+    step *= _PADDED if wide > columns else 1
     step *= _SHARING if cluster > 1 else 1
     step += _OUTSIDE * (-ceil(m / 8) * 8 % rows) / ceil(m / rows)
     steps = ceil(ceil(k * size / PANEL_BYTES) / (slices * together))
-    stored = rows * columns / _STORED / together
+    stored = rows * columns * (1 / _STORED + after / _LANES) / together
     if together > 1:
         stored += _MET + rows * columns * 4 * (together - 1) / together / _EXCHANGED
     computed = turns * (steps * step + stored)
+    if in_turns:
+        # All but the last tile are stored while the other warpgroup multiplies; what is computed
+        # for them keeps it from multiplying.
+        beside = rows * columns * after / _LANES
+        computed = turns * (steps * step + beside) + rows * columns / _STORED
     moved = ((m + n) * k * size + m * n * 2) / (H200.memory / H200.clock)
     found = (computed**H200.overlap + moved**H200.overlap) ** (1 / H200.overlap)
     workspace = _split_k.workspace_bytes(shape, slices) / _WORKSPACE
     return _START + found + _split_k.second_kernel(shape, slices) + workspace
+
+
+def work_after(sch: s_tir.Schedule, block: str) -> float:
+    """Instructions for each sum of what is computed from a product element by element.
+
+    Examples
+    --------
+    >>> work_after(sch, "product")  # of a bias and GELU by erf   # doctest: +SKIP
+    16
+    """
+    readers = map(sch.get, sch.get_consumers(sch.get_sblock(block)))
+    values = [one.body.value for one in readers if hasattr(one.body, "value")]
+    calls = distinct(call for value in values for call in nodes_in(value, ir.Call))
+    own = sum(_FUNCTIONS.get(str(call.op.name), 0) for call in calls)
+    return own + sum(len(distinct(nodes_in(value, *ARITHMETIC))) for value in values)
 
 
 def _row_bytes(row: int) -> float:
@@ -221,15 +286,18 @@ def fit(
     architecture: Architecture,
     b_transposed: bool,
     a_transposed: bool,
+    after: float = 0,
 ) -> dict[str, Any]:
     """Take the tile of the fewest modelled cycles, or nothing where ``wgmma`` is not legal.
+
+    ``after`` is as of :func:`cycles`.
 
     Few rows are no reason for ``mma.sync``: of 24x8192x8192 it did 29 TFLOPS, ``wgmma`` 67, of
     64x4096x4096 46 and 191 (float16, H200, ``benchmarks/results/h200_hopper_gemm.json``).
     """
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
-    best, slices, cluster, _ = _best(shape, dtype, b_transposed)
+    best, slices, cluster, _ = _best(shape, dtype, b_transposed, after)
     return {"wgmma": best, "split_k": slices, "cluster": cluster}
 
 
@@ -263,7 +331,7 @@ def fit_images(sizes: tuple[int, int, int], dtype: str, b_transposed: bool, imag
     tiles = [
         one
         for one, rows, columns in sizes_of
-        if rows >= WARPGROUP_ROWS and rows * columns <= _LARGEST
+        if rows >= WARPGROUP_ROWS and rows * columns <= _LARGEST and not _is_in_turns(one)
     ]
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
 
@@ -275,7 +343,9 @@ def fit_images(sizes: tuple[int, int, int], dtype: str, b_transposed: bool, imag
 
 
 @lru_cache(maxsize=64)
-def _best(shape: tuple[int, ...], dtype: str, b_transposed: bool) -> tuple[str, int, int, float]:
+def _best(
+    shape: tuple[int, ...], dtype: str, b_transposed: bool, after: float = 0
+) -> tuple[str, int, int, float]:
     """The tile, slices and cluster of the fewest modelled cycles, and these."""
     size = np.dtype(dtype).itemsize
     # Each tile of few rows reads all columns: two of them at most.
@@ -284,18 +354,19 @@ def _best(shape: tuple[int, ...], dtype: str, b_transposed: bool) -> tuple[str, 
     rows = [shape[2], shape[2] if b_transposed else shape[1]]
     torn = any(_row_bytes(row * size) > PANEL_BYTES for row in rows)
     found = {
-        (tile, *moved): cycles(shape, tile, b_transposed, moved[0], size, moved[1])
+        (tile, *moved): cycles(shape, tile, b_transposed, moved[0], size, moved[1], after)
         for moved in _MOVED
         for tile in tiles
-        if moved[0] <= _most_slices(shape, size) and _is_default(tile, *moved, torn)
+        if moved[0] <= _most_slices(shape, size) and _is_default(tile, *moved, torn, after)
     }
-    plain = min(found[one] for one in found if one[1:] == (1, 1))
-    saving = [one for one in found if found[one] <= _MOVED[one[1:]] * plain]
-    least = min(saving, key=lambda one: found[one])
+    usual = (one for one in found if one[1:] == (1, 1) and not _is_in_turns(one[0]))
+    plain = min(found[one] for one in usual)
+    share = {one: _WON if _is_in_turns(one[0]) else _MOVED[one[1:]] for one in found}
+    least = min((one for one in found if found[one] <= share[one] * plain), key=found.__getitem__)
     return (*least, found[least])
 
 
-def _is_default(tile: str, slices: int, cluster: int, torn: bool) -> bool:
+def _is_default(tile: str, slices: int, cluster: int, torn: bool, after: float) -> bool:
     """Whether a tile may be taken without a measurement.
 
     Slices that add up in a cluster store whole chunks, or little. Blocks copy for each other only
@@ -307,6 +378,9 @@ def _is_default(tile: str, slices: int, cluster: int, torn: bool) -> bool:
         return False
     if rows * columns > _LARGEST or (slices == cluster > 1 and not whole):
         return False
+    if _is_in_turns(tile):
+        most = _LARGEST_IN_TURNS[after > 0]
+        return slices == cluster == 1 and _LEAST_IN_TURNS <= rows * columns <= most
     return _check_cluster(tile, slices, cluster) is None
 
 
@@ -393,6 +467,12 @@ def check(
 def _check_cluster(tile: str, slices: int, cluster: int) -> Refusal | None:
     """Why the blocks of a cluster cannot share a tile, or None."""
     rows, columns = _SIZES[tile]
+    if _is_in_turns(tile) and slices == cluster > 1:
+        return Refusal(
+            "in turns",
+            f"Warpgroups take tiles of {tile} in turns, and slices in a cluster of {cluster} need "
+            "blocks of one tile each.",
+        )
     if cluster in (1, slices):
         return None
     if slices > 1 or _is_swapped((rows, columns)) or max(rows, columns) % (8 * cluster):

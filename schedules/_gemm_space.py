@@ -216,8 +216,11 @@ def fit(
     b_transposed: bool = False,
     a_transposed: bool = False,
     is_plain: bool = True,
+    after: float = 0,
 ) -> dict[str, Any]:
     """Choose the defaults that depend on type and shape: ``wgmma``, tiles by eight warps, slices.
+
+    ``after`` is as of :func:`._gemm_hopper.cycles`.
 
     Eight warps of 64x32 without prefetch are what did best for fp8 at 8192^3 on an H200 (305
     TFLOPS, ``benchmarks/results/h200_gemm.json``); four would spill. Tiles of 256x128 and 128 bytes
@@ -225,7 +228,7 @@ def fit(
     786 and 186. They are taken for that layout where they fill the machine.
     """
     if is_plain and (
-        found := _gemm_hopper.fit(shape, dtype, architecture, b_transposed, a_transposed)
+        found := _gemm_hopper.fit(shape, dtype, architecture, b_transposed, a_transposed, after)
     ):
         return found
     taken: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from tvm_layout_ext import decisions
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.errors import LayoutExtError, ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.schedules import _rows, gemm, matmul
+from tvm_layout_ext.schedules import _gemm_hopper, _rows, gemm, gemm_gated, matmul
 from tvm_layout_ext.schedules._gemm_types import check_instruction
 from tvm_layout_ext.tune.measure.reference.reference import Reference, buffers_of, count_flops, draw
 from tvm_layout_ext.tune.space.functions import digest_of
@@ -79,6 +79,8 @@ def operator_of(
     >>> operator_of(func, lambda sch, c: sch.auto_coalesce("B", num_threads=c["threads"]),
     ...             [knob("threads", (128, 256))])  # doctest: +SKIP
     """
+    if not isinstance(knobs, list | tuple):
+        raise ScheduleError(f"knobs are a list made by tlx.knob(name, values), not {knobs!r}.")
     if schedule is not None and not knobs:
         raise ScheduleError("A schedule of your own needs knobs to tune: knobs=[knob(...), ...].")
     if schedule is None and (knobs or check is not None):
@@ -168,21 +170,25 @@ def _last_block(func: tirx.PrimFunc) -> str:
 
 def _fitting(func: tirx.PrimFunc) -> _Plan:
     """Choose by what the blocks are; products that nothing multiplies by tiles are coalesced."""
+    if gated := _gated(func):
+        return gated
     refused = off_tensor_cores(func)
-    found = inline(s_tir.Schedule(tvm.IRModule({"main": func})))
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    found = inline(sch)
+    after = {name: _gemm_hopper.work_after(sch, name) for name in found}
     products = {name: product for name, product in found.items() if name not in refused}
     for name in list(products):
-        if why := _problem(func, _products({name: products[name]})):
+        if why := _problem(func, _products({name: products[name]}, after)):
             refused[name] = why
             del products[name]
-    if len(products) > 1 and (why := _problem(func, _products(products))):
+    if len(products) > 1 and (why := _problem(func, _products(products, after))):
         refused |= dict.fromkeys(products, why)
         products = {}
     for name, why in refused.items():
         decisions.note("operator_of", name, why, refused=True)
     in_full = {name: product for name, product in found.items() if _is_in_full(product)}
     if products:
-        plan = _products(products)
+        plan = _products(products, after)
     elif in_full and not _problem(func, plan := _on_threads(in_full)):
         pass
     elif _rows.is_chain(func):
@@ -190,6 +196,29 @@ def _fitting(func: tirx.PrimFunc) -> _Plan:
     else:
         plan = _Plan(COALESCE_KNOBS, _coalesce, _all_legal)
     return replace(plan, off_tensor_cores=refused)
+
+
+def _gated(func: tirx.PrimFunc) -> _Plan | None:
+    """Products that meet in one value, as those of a gated MLP; None where none do."""
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}))
+    products = inline(sch)
+    met = gemm_gated.meeting(sch, products)
+    if met is None:
+        return None
+    name, after = met
+    sizes, operand = products[name].sizes, products[name].operand
+
+    def apply(fresh: s_tir.Schedule, config: Config) -> None:
+        inline(fresh)
+        gemm_gated.multiply(fresh, name, after, config)
+
+    def check(config: Config, architecture: Architecture) -> Refusal | None:
+        return gemm_gated.check(sizes, operand, config, architecture)
+
+    def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
+        return gemm_gated.fit(sizes, operand, config, architecture)
+
+    return _Plan(gemm_gated.KNOBS, apply, check, fit=fit)
 
 
 def _is_in_full(product: Contraction) -> bool:
@@ -264,7 +293,7 @@ def inline(sch: s_tir.Schedule) -> dict[str, Contraction]:
     return products
 
 
-def _products(products: dict[str, Contraction]) -> _Plan:
+def _products(products: dict[str, Contraction], after: dict[str, float]) -> _Plan:
     def apply(fresh: s_tir.Schedule, config: Config) -> None:
         inline(fresh)
         for name in products:
@@ -294,6 +323,7 @@ def _products(products: dict[str, Contraction]) -> _Plan:
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
         # A batch fills the machine as more rows do.
         (one, *more) = products.values()
+        name = next(iter(products))
         batch = math.prod(one.extents[i] for i in one.batch)
         m, n, k = one.sizes
         if more:
@@ -307,6 +337,7 @@ def _products(products: dict[str, Contraction]) -> _Plan:
             b_transposed=one.b.k_major,
             a_transposed=not one.a.k_major,
             is_plain=_is_plain(one),
+            after=after[name],
         )
 
     return _Plan(gemm.KNOBS, apply, check, prune, fit, beside)

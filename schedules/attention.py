@@ -16,7 +16,7 @@ from tvm import s_tir, tirx
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules._gemm_hopper import check_wgmma
-from tvm_layout_ext.transform.attention.plan import why_crowded
+from tvm_layout_ext.transform.attention.plan import keys_of, why_crowded
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
@@ -81,9 +81,8 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
 def fit(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> dict[str, Any]:
-    """Keys of a tile, by the columns of a head."""
-    d = shape[-1]
-    return {"keys": 128 if d <= 128 else 96 if d <= 192 else 64}
+    """Keys of a tile, by how many there are and by the columns of a head."""
+    return {"keys": keys_of(shape[-1], shape[-1], shape[-2])}
 
 
 def check(

@@ -132,5 +132,5 @@ import tvm_layout_ext.simulate
 print({{name.split(".")[1] for name in sys.modules if name.startswith("tvm_layout_ext.")}})
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    allowed = {"simulate", "gpu", "ir", "errors", "text", "layout", "_compat"}
+    allowed = {"simulate", "gpu", "ir", "errors", "signatures", "text", "layout", "_compat"}
     assert ast.literal_eval(out.stdout) <= allowed

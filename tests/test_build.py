@@ -10,6 +10,7 @@ from tvm import s_tir, te
 import tvm_layout_ext as tlx
 from tests.programs.mapped import computed
 from tests.programs.pipelines import block, copy, loop, program
+from tvm_layout_ext.build import check_fits, compile_checked, compile_lowered
 
 
 def _scale(rows: int = 64, bind: bool = True) -> s_tir.Schedule:
@@ -295,3 +296,15 @@ def test_where_no_number_of_stages_fits_none_is_named() -> None:
     func = _with_versions(4, 60000)
     with pytest.raises(tlx.TargetError, match=r"may have 232,448\.$"):
         tlx.build(func, target="cuda")
+
+
+def test_a_checked_compilation_gives_what_a_check_and_a_compilation_give() -> None:
+    target = tlx.cuda_target("sm_90a")
+    lowered = tlx.lower(_whole_input_shared(64), target=target)
+    executable, size = compile_checked(lowered, target)
+    plain = compile_lowered(lowered, target)
+    assert size == check_fits(lowered, target) == 64 * 32 * 4
+    host, other = (one.mod.inspect_source("ll") for one in (executable, plain))
+    assert host == other
+    kernels, others = (one.mod.imports[0].inspect_source() for one in (executable, plain))
+    assert kernels == others

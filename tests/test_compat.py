@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from importlib import metadata
@@ -91,3 +92,27 @@ def test_remembered_callbacks_of_two_and_three_arguments_stay_apart() -> None:
     assert given == [2, 3, True] * 2
     with pytest.raises(TypeError, match="must accept"):
         tvm_ffi.structural_mutate(tvm.tirx.Var("i", "int32"), [(tvm.tirx.Var, lambda one: one)])
+
+
+def test_wrong_callbacks_of_walks_are_refused_as_ever() -> None:
+    one = tvm.tirx.Var("i", "int32")
+    kinds = (tvm.tirx.Var, tvm.tirx.IntImm)
+    found: list[object] = []
+    for callbacks in ([(kinds, found.append)], (kinds, found.append), found.append):
+        tvm_ffi.structural_walk(one, callbacks)
+    assert len(found) == 3
+    for wrong in ([tvm.tirx.Var], [(tvm.tirx.Var,)], [(tvm.tirx.Var, 3)], 3):
+        with pytest.raises(TypeError, match="callbacks"):
+            tvm_ffi.structural_walk(one, wrong)
+
+
+def test_arrays_are_read_in_order_and_instructions_written_as_tvm_does() -> None:
+    assert list(tvm_ffi.convert(["a", 2, None])) == ["a", 2, None]
+    engine = importlib.import_module("tvm.backend.cuda.ptx.engine")
+    render = importlib.import_module("tvm.backend.cuda.ptx.render")
+    table = importlib.import_module("tvm.backend.cuda.ptx.table").TABLE
+    entries = [one for one in table.values() if all(slot.optional for slot in one.slots)][:20]
+    assert entries
+    for entry in (*entries, *entries):
+        tokens = [""] * len(entry.slots)
+        assert engine.render_variant(entry, tokens) == render.render_variant(entry, tokens)

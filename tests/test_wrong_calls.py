@@ -135,6 +135,15 @@ def test_functions_of_te(name: str) -> None:
 def test_errors_of_a_function_of_the_users_stay_as_they_are() -> None:
     with pytest.raises(ZeroDivisionError):
         te.compute((4,), lambda i: 1 // 0)
+    mean = te.comm_reducer(lambda p, q: p // (1 // 0), lambda t: tvm.tirx.const(0, t))
+    with pytest.raises(ZeroDivisionError):
+        mean(te.placeholder((4,))[0], te.reduce_axis((0, 4)))
+
+
+def test_python_says_itself_which_arguments_are_missing() -> None:
+    for call in (te.abs, te.compute, s_tir.Schedule.cluster, tlx.layout.wavefronts):
+        with pytest.raises(TypeError, match=rf"^{call.__name__}\(\) missing"):
+            call()
 
 
 @pytest.mark.parametrize("name", [str(getattr(one, "name", one)) for one in tlx.operators()])

@@ -19,6 +19,8 @@ from inspect import ismethod
 from types import ModuleType
 from typing import Any
 
+#: The order of TVM's walks that shows nodes behind those in them.
+_POSTORDER = 1
 #: So many servers may start on one machine at the same moment.
 _LISTENERS = 64
 
@@ -133,6 +135,16 @@ def split_host_device(mod: Any) -> tuple[Any, dict[Any, Any]]:
 
     host, device = split_host_device_mods(mod)
     return host, device
+
+
+def assemble(host: Any, device: dict[Any, Any]) -> Any:
+    """Generate code of finalised host and device functions, as ``tvm.compile`` ends."""
+    import tvm
+    from tvm.runtime import Executable
+    from tvm.tirx.build import tir_to_runtime
+
+    kind = "llvm" if tvm.runtime.enabled("llvm") else "c"
+    return Executable(tir_to_runtime(host, device, tvm.target.Target(kind)))
 
 
 def assert_statement(condition: Any, text: str) -> Any:
@@ -281,14 +293,71 @@ def remember_checks() -> None:
     Taking apart the type hints of a schedule's primitives, and the signatures of callbacks of
     walks, is a third of the time of whoever schedules and lowers many functions.
     """
+    from tvm.backend.cuda.ptx import engine
     from tvm.s_tir.schedule import _type_checker
-    from tvm_ffi import structural
+    from tvm_ffi import container, structural
 
     for name in ("_dispatcher", "_type2str"):
         setattr(_type_checker, name, _remembered(getattr(_type_checker, name)))
     for name in ("_callback_type_to_type_index", "_callback_accepts_inplace_mode"):
         known = _callback_key if name.endswith("mode") else None
         setattr(structural, name, _remembered(getattr(structural, name), known))
+    structural._normalize_callbacks = _plain_entries(structural._normalize_callbacks)
+    container.Array.__iter__ = _elements
+    engine.render_variant = _rendered(engine.render_variant)
+
+
+def look_through(node: Any, kinds: Sequence[type], look: Callable[[Any], Any]) -> None:
+    """Show the nodes of some kinds, those that hold others last, as TVM's walk of them does."""
+    structural = sys.modules["tvm_ffi.structural"]
+    index = structural._callback_type_to_type_index
+    entries = [(index(kind, api_name="structural_walk"), look) for kind in kinds]
+    structural._ffi_api.StructuralWalk(node, entries, (), _POSTORDER)
+
+
+def _plain_entries(work: Callable[..., Any]) -> Any:
+    """What lists the callbacks of a walk, quick where these are such a list already."""
+    if hasattr(work, "quick"):
+        return work
+
+    @wraps(work)
+    def entries(callbacks: Any, **words: Any) -> Any:
+        if type(callbacks) not in (list, tuple):
+            return work(callbacks, **words)
+        for entry in callbacks:
+            if type(entry) is not tuple or len(entry) != 2 or type(entry[0]) is tuple:
+                return work(callbacks, **words)
+            if not callable(entry[1]):
+                return work(callbacks, **words)
+        return callbacks
+
+    entries.quick = True  # type: ignore[attr-defined]
+    return entries
+
+
+def _elements(array: Any) -> Iterator[Any]:
+    """The elements of an array of TVM, which asks for its length anew before each of them."""
+    element = sys.modules["tvm_ffi.container"]._ffi_api.ArrayGetItem
+    for index in range(len(array)):
+        yield element(array, index)
+
+
+def _rendered(work: Callable[..., Any]) -> Any:
+    """What writes the CUDA of an instruction of PTX, once for each that differs."""
+    if hasattr(work, "answers"):
+        return work
+    answers: dict[Any, Any] = {}
+
+    @wraps(work)
+    def rendered(entry: Any, tokens: Any, *more: Any, **words: Any) -> Any:
+        key = id(entry), tuple(tokens), more, *words.items()
+        if key not in answers:
+            # An entry that is kept leaves its number to no other.
+            answers[key] = entry, work(entry, tokens, *more, **words)
+        return answers[key][1]
+
+    rendered.answers = answers  # type: ignore[attr-defined]
+    return rendered
 
 
 def _remembered(work: Callable[..., Any], key: Callable[[Any], Any] | None = None) -> Any:

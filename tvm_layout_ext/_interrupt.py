@@ -34,12 +34,21 @@ def _leave(*_: Any) -> None:
     os._exit(INTERRUPTED)
 
 
-def load() -> None:
+def load(with_torch: bool = True) -> None:
     """Import all of the package; from then on Ctrl-C raises KeyboardInterrupt.
 
-    As a library it has been imported.
+    As a library it has been imported. TVM imports PyTorch first where it is installed, which takes
+    longer than all the rest; ``with_torch`` says whether a command has any use for that.
     """
-    api = importlib.import_module("tvm_layout_ext._api")
+    modules: dict[str, Any] = sys.modules
+    kept_out = not with_torch and "torch" not in modules
+    if kept_out:
+        modules["torch"] = None
+    try:
+        api = importlib.import_module("tvm_layout_ext._api")
+    finally:
+        if kept_out:
+            del modules["torch"]
     vars(sys.modules["tvm_layout_ext"]).update({name: getattr(api, name) for name in api.__all__})
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -11,7 +12,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from . import decisions, pipeline
-from ._compat import split_host_device, tvm_version
+from ._compat import assemble, split_host_device, tvm_version
 from .analysis.device_limits import check_shared, launch_extents, shared_buffers
 from .cubin import refusing_slow_products
 from .errors import LayoutExtError, ScheduleError, TargetError
@@ -131,29 +132,38 @@ def device_program(
     bound = _bind_target(mod, resolved)
     refuse_host_stages(bound)
     with _plain_errors():
-        host, kernels = _split(bound)
-    return DeviceProgram(host, kernels, resolved, mod)
+        parts = _split(bound)
+    return DeviceProgram(parts.launches, parts.kernels, resolved, mod)
 
 
-def _split(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, tirx.PrimFunc]]:
+@dataclass(frozen=True)
+class _Split:
+    """A lowered module in parts: ``launches`` is the host's with launches that show arguments."""
+
+    launches: tvm.IRModule
+    host: tvm.IRModule
+    device: dict[Target, tvm.IRModule]
+
+    @property
+    def kernels(self) -> dict[str, tirx.PrimFunc]:
+        """Finalised device functions by name."""
+        modules = self.device.values()
+        return {gv.name_hint: func for one in modules for gv, func in one.functions.items()}
+
+
+def _split(mod: tvm.IRModule) -> _Split:
     """Lower a module to host functions and finalised device functions."""
     mod = pipeline.run_first_half(mod)
     for gv, func in mod.functions.items():
         refuse_unbound(gv.name_hint, func)
-    for stage in pipeline.lowering_passes()[1]:
-        mod = stage(mod)
-        if pipeline.pass_name(stage) == _SPLIT_PASS:
-            split = mod
-    host = tirx.transform.Filter(lambda func: func.attrs.get("calling_conv", 0) != _KERNEL)(split)
-    _, device = split_host_device(mod)
+    second = pipeline.lowering_passes()[1]
+    cut = next(i for i, one in enumerate(second, 1) if pipeline.pass_name(one) == _SPLIT_PASS)
+    split = tvm.ir.transform.Sequential(second[:cut])(mod)
+    launches = tirx.transform.Filter(lambda f: f.attrs.get("calling_conv", 0) != _KERNEL)(split)
+    host, device = split_host_device(tvm.ir.transform.Sequential(second[cut:])(split))
     _, finalize = pipeline.stock_finalizers(pipeline.stock_pipeline)
-    kernels = {
-        gv.name_hint: func
-        for module in device.values()
-        for gv, func in finalize()(module).functions.items()
-    }
-    _check_scopes(host)
-    return host, kernels
+    _check_scopes(launches)
+    return _Split(launches, host, {kind: finalize()(one) for kind, one in device.items()})
 
 
 def _check_scopes(host: tvm.IRModule) -> None:
@@ -197,12 +207,11 @@ def build(
     """
     mod = to_module(source, args, name)
     resolved = _target_of(source, target)
-    if resolved.kind.name == "cuda":
-        # The check and the compilation both go on from here.
-        mod = _lower_checked(mod, resolved)
-        with refusing_slow_products(str(resolved.attrs["arch"])):
-            return compile_lowered(mod, resolved)
-    return compile_lowered(mod, resolved)
+    if resolved.kind.name != "cuda":
+        return compile_lowered(mod, resolved)
+    parts = _lower_checked(mod, resolved)
+    with refusing_slow_products(str(resolved.attrs["arch"])):
+        return _generated(parts)
 
 
 def cuda_source(
@@ -222,17 +231,16 @@ def cuda_source(
     return str(kernels[0].inspect_source())
 
 
-def _lower_checked(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+def _lower_checked(mod: tvm.IRModule, target: Target) -> _Split:
     """Lower, and say of a module that does not fit how many stages would."""
     lowered = lower(mod, target=target)
     try:
-        check_fits(lowered, target)
+        return _checked(lowered, target)[0]
     except TargetError as error:
         if not (number := most_stages(mod, lambda fewer: _fits(fewer, target))):
             raise
         advice = f"num_stages={number} is the largest that fits"
         raise TargetError(f"{str(error).rstrip('.')}; {advice}.") from error
-    return lowered
 
 
 def _fits(mod: tvm.IRModule, target: Target) -> bool:
@@ -250,10 +258,36 @@ def compile_lowered(mod: tvm.IRModule, target: Target) -> Any:
         return tvm.compile(mod, target=target, tir_pipeline=pipeline.NAME)
 
 
+def compile_checked(mod: tvm.IRModule, target: Target) -> tuple[Any, int]:
+    """Compile what :func:`lower` gave for CUDA; the executable, and :func:`check_fits`'s answer.
+
+    A check and a compilation by themselves would both lower it to the end.
+    """
+    parts, shared = _checked(mod, target)
+    return _generated(parts), shared
+
+
+def _checked(mod: tvm.IRModule, target: Target) -> tuple[_Split, int]:
+    bound = _bind_target(mod, target)
+    with _plain_errors():
+        parts = _split(bound)
+    return parts, _check_kernels(parts.kernels, target)
+
+
+def _generated(parts: _Split) -> Any:
+    finalize, _ = pipeline.stock_finalizers(pipeline.stock_pipeline)
+    with _plain_errors():
+        return assemble(finalize()(parts.host), parts.device)
+
+
 def check_fits(mod: tvm.IRModule, target: Target) -> int:
     """Raise TargetError unless every kernel of a module fits; else say the most shared bytes."""
+    return _check_kernels(device_program(mod, target=target).kernels, target)
+
+
+def _check_kernels(kernels: Mapping[str, tirx.PrimFunc], target: Target) -> int:
     facts, most = hardware.architecture(str(target.attrs["arch"])), 0
-    for name, kernel in device_program(mod, target=target).kernels.items():
+    for name, kernel in kernels.items():
         if problem := hardware.launch_problem(launch_extents(kernel), facts.threads_per_block):
             raise TargetError(f"Kernel {name} {problem}.")
         most = max(most, check_shared(name, kernel))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from .errors import LayoutExtError, ScheduleError
@@ -29,11 +30,26 @@ def is_one_of(value: Any, legal: Container[Any]) -> bool:
     return isinstance(value, str | int) and value in legal
 
 
+def is_function(value: Any) -> bool:
+    """Whether a value can be called, and is no expression or tensor of TVM's, which can be, too."""
+    return callable(value) and not isinstance(value, tvm_ffi.Object)
+
+
 def path_of(what: str, value: Any, error: type[LayoutExtError]) -> Path:
     """Return a path; raise ``error``, which names ``what``, where it is none."""
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or not _may_name_a_file(os.fspath(value)):
         raise error(f"{what} is a path, not {value!r}.")
     return Path(value)
+
+
+def _may_name_a_file(path: Any) -> bool:
+    """Whether a system takes a path, and a log can name it: UTF-8, no NUL, names of 255 bytes."""
+    return (
+        isinstance(path, str)
+        and "\0" not in path
+        and path.encode(errors="ignore").decode() == path
+        and all(len(name.encode()) <= 255 for name in path.split(os.sep))
+    )
 
 
 def takes_module(cls: Any) -> Any:
@@ -68,7 +84,7 @@ def positive_numbers(
 ) -> tuple[int, ...]:
     """Return so many ints above zero; raise ``error``, which names ``what``."""
     found = [whole(one) for one in values] if isinstance(values, Sequence) else []
-    numbers = tuple(number for number in found if number is not None and number > 0)
+    numbers = tuple(number for number in found if number is not None and 0 < number < 1 << 31)
     if len(found) != count or len(numbers) != count:
         raise error(f"{what} must be {count} positive whole numbers, not {values!r}.")
     return numbers

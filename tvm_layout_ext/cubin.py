@@ -51,11 +51,22 @@ _STOCK = tvm.get_global_func(COMPILER, allow_missing=True)
 
 
 class CompileError(LayoutExtError):
-    """CUDA source that the compiler refuses."""
+    """CUDA source that the compiler refuses, with all that it says of it."""
+
+    def __init__(self, text: str) -> None:
+        Exception.__init__(self, text)
 
 
 class PtxasError(CompileError):
     """A kernel that ptxas refuses: bad PTX, or more of something than the GPU has."""
+
+
+#: What TVM's CUDA text has for nvrtc, in whose front end the header takes half a second: as long as
+#: all the rest of most kernels.
+_TRAITS = re.compile(
+    r"#include <cuda/std/type_traits>\s*namespace std \{(?:\s*using cuda::std::\w+;)+\s*\}"
+)
+_USE = re.compile(r"\bstd::(?!u?int(?:8|16|32|64)_t\b)|\bnamespace std\b")
 
 
 @dataclass(frozen=True)
@@ -190,7 +201,9 @@ def _by_nvrtc(source: str, arch: str) -> MachineCode:
     # TVM reads the log only of what fails, and destroys the program before it returns.
     nvrtc.nvrtcCompileProgram = listening
     try:
-        image = compile_cuda(source, target_format="cubin", arch=arch, compiler="nvrtc")
+        image = compile_cuda(
+            _without_traits(source), target_format="cubin", arch=arch, compiler="nvrtc"
+        )
     except RuntimeError as error:
         if not reports:
             raise TargetError(f"nvrtc cannot compile here: {_first(str(error))}.") from None
@@ -198,6 +211,12 @@ def _by_nvrtc(source: str, arch: str) -> MachineCode:
     finally:
         nvrtc.nvrtcCompileProgram = compile_program
     return MachineCode.reported(bytes(image), "".join(reports), "nvrtc")
+
+
+def _without_traits(source: str) -> str:
+    """Leave type traits out where nothing uses them; all lines keep their numbers."""
+    shorter = _TRAITS.sub(lambda found: "\n" * found[0].count("\n"), source)
+    return source if _USE.search(shorter) else shorter
 
 
 def _without_cache(nvrtc: Any) -> list[bytes]:

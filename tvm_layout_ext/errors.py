@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+from .text import shortened
+
 __all__ = [
     "LayoutError",
     "NotModelled",
@@ -12,8 +16,15 @@ __all__ = [
 ]
 
 
+#: Characters of an error; of a longer one, which quotes a long value, the middle is left out.
+_LONGEST = 500
+
+
 class LayoutExtError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose; its text is one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shortened(re.sub(r"\s*\n\s*", " ", text.strip()), _LONGEST))
 
 
 class LayoutError(LayoutExtError, ValueError):

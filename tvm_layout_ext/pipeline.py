@@ -40,6 +40,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerTensorCore,
         transform.AutoCoalesce,
         transform.FuseRows,
+        transform.TurnTiles,
         transform.ShiftVectors,
         transform.CheckHostStages,
         transform.CheckAssumptions,
@@ -77,6 +78,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.AlignOffsets,
         transform.LowerAsyncCopy,
         transform.GuardVectors,
+        transform.PartVectors,
     ),
     # Vectors are there, and nothing has been folded into other types yet.
     "s_tir.InjectVirtualThread": (transform.CheckVectors,),

@@ -69,6 +69,8 @@ def simulate(
     seed = whole_number("seed", seed, 0, SimulationError)
     if grid_sample is not None:
         grid_sample = whole_number("grid_sample, in blocks,", grid_sample, 1, SimulationError)
+    if not isinstance(progress, bool | None):
+        raise SimulationError(f"progress is True, False or None, not {progress!r}.")
     is_program = isinstance(source, DeviceProgram)
     program = source if is_program else device_program(source, args, target)
     for name, kernel in program.kernels.items():

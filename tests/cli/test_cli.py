@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -393,6 +394,21 @@ def test_a_kernel_is_lowered_for_the_architecture_that_is_asked_for(tmp_path: Pa
 )
 def test_only_the_command_line_handles_interrupts_itself(argv: list[str], is_command: bool) -> None:
     assert is_command_line(argv) == is_command
+
+
+@pytest.mark.parametrize(
+    ("words", "is_imported"), [(["operators"], False), (["layout", "Blocked(...)"], True)]
+)
+def test_commands_that_need_no_pytorch_do_not_wait_for_it(
+    words: list[str], is_imported: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("print('imported')\nraise ImportError('none')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tvm_layout_ext", *words],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ("imported" in done.stdout) == is_imported
 
 
 def test_a_name_of_two_lines_is_told_in_one() -> None:

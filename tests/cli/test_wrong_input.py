@@ -91,6 +91,7 @@ OTHERS = [
     f"report FULL --no-kernels -o {'x' * 300}.html", "export FULL -o é", "lint '\x00'",
     "explain '\x00'", "explain /dev/zero", "best /dev/zero", f"best {'x' * 300}", "lint nosuch",
     "lint no.such.module", f"lint {'x' * 300}", "lint empty.py --format x", "lint .", "explain .",
+    "report FULL --png \udcff",
     "explain unbound.py --pipeline -o x.png", "explain unbound.py -o x.svg",
     "explain unbound.py --picture x.png", "lint unbound.py --max-sectors-ratio 0",
     "lint unbound.py --min-vector-bytes 3", "lint unbound.py --hazards -1", "operators x",
@@ -176,6 +177,17 @@ def test_an_error_that_nobody_foresaw_is_one_sentence(
     monkeypatch.setattr("tvm_layout_ext.layout.parse", fails)
     ran = CliRunner().invoke(app, ["layout", "x"])
     assert (ran.exit_code, ran.stderr) == (2, f"Error: {error.__name__}: two\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [("tune transpose --shpae 8 8", "--shape"), ("explain x.py --shape 8", "--size"),
+     ("best logs --shape 8", "--explain")],
+)  # fmt: skip
+def test_an_option_that_is_none_is_answered_by_those_that_are(line: str, named: str) -> None:
+    said = CliRunner().invoke(app, line.split()).stderr
+    assert named in said
+    assert "--help" not in said.partition("No such option")[2]
 
 
 @pytest.mark.usefixtures("folder")

@@ -81,12 +81,12 @@ CASES = [
     Case(
         "odd transpose",
         lambda: permuted((10001, 15003), (1, 0), "float16"),
-        "staged, tile 128x128, 256 threads, swizzled",
+        "staged, tile 128x128, 256 threads, rows where vectors lie",
     ),
     Case(
         "images of odd size",
         lambda: permuted((32, 96, 113, 113), (0, 2, 3, 1), "float16"),
-        "staged, tile 1x128x128, 256 threads, swizzled",
+        "staged, tile 128x64, 256 threads, rows where vectors lie",
     ),
     Case(
         "transpose without tiles",

@@ -77,9 +77,30 @@ def test_the_operator_of_relax_is_attention_too(shape: tuple[Any, ...]) -> None:
 
 def test_heads_without_a_kernel_stay_products(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "tvm_layout_ext"):
-        names = {gv.name_hint for gv in fused(model(2, 2, 72, 32, "plain", "float16")).functions}
+        names = {gv.name_hint for gv in fused(model(2, 2, 72, 36, "plain", "float16")).functions}
     assert not any(name.startswith("attention") for name in names)
-    assert "Attention stays products and a softmax: Heads of 32" in caplog.text
+    assert "Attention stays products and a softmax: wgmma multiplies 36 columns" in caplog.text
+
+
+def test_keys_that_are_divided_and_scores_that_a_number_replaces() -> None:
+    # As DeBERTa's: K is turned, then divided by a root; a number stands where keys are hidden.
+    op, builder = relax.op, relax.BlockBuilder()
+    q, k, v = (relax.Var(name, relax.TensorType((2, 40, 48), "float16")) for name in "qkv")
+    shown = relax.Var("shown", relax.TensorType((2, 40, 40), "bool"))
+    with builder.function("main", [q, k, v, shown]):
+        with builder.dataflow():
+            emit = builder.emit
+            root = emit(op.sqrt(emit(op.multiply(*(relax.const(n, "float16") for n in (16, 3))))))
+            turned = emit(op.divide(emit(op.permute_dims(k, (0, 2, 1))), root))
+            scores = emit(op.astype(emit(op.matmul(q, turned)), "float32"))
+            hidden = emit(op.logical_not(shown))
+            scores = emit(op.where(hidden, relax.const(-3e38, "float32"), scores))
+            weights = emit(op.astype(emit(op.nn.softmax(scores)), "float16"))
+            out = builder.emit_output(op.matmul(weights, v))
+        builder.emit_func_output(out)
+    functions = scheduled(builder.get())
+    (one,) = [one for one in functions if one.choice.rule == "attention"]
+    check(one)
 
 
 def test_slices_of_a_product_are_read_where_they_are() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tvm import tirx
+import tvm
+from tvm import te, tirx
 from tvm.script import tirx as T
 
 from benchmarks.model_zoo import block, mlp
@@ -16,6 +17,7 @@ from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.models import on_tensor_cores
 from tvm_layout_ext.models.merged_rows import merge_rows
 from tvm_layout_ext.models.whole_tiles import TILE, whole_tiles
+from tvm_layout_ext.transform.hopper import plan
 
 
 def test_products_of_any_tokens_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +70,45 @@ def test_the_host_chooses_slices_of_k_for_few_rows_and_wgmma_for_many(
     for size, kernels in ((3, 2), (9, 1)):
         monkeypatch.setattr(running, "SIZE", size)
         assert len(check(one).launches) == kernels
+
+
+def test_nests_of_as_many_rows_beside_a_product_are_no_case_for_wgmma(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their loops would be of as many rows as the kernel was scheduled for."""
+    n = te.var("n", "int64")
+    x, w = (te.placeholder(s, "float16", name=v) for s, v in (((n, 64), "x"), ((64, 64), "w")))
+    k = te.reduce_axis((0, 64), name="k")
+    product = te.compute(
+        (n, 64),
+        lambda i, c: te.sum(x[i, k].astype("float32") * w[c, k].astype("float32"), axis=k),
+        name="product",
+    )
+    twice = te.compute((n, 64), lambda i, c: x[i, c] + x[i, c], name="twice")
+    func = te.create_prim_func([x, w, product, twice])
+    (one,) = scheduled(tvm.IRModule({"both": func}))
+    assert "of more" not in one.choice.text
+    monkeypatch.setattr(running, "SIZE", 140)
+    check(one)
+
+
+def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = tirx.Var("b", "int64")
+    shapes = [[b, 136], [136, 192], [b, 192]]
+    program = Program(
+        [(shape, "float16") for shape in shapes],
+        lambda x, w, y: op.add(op.nn.gelu(op.matmul(x, w)), y),
+    )
+    chosen = {"wgmma": "2x64x128", "split_k": 1}
+    monkeypatch.setattr(on_tensor_cores, "_wgmma", lambda *given: chosen)
+    monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", 3)
+    (one,) = scheduled(module(program))
+    assert "of more" in one.choice.text
+    assert "tiles of 2x64x128" in one.choice.text
+    for size in (11, 150, 401):
+        monkeypatch.setattr(running, "SIZE", size)
+        check(one)
 
 
 def test_rows_stay_apart_where_a_place_in_them_counts() -> None:

@@ -22,6 +22,8 @@ Condition = Callable[[Any, Any], Any]
 class Heads:
     """Attention of a batch of heads; ``order`` is that of batch, head and row in memory.
 
+    Where it is ``merged``, heads of Q, K and V lie side by side in a row.
+
     ``seen`` are conditions that must all hold; ``bias`` adds an input to scores, and ``shown``
     hides those where an input is false.
     """
@@ -41,9 +43,13 @@ class Heads:
     spare: int = 0
 
     def _sizes(self, heads: int, rows: int, columns: int) -> tuple[int, ...]:
+        if self.order == "merged":
+            return (1, rows, heads * columns)
         return (1, heads, rows, columns) if self.order == "bhs" else (1, rows, heads, columns)
 
     def _at(self, h: Any, i: Any, x: Any) -> tuple[Any, ...]:
+        if self.order == "merged":  # Of such heads Q, K and V are equally wide.
+            return (0, i, h * self.depth + x)
         return (0, h, i, x) if self.order == "bhs" else (0, i, h, x)
 
     def func(self) -> tirx.PrimFunc:
@@ -96,7 +102,8 @@ class Heads:
             h, i = (one, other) if self.order == "bhs" else (other, one)
             return mean[h, i, x].astype(self.dtype)
 
-        out = te.compute(self._sizes(h, n, self.width), result, "out")
+        sizes = (1, h, n, self.width) if self.order == "bhs" else (1, n, h, self.width)
+        out = te.compute(sizes, result, "out")
         return te.create_prim_func([*inputs, out]).with_attr("global_symbol", "main")
 
     def arrays(self, scale: float = 1.0) -> list[np.ndarray]:
@@ -132,6 +139,8 @@ class Heads:
         return mean[None] if self.order == "bhs" else mean.swapaxes(0, 1)[None]
 
     def _by_head(self, array: Any) -> Any:
+        if self.order == "merged":
+            array = array.reshape(*array.shape[:2], -1, self.depth)
         return array[0] if self.order == "bhs" else array[0].swapaxes(0, 1)
 
     def schedule(self, **wished: int) -> s_tir.Schedule:

@@ -36,6 +36,7 @@ def schedule(
     persistent: bool = False,
     cluster: tuple[int, int] = (1, 1),
     slices: int = 1,
+    mode: str = "cooperative",
     block: str = "product",
 ) -> s_tir.Schedule:
     """Schedule a product as a user would."""
@@ -55,7 +56,7 @@ def schedule(
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
     sch.pipeline(tc.k, stages, async_copy="tma")
-    sch.specialize_warps(warpgroup)
+    sch.specialize_warps(warpgroup, mode)
     sch.reverse_compute_at(tc.result, tc.n)
     return sch
 

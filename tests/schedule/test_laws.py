@@ -222,6 +222,12 @@ CASES = (
         lambda sch: gemm.multiply(sch, "C", SMALL | {"wgmma": "64x64", "cluster": 2}),
         "none",
     ),
+    Case(
+        "persistent specialize_warps",
+        WIDE.func,
+        lambda sch: gemm.multiply(sch, "C", SMALL | {"wgmma": "2x64x128"}),
+        "none",
+    ),
 )
 #: Arguments behind the block or the loop.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
+from benchmarks.pingpong import program
 from tests.programs import warpgroups as w
 from tvm_layout_ext import decisions
 from tvm_layout_ext.gpu.hardware import architecture
@@ -53,6 +54,40 @@ def test_the_default_tile_fits_the_waves(
     assert config["cluster"] == (2 if torn or slices > 1 else 1)
 
 
+@pytest.mark.parametrize(
+    ("shape", "after", "tile"),
+    [
+        # As measured (h100_pingpong.json): nine waves of 64x256 in turns, or five of 128x240.
+        ((6304, 3072, 768), 16, "2x64x256"),
+        ((6304, 3072, 768), 0, "2x192x112"),
+        # Four whole waves; what follows keeps the other warpgroup from multiplying.
+        ((4096, 4096, 1024), 16, "128x256"),
+        ((4096, 4096, 4096), 0, "128x256"),
+        # A tile a block, with nobody to take turns with.
+        ((1024, 1024, 1024), 16, "128x64"),
+    ],
+)
+def test_turns_are_taken_where_waves_fit_them(
+    shape: tuple[int, int, int], after: float, tile: str
+) -> None:
+    assert hopper.fit(shape, "float16", SM90A, True, False, after)["wgmma"] == tile
+
+
+def test_larger_tiles_in_turns_leave_no_registers_for_what_follows() -> None:
+    for tile in ("2x128x144", "2x128x176", "2x192x112"):
+        assert hopper.may_be_taken(tile, 0)
+        assert not hopper.may_be_taken(tile, 1)
+    assert hopper.may_be_taken("2x128x128", 16)
+
+
+def test_what_follows_a_product_is_counted() -> None:
+    found = {
+        name: hopper.work_after(program((64, 64, 64), name), "product")
+        for name in ("plain", "residual", "gelu")
+    }
+    assert found == {"plain": 0, "residual": 2, "gelu": 16}
+
+
 CUBE, LONG_K, LONG_N = (4096, 4096, 4096), (4096, 4096, 4100), (4096, 4100, 4096)
 
 
@@ -84,6 +119,14 @@ def test_what_has_no_wgmma_is_told(
 def test_what_has_no_wgmma_stays_as_it_was() -> None:
     assert default(CUBE, gpu=SM80)["wgmma"] == "none"
     assert default(LONG_N, nt=False)["wgmma"] == "none"
+
+
+def test_a_cluster_of_slices_takes_no_turns() -> None:
+    operator = gemm_nt.OPERATOR
+    config = operator.default_config() | {"wgmma": "2x128x128", "split_k": 2, "cluster": 2}
+    refusal = operator.check((512, 512, 1024), "float16", config, SM90A)
+    assert refusal is not None
+    assert "slices in a cluster of 2 need blocks of one tile each" in refusal.text
 
 
 def test_few_configurations_are_tried_and_all_can_be_lowered() -> None:
@@ -118,12 +161,15 @@ def test_every_tile_fits_the_gpu(tile: str) -> None:
             sch = operator.schedule(operator.compute((512, 512, 512), "float16"), config)
         with decisions.collect() as made:
             tlx.lower(sch, target=w.SM90A)
-        rows, columns = tile.split("x")
-        of = f"{columns}x{rows}" if int(rows) < 64 else tile
+        *turns, rows, columns = tile.split("x")
+        of = f"{columns}x{rows}" if int(rows) < 64 else f"{rows}x{columns}"
         assert any(f"on tiles of {of}x64" in str(one) for one in made)
+        assert any("that multiply in turns" in str(one) for one in made) == bool(turns)
 
 
-@pytest.mark.parametrize(("nt", "slices", "tile"), [(True, 1, "128x96"), (False, 4, "64x64")])
+@pytest.mark.parametrize(
+    ("nt", "slices", "tile"), [(True, 1, "128x96"), (False, 4, "64x64"), (True, 2, "2x64x128")]
+)
 def test_results_of_the_operator_are_right(nt: bool, slices: int, tile: str) -> None:
     shape = (136, 200, 520)
     operator = (gemm_nt if nt else gemm).OPERATOR

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from tvm_layout_ext import transform
-from tvm_layout_ext.transform import base
+from tvm_layout_ext.ir import contents as contents_module
 from tvm_layout_ext.transform.base import asks_for, function_pass
 
 #: These read what is asked for, and mark.
@@ -60,9 +60,28 @@ def test_a_pass_runs_on_marked_functions_that_ask_for_it(marked: bool, asks: boo
     assert after.body.same_as(main.body) != (marked and asks)
 
 
-def test_a_question_for_an_annotation_walks_the_body_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["tirx.exp", "tirx.sqrt"])
+def test_a_pass_about_a_call_runs_on_functions_with_it(name: str) -> None:
+    @T.prim_func(s_tir=True)
+    def exponentials(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")) -> None:
+        for i in range(8):
+            B[i] = T.exp(A[i])
+
+    @function_pass(calls=[name])
+    def emptied(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return func.with_body(tirx.Evaluate(0))
+
+    main = exponentials.with_attr("layout_ext.annotated", 1)
+    after = emptied()(tvm.IRModule({"main": main}))["main"]
+    assert after.body.same_as(main.body) != (name == "tirx.exp")
+
+
+def test_questions_about_a_body_walk_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     walked: list[object] = []
-    walk = base.nodes_in
-    monkeypatch.setattr(base, "nodes_in", lambda *of: walked.append(of) or walk(*of))
-    assert not asks_for(copy, "layout_ext.test")
+    walk = contents_module.nodes_in
+    monkeypatch.setattr(contents_module, "nodes_in", lambda *of: walked.append(of) or walk(*of))
+    assert not asks_for(copy.with_body(tirx.Evaluate(0)), "layout_ext.test")
+    walked.clear()
+    for key in ("layout_ext.test", "layout_ext.other"):
+        assert not asks_for(copy, key)
     assert len(walked) == 1

@@ -462,13 +462,16 @@ class _AttentionReader:
             found, load = self._logit(value, visible)
             return found.times(factor), load
         if parts := choice_parts(value):
-            condition = self.analyzer.simplify(parts[0])
+            condition, shown, hidden = parts
+            if (number := _number(shown)) is not None and number <= _HIDDEN:
+                condition, shown, hidden = tirx.Not(condition), hidden, shown
+            condition = self.analyzer.simplify(condition)
             known = any(tvm_ffi.structural_equal(condition, one) for one in visible)
-            other = _number(parts[2])
+            other = _number(hidden)
             if not known and (other is None or other > _HIDDEN):
                 raise ScheduleError(f"A score is {value}, which hides nothing.")
             more = visible if known else (*visible, condition)
-            return self._logit(_plain(parts[1]), more)
+            return self._logit(_plain(shown), more)
         if isinstance(value, tirx.Add | tirx.Sub):
             taken = isinstance(value, tirx.Sub)
             for one, other in ((value.a, value.b), (value.b, value.a)):

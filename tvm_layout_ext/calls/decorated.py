@@ -12,7 +12,7 @@ from tvm import s_tir
 
 from .. import te
 from ..build import lower
-from ..checks import whole_number
+from ..checks import is_function, whole_number
 from ..errors import ScheduleError
 from ..schedule import Schedule
 from ..target import cuda_target, default_arch
@@ -34,11 +34,16 @@ class ScheduledFunction:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        if not callable(function):
+        if not is_function(function):
             raise ScheduleError(f"@kernel decorates a function, not {function!r}.")
         update_wrapper(self, function)
         self._function = function
-        found = inspect.signature(function).parameters.values()
+        try:
+            found = inspect.signature(function).parameters.values()
+        except ValueError:
+            raise ScheduleError(
+                f"@kernel decorates a function whose parameters it can read, not {function!r}."
+            ) from None
         self.knobs = [p.name for p in found if p.kind is inspect.Parameter.KEYWORD_ONLY]
         self.arrays = [p.name for p in found if p.kind in _ARRAYS]
         self._kernels: dict[Any, FixedKernel] = {}
@@ -99,11 +104,21 @@ class ScheduledFunction:
         arch = default_arch()
         shapes = tuple((one.shape, one.dtype) for one in arguments)
         key = (arch, shapes, tuple(sorted(knobs.items())))
+        if not _is_key(key):
+            raise ScheduleError(f"Knobs of {self.name} are numbers or words, not {knobs!r}.")
         if key not in self._kernels:
             module = self.scheduled(arguments, knobs)[1].mod
             lowered = lower(module, target=cuda_target(arch))
             self._kernels[key] = FixedKernel(self.name, lowered, arch, _results(module, arguments))
         return self._kernels[key]
+
+
+def _is_key(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _results(module: tvm.IRModule, arguments: Sequence[Argument]) -> int:
@@ -150,7 +165,12 @@ class Autotuned(ScheduledFunction):
     def _key_of(self, arguments: Sequence[Argument]) -> Any:
         if self._key is None:
             return tuple((one.shape, one.dtype) for one in arguments)
-        return self._key(*(one.data for one in arguments))
+        key = self._key(*(one.data for one in arguments))
+        if not _is_key(key):
+            raise ScheduleError(
+                f"key tells shapes apart by numbers, words or tuples of these, not by {key!r}."
+            )
+        return key
 
     def _search(self, arguments: Sequence[Argument], given: Any) -> Result:
         def schedule(_: s_tir.Schedule, config: Any) -> s_tir.Schedule:
@@ -220,7 +240,7 @@ def autotune(
     whole_number("The number of trials", trials, 1, ScheduleError)
     if not isinstance(knobs, Sequence) or not knobs or not all(isinstance(k, Knob) for k in knobs):
         raise ScheduleError(f"knobs are a list made by tlx.knob(name, values), not {knobs!r}.")
-    if key is not None and not callable(key):
+    if key is not None and not is_function(key):
         raise ScheduleError(f"key is a function of the arrays, not {key!r}.")
 
     def decorate(function: Any) -> Autotuned:

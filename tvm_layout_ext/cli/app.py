@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from functools import partial
 from typing import Annotated, Any
 
@@ -22,6 +23,8 @@ _EPILOG = (
     "Exit codes: 0 done; 1 no candidate worked, a result was wrong or hazardous, a winner no "
     "longer wins, or a rule is broken; 2 the input cannot be used; 130 interrupted."
 )
+#: Commands that run neither files of the user nor PyTorch's kernels.
+_WITHOUT_TORCH = ("tune", "best", "replay", "check", "compare", "operators")
 #: Characters of an error.
 _LONGEST = 500
 
@@ -55,8 +58,18 @@ class Command(TyperCommand):
     """Takes ``--shape 64 32``, and says what is wrong with its input in one sentence."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line."""
-        return super().parse_args(ctx, join_shapes(args))
+        """Read the words of the command line; of an option that is none, name those like it."""
+        for one in args:
+            if one.encode(errors="ignore").decode() != one:
+                raise typer.BadParameter(f"{one!r} is no text in UTF-8.")
+        try:
+            return super().parse_args(ctx, join_shapes(args))
+        except Exception as error:
+            wrong: Any = error  # Of click, which typer may have under another name.
+            if hasattr(wrong, "possibilities"):
+                known = [one for option in self.params for one in option.opts if one[:2] == "--"]
+                wrong.possibilities = get_close_matches(wrong.option_name, known) or known
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of this package ends it with code 2.
@@ -64,7 +77,7 @@ class Command(TyperCommand):
         So does any error that nobody foresaw, whose traceback ``TVM_LAYOUT_EXT_DEBUG=1`` shows.
         """
         try:
-            load()
+            load(with_torch=self.name not in _WITHOUT_TORCH)
             return super().invoke(ctx)
         except LayoutExtError as error:
             typer.echo(f"Error: {_short(str(error))}", err=True)

@@ -23,6 +23,7 @@ from .request import NAME
 from .rows.write import write_chains
 from .strategy import Strategy
 from .subject import Subject
+from .turned.write import write_tiles
 
 _log = logging.getLogger("tvm_layout_ext")
 
@@ -153,7 +154,7 @@ def _try(subject: Subject, way: Strategy) -> _Trial:
     own = trial.get(trial.get_loops(program.block)[0])
     known = [] if subject.kernel is not None else [n for n in _kernels(func) if not n.same_as(own)]
     text = way.apply(trial, program.block)
-    written, _ = write_chains(trial.mod[name])
+    written, _ = write_tiles(write_chains(trial.mod[name])[0])
     work = count_kernels(written, known)
     return _Trial(way, text, work, modelled_seconds(work))
 

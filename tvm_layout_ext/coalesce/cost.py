@@ -28,17 +28,20 @@ from ..gpu.counts import instructions
 from ..gpu.hardware import DEFAULT_ARCH, LINE_BYTES, SECTOR_BYTES, WARP_SIZE, architecture
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..gpu.requests import NOTHING, distinct, pieces, request_sectors
-from ..ir.annotations import SHIFTED
+from ..ir.annotations import INSTRUCTIONS, SHIFTED
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
 from ..ir.pointers import atomic_of
 from ..ir.queries import depends_on, is_among
-from ..ir.walk import THREADS, Context, LoopVar, axis_indices, walk
+from ..ir.rebuild import block_with, realize_with, sequence
+from ..ir.walk import THREADS, Context, LoopVar, axis_indices, top_statements, walk
 from .shifted.move import read_move
 
 #: Blocks, and lanes of each, whose addresses are worked out; at least so many iterations.
 _BLOCKS, _LANES, _STEPS = 2, 4096, 16
 #: Bytes of the first-level cache that a multiprocessor has for loads, in whole lines.
 _CACHE = 192 << 10
+#: Sectors of a line.
+_SHARE = LINE_BYTES // SECTOR_BYTES
 #: Loads that nvcc has on their way together where each is used at once, and in all.
 _STARTED, _MOST_STARTED = 8, 16
 #: The same where each is under a condition; of what a condition chooses to store each waits for the
@@ -87,16 +90,16 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
 
     Parameters are as of :func:`cost`.
     """
-    before = {loop.loop_var.__chandle__() for loop in known}
+    body = _without(function, known) if known else function.body
     kernels: dict[int, list[AccessSite]] = {}
-    for site in read_accesses(function.body):
+    for site in read_accesses(body):
         is_memory = site.kind in ("load", "store") and not site.context.in_init
         if site.loops and is_memory and not site.is_own_sum:
             sites = kernels.setdefault(_kernel(site.context), [])
             if not any(_is_again(site, other) for other in sites[-_AGAIN:]):
                 sites.append(site)
     stores: dict[int, list[tuple[Any, Context]]] = {}
-    for stmt, context in walk(function.body):
+    for stmt, context in walk(body):
         if not context.loops or context.in_init:
             continue
         if isinstance(stmt, tirx.BufferStore | tirx.Bind):
@@ -107,9 +110,20 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
     return [
         _KernelCounter(sites).count(stores.get(outermost, []))
         for outermost, sites in kernels.items()
-        if outermost not in before
-        and any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
+        if any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
     ]
+
+
+def _without(function: Any, known: Sequence[Any]) -> Any:
+    """Body of a function without some of its outermost loops."""
+    before = {loop.loop_var.__chandle__() for loop in known}
+    kept = [
+        stmt
+        for stmt in top_statements(function)
+        if not isinstance(stmt, tirx.For) or stmt.loop_var.__chandle__() not in before
+    ]
+    body = sequence(kept or [tirx.Evaluate(0)])
+    return realize_with(function.body, block_with(function.body.block, body=body))
 
 
 def _is_again(site: AccessSite, other: AccessSite) -> bool:
@@ -164,6 +178,8 @@ class _KernelCounter:
         self.threads = prod(self.shape.values())
         self.warps = -(-self.threads // WARP_SIZE)
         self.facts = KernelFacts(sites)
+        #: Whether blocks exchange what they move: other blocks then store beside what they do.
+        self.has_tiles = any(site.scope.startswith("shared") for site in sites)
         self.resident = self.facts.blocks_per_sm(architecture(DEFAULT_ARCH))
 
     def count(self, stores: Sequence[tuple[Any, Context]]) -> KernelWork:
@@ -180,7 +196,7 @@ class _KernelCounter:
             self.threads,
             self.resident,
             tuple(_memory_of(accesses, self.sites)),
-            sum(self._instructions(stmt, context) for stmt, context in stores),
+            self._all_instructions(stores),
             sum(self._combines(c) for stmt, c in stores if isinstance(stmt, tirx.BufferStore)),
             max((_serial(site.loops) for site in shared), default=0.0),
         )
@@ -267,8 +283,11 @@ class _KernelCounter:
             scattered = np.arange(lanes.live.size).reshape(lanes.live.shape) * 1021 * site.size
             found = site.size, [scattered]
         width, starts = found
-        for start, (offset, size) in ((s, one) for s in starts for one in instructions(width)):
-            yield self._count_global(site, lanes, start + offset, active, size)
+        parts = [(s, one) for s in starts for one in instructions(width)]
+        for start, (offset, size) in parts:
+            work = self._count_global(site, lanes, start + offset, active, size)
+            # Of several the others may fill the sector.
+            yield work if len(parts) == 1 else replace(work, partial=0.0)
 
     def _count_global(
         self, site: AccessSite, lanes: _Lanes, start: Any, active: Any, width: int
@@ -287,15 +306,16 @@ class _KernelCounter:
             # Lanes that meet at one element take turns.
             begins = distinct(np.where(live[asking], rows[asking], NOTHING))
             moved += float((live[asking].sum(axis=1) - begins).sum())
-        through, torn = moved, 0.0
-        own = pieces(asked.reshape(blocks, -1), active.reshape(blocks, -1), width, SECTOR_BYTES)
-        known = [np.unique(row[row != NOTHING]) for row in own]
-        whole = [np.unique(row * SECTOR_BYTES // LINE_BYTES, return_counts=True) for row in known]
+        through, torn, partial = moved, 0.0, 0.0
         if site.kind == "load":
-            fresh = float(sum(map(len, known)))
-            held = sum(len(numbers) for numbers, _ in whole) / blocks * LINE_BYTES * self.resident
+            own = pieces(asked.reshape(blocks, -1), active.reshape(blocks, -1), width, SECTOR_BYTES)
+            fresh, whole, torn = _sectors_and_lines(own)
+            held = whole / blocks * LINE_BYTES * self.resident
             through = fresh + (moved - fresh) * max(0.0, 1 - _CACHE / max(held, 1))
-            torn = float(sum(n[n < LINE_BYTES // SECTOR_BYTES].sum() for _, n in whole))
+        elif self.has_tiles and site.kind == "store":
+            own = pieces(asked.reshape(blocks, -1), active.reshape(blocks, -1), width, SECTOR_BYTES)
+            counts = (np.unique(row[row != NOTHING], return_counts=True)[1] for row in own)
+            partial = float(sum((n * width < SECTOR_BYTES).sum() for n in counts))
         return AccessWork(
             str(site.buffer.name),
             site.kind,
@@ -307,6 +327,7 @@ class _KernelCounter:
             lines=scale * float(lines.sum()),
             through=scale * through,
             torn=scale * torn,
+            partial=scale * partial,
             rounds=self._rounds(site),
         )
 
@@ -367,6 +388,13 @@ class _KernelCounter:
             most = _CHOSEN
         return float(serial * ceil(shared / started) * ceil(own / most))
 
+    def _all_instructions(self, stores: Sequence[tuple[Any, Context]]) -> float:
+        """Instructions of warps, as a kernel that is written whole tells them itself."""
+        for block in (block for _, context in stores for block in context.blocks):
+            if INSTRUCTIONS in block.annotations:
+                return float(int(block.annotations[INSTRUCTIONS]) * self.warps * self.blocks)
+        return sum(self._instructions(stmt, context) for stmt, context in stores)
+
     def _instructions(self, stmt: Any, context: Context) -> float:
         """Instructions of warps for what a store or name is computed by, and a store's address."""
         loops = context.loops
@@ -399,6 +427,19 @@ class _KernelCounter:
             _count(loop) for loop in context.loops if loop.repeats and not _reduces(context, loop)
         )
         return float(times * ceil(log2(lanes)) * self.warps * self.blocks)
+
+
+def _sectors_and_lines(touched: np.ndarray) -> tuple[float, float, float]:
+    """Count the sectors of each row, their lines, and the sectors of lines that lack some."""
+    # Rows of one flat array lie so far apart that they have no line in common.
+    apart = (int(touched.max()) // _SHARE + 2) * _SHARE
+    numbers = touched + np.arange(len(touched))[:, None] * apart
+    ordered = np.sort(numbers[touched != NOTHING])
+    sectors = ordered[np.flatnonzero(np.diff(ordered, prepend=NOTHING))]
+    lines = np.count_nonzero(np.diff(sectors // _SHARE, prepend=NOTHING))
+    ends = sectors[_SHARE - 1 :] - sectors[: max(0, len(sectors) - _SHARE + 1)] == _SHARE - 1
+    full = np.count_nonzero(ends & (sectors[: len(ends)] % _SHARE == 0))
+    return float(len(sectors)), float(lines), float(len(sectors) - full * _SHARE)
 
 
 def _shifts(block: Any) -> float:

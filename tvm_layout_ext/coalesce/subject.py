@@ -29,16 +29,21 @@ class Subject:
 
     @classmethod
     def of(
-        cls, sch: Any, block: Any, request: Request, isolated: Isolated | None = None
+        cls,
+        sch: Any,
+        block: Any,
+        request: Request,
+        isolated: Isolated | None = None,
+        nest: Nest | None = None,
     ) -> Subject:
-        """Read a block of a schedule.
+        """Read a block of a schedule, if its nest was not read before.
 
         Raises
         ------
         ScheduleError
             If its loops are not free, or its kernel has other threads than are asked for.
         """
-        nest = read_nest(sch, block)
+        nest = read_nest(sch, block) if nest is None else nest
         kernel = enclosing_threads(sch, block, nest)
         free = free_loops(nest, inside=kernel is not None)
         if kernel is not None:

@@ -185,6 +185,10 @@ def resident_limits(
 def launch_problem(extents: Mapping[str, int], threads_per_block: int = 1024) -> str | None:
     """Say why a launch of these extents, by thread tag, is not legal, or None if it is."""
     for tag, extent in extents.items():
+        if not isinstance(tag, str) or not isinstance(extent, int):
+            raise TargetError(
+                f"A launch has whole numbers by thread tag, not {extent!r} by {tag!r}."
+            )
         if extent > LAUNCH_LIMITS.get(tag, extent):
             return f"binds {extent:,} iterations to {tag}, which has at most {LAUNCH_LIMITS[tag]:,}"
     threads = math.prod(e for tag, e in extents.items() if tag.startswith("threadIdx."))

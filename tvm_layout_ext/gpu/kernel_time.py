@@ -33,6 +33,8 @@ class AccessWork:
     through: float = 0.0
     torn: float = 0.0  #: Of these, sectors in lines of which the block then takes only a part
     memory: float = 0.0  #: Sectors from or to device memory: each of the buffer's once
+    #: Sectors of which a block stores only a part, where blocks store tiles.
+    partial: float = 0.0
     wavefronts: float = 0.0  #: Of shared memory
     rounds: float = 0.0  #: Times that a thread waits for such loads one after the other
 
@@ -74,6 +76,7 @@ def kernel_terms(work: KernelWork, gpu: GpuSpeeds = H200) -> dict[str, float]:
     atomics = work.total("through", "atomic")
     torn = gpu.torn * work.total("torn", "load")
     memory = work.total("memory")
+    partial = gpu.partial * work.total("partial", "store")
     through = loads + torn + gpu.store_cost * (stores + 2 * atomics)
     scale = memory / max(loads + stores + atomics, 1.0)
     pipe = (
@@ -86,7 +89,7 @@ def kernel_terms(work: KernelWork, gpu: GpuSpeeds = H200) -> dict[str, float]:
     waits = (_wait(access, gpu) for access in work.accesses if access.rounds)
     wait = gpu.block_latency + max(waits, default=0.0) + work.barriers * gpu.barrier
     return {
-        "memory": (memory + torn * scale) * SECTOR_BYTES / gpu.memory,
+        "memory": (memory + partial + torn * scale) * SECTOR_BYTES / gpu.memory,
         "l2": through / gpu.l2_sectors / gpu.clock,
         "own": share * through * SECTOR_BYTES / gpu.own / gpu.clock,
         "pipe": share * pipe / gpu.wavefronts / gpu.clock,

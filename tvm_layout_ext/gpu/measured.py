@@ -46,6 +46,9 @@ class GpuSpeeds:
     #: ``h200_sweep_transpose_8192.jsonl`` has 1.15 times the time where rows of a tile are half a
     #: line, that is 1.3 times for the loads; a quarter of a line costs no more.
     torn: float = 0.3
+    #: Sectors that one costs more which two blocks store a part of: 1.5 to 5 in the permutations of
+    #: ``h100_turned_units.json``, whose rows are cut at sectors, at vectors, and anywhere.
+    partial: float = 3.0
     #: Of a wave of blocks, the part in which they all load or all store, and the memory idles in
     #: one direction.
     tail: float = 0.5

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from inspect import isfunction as _isfunction
+
+from ..gpu.hardware import Architecture as _Architecture
+from ..signatures import typed as _typed
 from .fragments import operand_at, operand_place, sums_at, sums_place
 from .instructions import INSTRUCTIONS, Instruction, choose, instruction
 from .registry import (
@@ -33,3 +37,12 @@ __all__ = [
     "sums_at",
     "sums_place",
 ]
+
+_KINDS = (bool, int, str, Instruction, _Architecture)
+globals().update(
+    {
+        name: _typed(it, *_KINDS)
+        for name, it in vars().copy().items()
+        if name in __all__ and _isfunction(it)
+    }
+)

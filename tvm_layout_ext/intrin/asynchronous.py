@@ -6,6 +6,7 @@ Each function gives a statement. The PTX ISA has a section of each instruction's
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -28,6 +29,12 @@ _BY_128_BYTES, _PROMOTED_TO_L2 = 3, 2
 _ADDRESS = 0x3FFFF
 
 
+@cache
+def _ptx(instruction: str) -> Any:
+    """What makes calls of an instruction, which TVM looks up piece by piece."""
+    return T.ptx[instruction]
+
+
 def _do(call: Any) -> Any:
     return tirx.Evaluate(call)
 
@@ -38,14 +45,14 @@ def _at(buffer: Any, index: Any) -> Any:
 
 def init_barrier(barriers: Any, index: Any, count: int) -> Any:
     """Let a phase of an mbarrier end after so many arrivals."""
-    return _do(T.ptx["mbarrier.init.shared.b64"](_at(barriers, index), T.uint32(count)))
+    return _do(_ptx("mbarrier.init.shared.b64")(_at(barriers, index), T.uint32(count)))
 
 
 def publish_barriers(blocks: int = 1) -> list[Any]:
     """Show initialised barriers to the asynchronous units, and then to all threads of a cluster."""
     return [
-        _do(T.ptx["fence.mbarrier_init.release.cluster"]()),
-        _do(T.ptx["fence.proxy.async.shared::cta"]()),
+        _do(_ptx("fence.mbarrier_init.release.cluster")()),
+        _do(_ptx("fence.proxy.async.shared::cta")()),
         *([_do(T.cuda.cta_sync())] if blocks == 1 else cluster_barrier()),
     ]
 
@@ -53,8 +60,8 @@ def publish_barriers(blocks: int = 1) -> list[Any]:
 def cluster_barrier() -> list[Any]:
     """Wait for all threads of a cluster, which may come one by one."""
     return [
-        _do(T.ptx["barrier.cluster.arrive.release"]()),
-        _do(T.ptx["barrier.cluster.wait.acquire"]()),
+        _do(_ptx("barrier.cluster.arrive.release")()),
+        _do(_ptx("barrier.cluster.wait.acquire")()),
     ]
 
 
@@ -78,18 +85,18 @@ def wait_barrier(barriers: Any, index: Any, parity: Any) -> Any:
 
 def expect_bytes(barriers: Any, index: Any, count: int) -> Any:
     """Arrive, and let the phase end after so many bytes, too."""
-    call = T.ptx["mbarrier.arrive.expect_tx.shared.b64"]
+    call = _ptx("mbarrier.arrive.expect_tx.shared.b64")
     return _do(call(_at(barriers, index), T.uint32(count)))
 
 
 def arrive(barriers: Any, index: Any) -> Any:
     """Arrive at an mbarrier."""
-    return _do(T.ptx["mbarrier.arrive.shared.b64"](_at(barriers, index)))
+    return _do(_ptx("mbarrier.arrive.shared.b64")(_at(barriers, index)))
 
 
 def prefetch_map(tensor: Any) -> Any:
     """Bring a tensor map near, before the first copy waits for it."""
-    return _do(T.ptx["prefetch.tensormap"](T.address_of(tensor)))
+    return _do(_ptx("prefetch.tensormap")(T.address_of(tensor)))
 
 
 def arrive_at(barriers: Any, index: Any, rank: Any, address: Any) -> Any:
@@ -98,21 +105,21 @@ def arrive_at(barriers: Any, index: Any, rank: Any, address: Any) -> Any:
     It says that a stage was read, and publishes no writes: ``release.cluster`` would wait for all
     of them in every step (``MEMBAR.ALL.GPU``; 254 us for 180 at 4096^3 on an H200).
     """
-    call = T.ptx["mbarrier.arrive.shared::cluster.b64"]
+    call = _ptx("mbarrier.arrive.shared::cluster.b64")
     return sequence([map_address(address, _at(barriers, index), rank), _do(call(address))])
 
 
 def map_address(result: Any, pointer: Any, rank: Any) -> Any:
     """Put into a register where a place in shared memory is in a block of the cluster."""
     own = T.cuda.cvta_generic_to_shared(pointer)
-    return _do(T.ptx["mapa.shared::cluster.u32"](result, own, T.Cast("uint32", rank)))
+    return _do(_ptx("mapa.shared::cluster.u32")(result, own, T.Cast("uint32", rank)))
 
 
 def store_at(address: Any, values: Sequence[Any], register: str) -> Any:
     """Store registers at an address in the shared memory of a cluster."""
     wide = f".v{len(values)}" if len(values) > 1 else ""
     kind = {"float32": "f32", "uint32": "u32"}[register]
-    return _do(T.ptx[f"st.shared::cluster{wide}.{kind}"](address, *values))
+    return _do(_ptx(f"st.shared::cluster{wide}.{kind}")(address, *values))
 
 
 def send_to(address: Any, words: Sequence[Any], barrier: Any) -> Any:
@@ -131,54 +138,59 @@ def load_box(
     """
     into = _LOAD.format(len(at)) + (_MULTICAST if blocks > 1 else "")
     mask = [T.uint16((1 << blocks) - 1)] if blocks > 1 else []
-    return _do(T.ptx[into](pointer, T.address_of(tensor), *at, _at(barriers, index), *mask))
+    return _do(_ptx(into)(pointer, T.address_of(tensor), *at, _at(barriers, index), *mask))
 
 
 def store_box(pointer: Any, tensor: Any, at: Sequence[Any]) -> Any:
     """Copy a box from shared memory, as far as the tensor goes."""
-    return _do(T.ptx[_STORE.format(len(at))](T.address_of(tensor), *at, pointer))
+    return _do(_ptx(_STORE.format(len(at)))(T.address_of(tensor), *at, pointer))
 
 
 def commit_stores() -> Any:
     """End a group of bulk stores."""
-    return _do(T.ptx["cp.async.bulk.commit_group"]())
+    return _do(_ptx("cp.async.bulk.commit_group")())
 
 
 def wait_stores(count: int, *, read: bool) -> Any:
     """Wait until all but the last groups of bulk stores are done, or have read their source."""
     kind = "cp.async.bulk.wait_group.read" if read else "cp.async.bulk.wait_group"
-    return _do(T.ptx[kind](count))
+    return _do(_ptx(kind)(count))
 
 
 def fence_shared() -> Any:
     """Show this thread's writes of shared memory to the asynchronous units."""
-    return _do(T.ptx["fence.proxy.async.shared::cta"]())
+    return _do(_ptx("fence.proxy.async.shared::cta")())
 
 
 def named_barrier(number: Any, threads: int) -> Any:
     """Wait for so many threads at a barrier of a number; 0 is that of the whole block."""
-    return _do(T.ptx["bar.sync"](T.Cast("uint32", number), T.uint32(threads)))
+    return _do(_ptx("bar.sync")(T.Cast("uint32", number), T.uint32(threads)))
+
+
+def arrive_named(number: Any, threads: int) -> Any:
+    """Arrive at a barrier of a number, for which others wait with :func:`named_barrier`."""
+    return _do(T.ptx["bar.arrive"](T.Cast("uint32", number), T.uint32(threads)))
 
 
 def set_registers(count: int, *, more: bool) -> Any:
     """Let the threads of a warpgroup have so many registers."""
     kind = "inc" if more else "dec"
-    return _do(T.ptx[f"setmaxnreg.{kind}.sync.aligned.u32"](count))
+    return _do(_ptx(f"setmaxnreg.{kind}.sync.aligned.u32")(count))
 
 
 def fence_sums() -> Any:
     """Order what the threads did to registers before the next ``wgmma``."""
-    return _do(T.ptx["wgmma.fence.sync.aligned"]())
+    return _do(_ptx("wgmma.fence.sync.aligned")())
 
 
 def commit_products() -> Any:
     """End a group of ``wgmma``."""
-    return _do(T.ptx["wgmma.commit_group.sync.aligned"]())
+    return _do(_ptx("wgmma.commit_group.sync.aligned")())
 
 
 def wait_products(count: int) -> Any:
     """Wait until all but the last groups of ``wgmma`` are done."""
-    return _do(T.ptx["wgmma.wait_group.sync.aligned"](count))
+    return _do(_ptx("wgmma.wait_group.sync.aligned")(count))
 
 
 def descriptor(pointer: Any, leading: int, stride: int) -> Any:
@@ -217,18 +229,18 @@ def multiply(
     turned = [int(value) for value in transposed[held:]] if one.takes_any_major else ()
     adds = T.ptx.pred(T.Cast("int32", adds))
     left = a if held else [a]
-    return _do(T.ptx[one.ptx](*sums, *left, b, adds, *signs, *turned))
+    return _do(_ptx(one.ptx)(*sums, *left, b, adds, *signs, *turned))
 
 
 def power_of_two(result: Any, exponent: Any) -> Any:
     """Raise 2 to a power; what is too small for 32 bits without more zeros in front is zero."""
-    return _do(T.ptx["ex2.approx.ftz.f32"](result, exponent))
+    return _do(_ptx("ex2.approx.ftz.f32")(result, exponent))
 
 
 def pack(result: Any, low: Any, high: Any, dtype: str) -> Any:
     """Round two numbers to 16 bits each, into one register."""
     short = {"float16": "f16x2", "bfloat16": "bf16x2"}[dtype]
-    return _do(T.ptx[f"cvt.rn.{short}.f32"](result, high, low))
+    return _do(_ptx(f"cvt.rn.{short}.f32")(result, high, low))
 
 
 def sum_at(one: WarpgroupInstruction, sums: Any, number: Any) -> Any:

@@ -13,6 +13,7 @@ __all__ = [
     "has_columns",
     "is_warpgroup",
     "warpgroup_instruction",
+    "widened",
 ]
 
 #: Rows that a warpgroup multiplies at a time (PTX ISA, "wgmma.mma_async").
@@ -155,3 +156,15 @@ def warpgroup_instruction(name: str) -> WarpgroupInstruction:
     columns = int(shape.partition("n")[2].partition("k")[0])
     pair = next(pair for pair, short in _TYPES.items() if short[:2] == (operand, sums))
     return WarpgroupInstruction(*pair, columns)
+
+
+def widened(one: WarpgroupInstruction, times: int) -> WarpgroupInstruction:
+    """The instruction of so many times the columns; ScheduleError if there is none."""
+    columns = one.n * times
+    if not has_columns(one.operand, columns):
+        raise ScheduleError(
+            f"Tiles of {one.n} columns of {times} products take wgmma of {columns} columns of "
+            f"{one.operand}, which does not exist; {MOST_COLUMNS // times} columns of each at most "
+            "are legal."
+        )
+    return WarpgroupInstruction(one.operand, one.sums, columns)

@@ -19,6 +19,10 @@ SHIFTED = "layout_ext.shifted"
 ATTENTION = "layout_ext.attention"
 #: Annotation of the last block of a chain over rows: seven numbers of a plan, then its blocks.
 FUSE_ROWS = "layout_ext.fuse_rows"
+#: Block annotation: the numbers of a plan of tiles whose rows begin anywhere.
+TURNED = "layout_ext.turned"
+#: Annotation of a block that is a whole kernel: instructions of a thread beside its accesses.
+INSTRUCTIONS = "layout_ext.instructions"
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that
 #: clears it first.
 TENSOR_CORE = "layout_ext.tensor_core"
@@ -58,5 +62,7 @@ WARPGROUP = "layout_ext.warpgroup"
 NOT_WARPGROUPS = "layout_ext.not_warpgroups"
 #: Annotation of the loop over consumer warpgroups: how many warpgroups copy for them.
 PRODUCERS = "layout_ext.producers"
+#: Annotation of the same loop: two warpgroups have tiles of their own, and multiply in turns.
+PINGPONG = "layout_ext.pingpong"
 #: Annotation of a grid loop: blocks stay and take tile after tile.
 PERSISTENT = "layout_ext.persistent"

@@ -61,13 +61,19 @@ def evaluate(expr: Any, env: Mapping[Any, Any]) -> np.ndarray:
     Variables that ``env`` does not have are symbolic sizes and count as 1021. The elements of a
     ramp lie along the last axis, so where there are ramps, arrays of values end in an axis of 1.
     """
-    if isinstance(expr, int | tirx.IntImm):
-        return np.asarray(int(expr), np.int64)
-    if isinstance(expr, tirx.FloatImm):
-        return np.asarray(expr.value, str(expr.ty.dtype))
+    # What indices are made of comes first.
     rule = ARITHMETIC.get(type(expr))
     if rule is not None:
         return np.asarray(rule(evaluate(expr.a, env), evaluate(expr.b, env)))
+    if isinstance(expr, tirx.Var):
+        value = env.get(expr, STAND_IN)
+        if value is None:
+            raise KeyError(expr.name)
+        return np.asarray(value)
+    if isinstance(expr, tirx.IntImm | int):
+        return np.asarray(int(expr), np.int64)
+    if isinstance(expr, tirx.FloatImm):
+        return np.asarray(expr.value, str(expr.ty.dtype))
     if isinstance(expr, tirx.Select):
         parts = (expr.condition, expr.true_value, expr.false_value)
         return np.where(*(evaluate(part, env) for part in parts))
@@ -85,11 +91,6 @@ def evaluate(expr: Any, env: Mapping[Any, Any]) -> np.ndarray:
         return evaluate(expr.value, env)
     if isinstance(expr, tvm.ir.Call):
         return np.asarray(_CALLS[expr.op.name](*(evaluate(arg, env) for arg in expr.args)))
-    if isinstance(expr, tirx.Var):
-        value = env.get(expr, STAND_IN)
-        if value is None:
-            raise KeyError(expr.name)
-        return np.asarray(value)
     raise KeyError(type(expr).__name__)
 
 

@@ -52,6 +52,7 @@ PTX_ADDR = "tirx.ptx.addr"
 PTX_BARRIER_PREFIX = "tirx.ptx.barrier_"
 PTX_BARRIER_CLUSTER_ARRIVE = "tirx.ptx.barrier_cluster_arrive"
 PTX_BARRIER_CLUSTER_WAIT = "tirx.ptx.barrier_cluster_wait"
+PTX_BAR_ARRIVE = "tirx.ptx.bar_arrive"
 PTX_BAR_SYNC = "tirx.ptx.bar_sync"
 PTX_BAR_SYNC_COUNT = "tirx.ptx.bar_sync_count"
 PTX_BAR_WARP_SYNC = "tirx.ptx.bar_warp_sync"
@@ -73,6 +74,7 @@ PTX_CVT_F16X2 = "tirx.ptx.cvt_f16x2_f32"
 PTX_EX2 = "tirx.ptx.ex2"
 PTX_FENCE_MBARRIER_INIT = "tirx.ptx.fence_mbarrier_init"
 PTX_FENCE_PROXY = "tirx.ptx.fence_proxy"
+PTX_FMA_HALF = "tirx.ptx.fma_half"
 PTX_GRIDDEPCONTROL = "tirx.ptx.griddepcontrol"
 PTX_LDMATRIX = "tirx.ptx.ldmatrix"
 PTX_LEGACY_LDMATRIX = "tirx.ptx_legacy.ldmatrix"
@@ -127,3 +129,11 @@ USE_PROGRAMTIC_DEPENDENT_LAUNCH = "tirx.use_programtic_dependent_launch"
 #: A choice that evaluates one side, and a hint that a condition mostly holds.
 CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
 VOLATILE = "tirx.volatile"
+#: Functions of numbers that TVM 0.27 computes one element after the other.
+WITHOUT_VECTORS = tuple(
+    f"tirx.{name}"
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "erf", "hypot"),
+        *("ldexp", "log1p", "nearbyint", "nextafter", "rsqrt"),
+    )
+)

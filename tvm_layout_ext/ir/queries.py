@@ -10,6 +10,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+from .._compat import look_through
+
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 #: What computes with floats.
 ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
@@ -34,7 +36,7 @@ def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
 def nodes_in(node: Any, *kinds: type) -> list[Any]:
     """List the nodes of some kinds in an expression or statement, those that hold others last."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(node, [(kind, found.append) for kind in kinds])
+    look_through(node, kinds, found.append)
     return found
 
 

@@ -111,3 +111,18 @@ def sequence(statements: Iterable[Any]) -> Any:
     """One statement that does some, one after the other."""
     listed = list(statements)
     return listed[0] if len(listed) == 1 else tirx.SeqStmt(listed)
+
+
+def unrolled(extent: int, body: Callable[[Any], Any]) -> Any:
+    """Unroll a loop around what a function makes of its variable."""
+    return _looped(extent, body, tirx.ForKind.UNROLLED, "i")
+
+
+def vectorized(extent: int, body: Callable[[Any], Any]) -> Any:
+    """Vectorize such a loop."""
+    return _looped(extent, body, tirx.ForKind.VECTORIZED, "v")
+
+
+def _looped(extent: int, body: Callable[[Any], Any], kind: Any, name: str) -> Any:
+    var = tirx.Var(name, "int32")
+    return tirx.For(var, 0, extent, kind, body(var))

@@ -53,22 +53,27 @@ def lanes_of_type(dtype: str, capability: tuple[int, int]) -> tuple[int, ...] | 
 
 def vectors_of(body: Any) -> Iterator[VectorUse]:
     """Vectors of constant length in a lowered program, indices apart."""
+    # A kernel has thousands of values, and few types, each of which is one object.
+    known: dict[int, tuple[Any, str, int]] = {}
     for one in nodes_in(body, tvm.ir.TensorLoad, tirx.BufferStore, tirx.Cast):
-        value, verb, buffer, indices = one, "computes", None, (None,)
+        ty = one.value.ty if isinstance(one, tirx.BufferStore) else one.ty
+        if ty.__chandle__() not in known:
+            known[ty.__chandle__()] = ty, *_element_and_lanes(ty)
+        _, kind, lanes = known[ty.__chandle__()]
+        if lanes == 1:
+            continue
         if isinstance(one, tvm.ir.TensorLoad):
-            verb, buffer, indices = "loads", one.source, one.indices
+            yield VectorUse(kind, lanes, "loads", one.source, one.indices[-1])
         elif isinstance(one, tirx.BufferStore):
-            value, verb, buffer, indices = one.value, "stores", one.buffer, one.indices
-        lanes = _constant_lanes(value)
-        if lanes > 1:
-            kind = str(value.ty).rpartition("x")[0]
-            yield VectorUse(kind, lanes, verb, buffer, indices[-1])
+            yield VectorUse(kind, lanes, "stores", one.buffer, one.indices[-1])
+        else:
+            yield VectorUse(kind, lanes, "computes")
 
 
-def _constant_lanes(value: Any) -> int:
-    text = str(value.ty)
-    head, mark, lanes = text.rpartition("x")
-    return int(lanes) if mark and head and lanes.isdigit() else 1
+def _element_and_lanes(ty: Any) -> tuple[str, int]:
+    """Element type and constant length of a vector; anything else is one element."""
+    head, mark, lanes = str(ty).rpartition("x")
+    return (head, int(lanes)) if mark and head and lanes.isdigit() else (str(ty), 1)
 
 
 def lacking(func: Any, capability: tuple[int, int]) -> str | None:
@@ -86,15 +91,14 @@ def lacking(func: Any, capability: tuple[int, int]) -> str | None:
 
 def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
     """Say which access TVM's CUDA would make to other bytes, of a function after VectorizeLoop."""
-    loops = [loop.loop_var for loop in nodes_in(func.body, tirx.For)]
     for one in vectors_of(func.body):
-        if one.buffer is None:
+        if one.buffer is None or not one.dtype.startswith(("bool", "float8")):
             continue
         what = (
             f"A vector of {one.lanes} {one.dtype} cannot be "
             f"{'loaded from' if one.verb == 'loads' else 'stored to'} {one.buffer.name}"
         )
-        if one.dtype == "bool" and _at_once(one, loops):
+        if one.dtype == "bool" and _at_once(one, func):
             return (
                 f"{what}, as CUDA code has none of truth values and TVM writes those of 2 to 4 "
                 "twice as wide; do not vectorize this loop, or keep the values as int8."
@@ -110,7 +114,8 @@ def miswritten(func: Any, capability: tuple[int, int]) -> str | None:
 
 def lacking_arithmetic(func: Any, capability: tuple[int, int]) -> str | None:
     """Say which arithmetic of a lowered function CUDA has no operators for: that of FP8."""
-    found = [str(one.a.ty) for one in nodes_in(func.body, *ARITHMETIC, *COMPARISONS)]
+    types = (one.a.ty for one in nodes_in(func.body, *ARITHMETIC, *COMPARISONS))
+    found = [str(ty) for ty in {ty.__chandle__(): ty for ty in types}.values()]
     kinds = [one.rpartition("x")[0] if one.count("x") else one for one in found]
     kind = next((one for one in kinds if one.startswith("float8")), None)
     if kind is None or capability < _SINCE.get(kind, ((0, 0), ""))[0]:
@@ -121,7 +126,7 @@ def lacking_arithmetic(func: Any, capability: tuple[int, int]) -> str | None:
     )
 
 
-def _at_once(one: VectorUse, loops: list[Any]) -> bool:
+def _at_once(one: VectorUse, func: Any) -> bool:
     """Whether TVM's code generation moves a vector in one access, as far as it can be told."""
     ramp = one.index
     if not isinstance(ramp, tirx.Ramp):
@@ -133,7 +138,7 @@ def _at_once(one: VectorUse, loops: list[Any]) -> bool:
     known = tvm.sym.Analyzer().modular_set(ramp.base)
     step, first = int(known.coeff), int(known.base)
     # A loop may be unrolled later, and each of its values stand alone.
-    if any(depends_on(ramp.base, var) for var in loops):
+    if any(depends_on(ramp.base, loop.loop_var) for loop in nodes_in(func.body, tirx.For)):
         return first % gcd(step, one.lanes) == 0
     return step % one.lanes == 0 and first % one.lanes == 0
 

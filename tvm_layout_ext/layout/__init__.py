@@ -14,6 +14,10 @@ Two families of classes describe placements in the words of Triton's gluon:
 
 from __future__ import annotations
 
+from inspect import isfunction as _isfunction
+
+from ..errors import LayoutError as _LayoutError
+from ..signatures import typed as _typed
 from .banks import bank_conflicts, vector_width, wavefronts
 from .base import CTALayout, Layout
 from .conversion.convert import Movement, movement, scratch_bytes
@@ -50,3 +54,11 @@ __all__ = [
     "wavefronts",
     "wgmma_order",
 ]
+
+globals().update(
+    {
+        name: _typed(it, bool, error=_LayoutError)
+        for name, it in vars().copy().items()
+        if name in __all__ and _isfunction(it)
+    }
+)

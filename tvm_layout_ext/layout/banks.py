@@ -17,7 +17,7 @@ from ..gpu.banks import request_wavefronts
 from ..gpu.hardware import BANK_BYTES, LINE_BYTES, MAX_ACCESS_BYTES, WARP_SIZE
 from .conversion.per_thread import contiguous_bits
 from .f2 import intersection
-from .linear import LinearLayout, check_linear, is_power_of_two, log2
+from .linear import LinearLayout, check_known, check_linear, is_power_of_two, log2
 
 BANK_BITS = 8 * BANK_BYTES
 #: Bits that one wavefront can carry: 32 banks of 32 bits.
@@ -32,8 +32,7 @@ def vector_width(registers: LinearLayout, shared: LinearLayout, element_bits: in
     and block. A vector needs registers, in any order, whose elements lie at offsets 0, 1, 2, ... of
     an aligned group, in every lane and warp.
     """
-    _check(element_bits)
-    check_linear(registers, shared)
+    _check(registers, shared, element_bits)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     return _vector_width(moves, element_bits)
 
@@ -59,8 +58,7 @@ def bank_conflicts(registers: LinearLayout, shared: LinearLayout, element_bits: 
     >>> bank_conflicts(column, plain, 32), bank_conflicts(column, swizzled, 32)
     (31, 0)
     """
-    _check(element_bits)
-    check_linear(registers, shared)
+    _check(registers, shared, element_bits)
     moves = registers.without_zero_bases("register").invert_and_compose(shared)
     width = _vector_width(moves, element_bits)
     row = log2(max(1, ROW_BITS // element_bits))
@@ -93,7 +91,10 @@ def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int
     """
     if not is_power_of_two(access_bytes) or access_bytes > MAX_ACCESS_BYTES:
         raise LayoutError(f"An access has 1, 2, 4, 8 or 16 bytes, not {access_bytes}.")
-    given = np.asarray(addresses)
+    try:
+        given = np.asarray(addresses)
+    except (TypeError, ValueError):  # Rows of several lengths, or what only looks like an array.
+        given = np.zeros((), object)
     if given.ndim != 1 or given.dtype.kind not in "iuf":
         raise LayoutError(f"addresses are {addresses!r}; they must be a row of numbers.")
     if len(given) > WARP_SIZE:
@@ -104,7 +105,14 @@ def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int
     return int(waves[0])
 
 
-def _check(element_bits: int) -> None:
+def _check(registers: LinearLayout, shared: LinearLayout, element_bits: int) -> None:
+    check_element(element_bits)
+    check_linear(registers, shared)
+    check_known(("offset",), shared.in_dims, "input")
+
+
+def check_element(element_bits: int) -> None:
+    """Refuse what is no width of an element."""
     if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
         raise LayoutError(
             f"An element has {element_bits} bits; it must be a power of two up to 128."

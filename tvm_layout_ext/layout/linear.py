@@ -47,11 +47,12 @@ the fastest, so ``flatten_ins`` of (register, lane) numbers all registers of lan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from keyword import iskeyword
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,18 @@ def check_linear(*layouts: object) -> None:
             raise LayoutError(f"{one!r} is no LinearLayout; to_linear(shape) makes one of it.")
 
 
+def _listed(values: Any) -> tuple[Any, ...]:
+    """The values as a tuple; TypeError if they are none, or may be asked for values for ever."""
+    if not isinstance(values, Iterable):
+        raise TypeError
+    return tuple(values)
+
+
+def _vectors(values: Any) -> tuple[tuple[int, ...], ...]:
+    """Vectors of Python's numbers: NumPy's print otherwise."""
+    return tuple(tuple(map(index, _listed(vector))) for vector in _listed(values))
+
+
 def log2(value: int) -> int:
     """Exponent of a power of two."""
     return int(value).bit_length() - 1
@@ -96,8 +109,10 @@ def _check_names(names: Sequence[str], side: str) -> None:
 
 def check_known(names: Iterable[str], known: Sequence[str], side: str, whole: bool = False) -> None:
     """Refuse names that the layout does not have; ``whole`` wants each of its names once."""
+    if not isinstance(names, Collection):
+        raise LayoutError(f"{names!r} are no {side} dims; there are {list(known)}.")
     for name in names:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise LayoutError(f"There is no {side} dim {name!r}; there are {list(known)}.")
     if whole and sorted(names) != sorted(known):
         raise LayoutError(f"{list(names)} is no permutation of the {side} dims {list(known)}.")
@@ -105,6 +120,8 @@ def check_known(names: Iterable[str], known: Sequence[str], side: str, whole: bo
 
 def _check_total(sizes: Mapping[str, int], total: int, side: str) -> None:
     """Refuse sizes that do not make up a space."""
+    if not isinstance(sizes, Mapping):
+        raise LayoutError(f"The sizes of the {side} dims are a dictionary, not {sizes!r}.")
     for name, size in sizes.items():
         _check_size(size, name)
     if prod(sizes.values()) != total:
@@ -138,10 +155,13 @@ class LinearLayout:
     out_dims: Sizes
 
     def __post_init__(self) -> None:
-        # Numbers become Python's: NumPy's print otherwise.
         try:
-            bases = [(name, tuple(tuple(map(int, v)) for v in vs)) for name, vs in self.bases]
-            sizes = tuple((name, int(size)) for name, size in self.out_dims)
+            bases = [
+                (name, _vectors(vectors)) for name, vectors in map(_listed, _listed(self.bases))
+            ]
+            sizes = tuple(
+                (name, index(size)) for name, size in map(_listed, _listed(self.out_dims))
+            )
         except (TypeError, ValueError):
             raise LayoutError(
                 "A LinearLayout has pairs of an input dim and its vectors of numbers, and pairs of "
@@ -193,8 +213,8 @@ class LinearLayout:
             Refuse bases that leave a coordinate out. Sizes that are wrong usually show here.
         """
         try:
-            rows = tuple((name, tuple(map(tuple, vectors))) for name, vectors in bases.items())
-            tuple(out_dims)
+            rows = tuple((name, _vectors(vectors)) for name, vectors in bases.items())
+            names = _listed(out_dims)
         except (AttributeError, TypeError):
             raise LayoutError(
                 "from_bases takes a dictionary of vectors by their input dim, and output dims, by "
@@ -203,7 +223,7 @@ class LinearLayout:
         if isinstance(out_dims, Mapping):
             sizes = tuple(out_dims.items())
         else:
-            sizes = tuple((name, _enough(rows, i)) for i, name in enumerate(out_dims))
+            sizes = tuple((name, _enough(rows, i)) for i, name in enumerate(names))
         layout = LinearLayout(rows, sizes)
         if surjective and not layout.is_surjective():
             raise LayoutError(
@@ -310,8 +330,9 @@ class LinearLayout:
         """Map one index of every input dim to its coordinates."""
         self._check_given(indices)
         for name, size in self.in_sizes.items():
-            if not 0 <= indices[name] < size:
-                raise LayoutError(f"Index {indices[name]} of {name!r} is not in [0, {size}).")
+            at = indices[name]
+            if not isinstance(at, int | np.integer) or not 0 <= at < size:
+                raise LayoutError(f"Index {at!r} of {name!r} is not in [0, {size}).")
         packed = shift = 0
         for name, vectors in self.bases:
             packed |= indices[name] << shift
@@ -322,11 +343,16 @@ class LinearLayout:
     def apply_arrays(self, **indices: Any) -> dict[str, np.ndarray]:
         """Map arrays of indices, which broadcast against each other, to arrays of coordinates."""
         self._check_given(indices)
-        arrays = {name: np.asarray(indices[name], np.int64) for name in self.in_dims}
+        try:
+            arrays = {name: np.asarray(indices[name], np.int64) for name in self.in_dims}
+            shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
+        except (TypeError, ValueError, OverflowError):
+            raise LayoutError(
+                f"Indices of {list(self.in_dims)} are arrays of whole numbers, of shapes that fit."
+            ) from None
         for name, size in self.in_sizes.items():
             if arrays[name].size and not 0 <= arrays[name].min() <= arrays[name].max() < size:
                 raise LayoutError(f"Some indices of {name!r} are not in [0, {size}).")
-        shape = np.broadcast_shapes(*(array.shape for array in arrays.values()))
         result = {name: np.zeros(shape, dtype=np.int64) for name in self.out_names}
         for name, vectors in self.bases:
             for bit, vector in enumerate(vectors):
@@ -462,6 +488,8 @@ class LinearLayout:
 
     def rename_outs(self, names: Mapping[str, str]) -> LinearLayout:
         """Give some output dims other names."""
+        if not isinstance(names, Mapping):
+            raise LayoutError(f"New names are a dictionary by the old ones, not {names!r}.")
         check_known(names, self.out_names, "output")
         outs = tuple((names.get(name, name), size) for name, size in self.out_dims)
         return LinearLayout(self.bases, outs)
@@ -488,10 +516,12 @@ class LinearLayout:
 
     def flatten_ins(self, name: str) -> LinearLayout:
         """Make all input dims one."""
+        _check_names([name], "input")
         return self.reshape_ins({name: self.total_in_size})
 
     def flatten_outs(self, name: str) -> LinearLayout:
         """Make all output dims one."""
+        _check_names([name], "output")
         return self.reshape_outs({name: self.total_out_size})
 
     def sublayout(self, ins: Sequence[str], outs: Sequence[str]) -> LinearLayout:

@@ -28,7 +28,7 @@ from functools import reduce
 from operator import xor
 
 from ..errors import LayoutError
-from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, lanes_of_phase_log2
+from .banks import BANK_BITS, MAX_ACCESS_BITS, ROW_BITS, check_element, lanes_of_phase_log2
 from .f2 import Columns, complement, intersection, meet
 from .linear import LinearLayout, check_known, check_linear, is_power_of_two, log2
 
@@ -54,8 +54,7 @@ def optimal_swizzle(src: LinearLayout, dst: LinearLayout, element_bits: int) -> 
     >>> swizzle_conflicts(swizzle, rows, columns, 32)
     (0, 0)
     """
-    if not is_power_of_two(element_bits) or element_bits > MAX_ACCESS_BITS:
-        raise LayoutError(f"An element of {element_bits} bits cannot be moved at once.")
+    check_element(element_bits)
     check_linear(src, dst)
     if src.out_dims != dst.out_dims or src.flat_basis("block") != dst.flat_basis("block"):
         raise LayoutError(f"{src} and {dst} do not lay out one tensor in the same blocks.")
@@ -93,6 +92,7 @@ def swizzle_conflicts(
     swizzle: LinearLayout, src: LinearLayout, dst: LinearLayout, element_bits: int
 ) -> tuple[int, int]:
     """Count the conflicts of each phase, of the writes as ``src`` and of the reads as ``dst``."""
+    check_element(element_bits)
     check_linear(swizzle, src, dst)
     check_known(("vector", "segment"), swizzle.in_dims, "input")
     segment = swizzle.flat_basis("segment") + swizzle.flat_basis("reps")

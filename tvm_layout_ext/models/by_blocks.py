@@ -7,8 +7,8 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..ir.tidy import without_unread
-from ..schedules._generic import inline, unbound
-from .products import refuse_matrices
+from ..schedules._generic import unbound
+from .products import inlined, refuse_matrices
 from .rule import Scheduled
 
 
@@ -19,8 +19,7 @@ def by_blocks(func: tirx.PrimFunc, target: Target) -> Scheduled:
     """
     del target  # The primitive asks for the one around.
     refuse_matrices(func)
-    sch = s_tir.Schedule(func)
-    inline(sch)
+    sch, _ = inlined(func)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         if not sch.get_loops(block):
             sch.add_unit_loop(block)  # One element, which a thread of one block computes.

@@ -8,8 +8,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..errors import LayoutExtError
-from ..schedules._generic import inline
-from .products import refuse_matrices
+from .products import inlined, refuse_matrices
 from .rule import Scheduled
 
 
@@ -27,9 +26,7 @@ def by_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     try:
         return _fused(whole)
     except LayoutExtError:
-        inlined = s_tir.Schedule(func)
-        inline(inlined)
-        return _fused(inlined)
+        return _fused(inlined(func)[0])
 
 
 def _fused(sch: s_tir.Schedule) -> Scheduled:

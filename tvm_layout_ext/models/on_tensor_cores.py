@@ -15,7 +15,7 @@ from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture, architecture
 from ..ir.annotations import MARK
-from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute
+from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
@@ -60,7 +60,8 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         return _of_any_rows(func, arch) if arch.name == "sm_90a" else None
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
-        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
+        after = _gemm_hopper.work_after(sch, name)
+        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after)
         return _by(sch, name, config, config["wgmma"]) if config else None
 
     return scheduled_products(func, multiply, _refuse)
@@ -116,7 +117,8 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
     known = substitute(own, {size: tirx.IntImm(size.ty, tokens)})
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
-        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS)
+        after = _gemm_hopper.work_after(sch, name)
+        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after)
         if not config:
             return None
         return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
@@ -125,14 +127,29 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
     if found is None:
         return None
     made = lowered(found.function, arch, tirx.Cast("int32", size))
-    if len(blocks_in(made.body)) > 1:
-        return None  # Another nest has as many rows as were read.
+    if _others_have(made, own, size):
+        return None
     values = dict(zip(made.params, own.params, strict=True))
     made = tirx.PrimFunc(own.params, substitute(made.body, values), func.ret_type, attrs=func.attrs)
     made = (merged.restored(made) if merged else made).with_attr(MARK, 1)
     many = Scheduled(s_tir.Schedule(tvm.IRModule({"main": made}), debug_mask="none"), found.text)
     few = _of_rows(func, arch, _FEW)
     return few and _either(whole.rows, few, many)
+
+
+def _others_have(made: tirx.PrimFunc, own: tirx.PrimFunc, size: Any) -> bool:
+    """Whether another nest than the kernel's has as many rows as were read, which are others."""
+    _, *nests = reversed(blocks_in(made.body))
+    if not nests:
+        return False
+    buffers = [*own.params, *own.body.block.alloc_buffers]
+
+    def has(buffer: Any) -> bool:
+        return any(uses(n, size) for n in getattr(buffer, "shape", ()))
+
+    counted = {str(one.name) for one in buffers if has(one)}
+    regions = [region for one in nests for region in (*one.reads, *one.writes)]
+    return any(str(region.source.name) in counted for region in regions)
 
 
 def _is_leading(func: tirx.PrimFunc) -> bool:
@@ -208,11 +225,13 @@ def configuration(
     return best
 
 
-def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[str, Any]:
+def _wgmma(
+    product: Contraction, arch: Architecture, reads_more: bool, after: float = 0
+) -> dict[str, Any]:
     """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal.
 
-    What follows the product and reads other matrices does so in pairs of columns, if these end with
-    a tile; else one by one.
+    ``after`` counts the instructions for each sum of what follows the product. If that reads other
+    matrices, it does so in pairs of columns where these end with a tile, else one by one.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
     if product.sums not in _SUMS or not all(_is_matrix(product, *side) for side in sides):
@@ -220,7 +239,7 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     by_k, a_transposed = product.b.k_major, not product.a.k_major
-    found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed)
+    found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed, after)
     apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
     images = USUAL_BATCH if any(True for _ in apart) else 1
     if found and images > 1 and not product.a.is_window:
@@ -231,18 +250,17 @@ def _wgmma(product: Contraction, arch: Architecture, reads_more: bool) -> dict[s
         tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
         found = {"wgmma": tile, "split_k": 1} if tile else {}
     in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
-    if not found or not in_pairs or n % _columns(found["wgmma"]) == 0:
+    if not found or not in_pairs or n % _gemm_hopper.columns_of(found["wgmma"]) == 0:
         return found
-    even = [tile for tile in _gemm_hopper.TILES if n % _columns(tile) == 0]
-    least = _gemm_hopper.cycles(shape, found["wgmma"], by_k, found["split_k"])
-    cost, tile = min(
-        ((_gemm_hopper.cycles(shape, one, by_k), one) for one in even), default=(0, "")
-    )
-    return {"wgmma": tile, "split_k": 1} if tile and cost <= _EVEN * least else found
+    tiles = (one for one in _gemm_hopper.TILES if _gemm_hopper.may_be_taken(one, after))
+    even = [one for one in tiles if n % _gemm_hopper.columns_of(one) == 0]
 
+    def cost(tile: str, slices: int = 1) -> float:
+        return _gemm_hopper.cycles(shape, tile, by_k, slices, after=after)
 
-def _columns(tile: str) -> int:
-    return int(tile.partition("x")[2])
+    tile = min(even, key=cost, default="")
+    least = cost(found["wgmma"], found["split_k"])
+    return {"wgmma": tile, "split_k": 1} if tile and cost(tile) <= _EVEN * least else found
 
 
 def _is_matrix(product: Contraction, side: Operand, own: tuple[int, ...]) -> bool:

@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
+from ..checks import takes_module
 from ..errors import ScheduleError
 from ..target import resolve
 from ..tune.apply.apply import as_module, fuse_transposes
@@ -19,6 +20,7 @@ from .channels_last import ChannelsLast
 from .convolutions.space_to_depth import SpaceToDepth
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
+from .gated import GatedProducts
 from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
 from .moves.drop_broadcasts import DropBroadcasts
@@ -54,21 +56,27 @@ def relax_pipeline(
     """
     resolved = resolve(target)
     scheduled = DefaultSchedule() if schedule is None else schedule
-    if not callable(scheduled):
+    if not isinstance(scheduled, tvm.transform.Pass):
         raise ScheduleError(f"schedule is a pass such as DefaultSchedule(), not {schedule!r}.")
+    return _RelaxPipeline(resolved, scheduled)
 
-    @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RelaxPipeline")
-    def run(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+
+@takes_module
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RelaxPipeline")
+class _RelaxPipeline:
+    def __init__(self, target: Target, schedule: tvm.transform.Pass) -> None:
+        self.target, self.schedule = target, schedule
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Run all passes."""
         passes = [
-            *lowered_passes(resolved),
-            scheduled,
-            *stock.dataflow_lower_passes(resolved),
-            *stock.finalize_passes(resolved),
+            *lowered_passes(self.target),
+            self.schedule,
+            *stock.dataflow_lower_passes(self.target),
+            *stock.finalize_passes(self.target),
         ]
-        with resolved:
+        with self.target:
             return tvm.transform.Sequential(passes)(mod)
-
-    return run
 
 
 def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IRModule:
@@ -110,6 +118,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         WidenSums(),
         PermutationsAsViews(),
         GatherAttention(),
+        GatedProducts(),
         _FuseTransposes(),
         GatherRows(),
         FoldConstants(),

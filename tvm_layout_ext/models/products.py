@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import s_tir, tirx
 
@@ -33,6 +33,27 @@ class ModelProduct:
 Multiply = Callable[[s_tir.Schedule, str, ModelProduct], str | None]
 
 
+class _Inlined(NamedTuple):
+    func: tirx.PrimFunc
+    schedule: s_tir.Schedule
+    products: dict[str, Contraction]
+
+
+_last: _Inlined | None = None
+
+
+def inlined(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, dict[str, Contraction]]:
+    """Make a schedule of a function as :func:`.inline` leaves it, and tell its products by block.
+
+    The rules ask for the same function one after the other, so the last one is kept.
+    """
+    global _last
+    if _last is None or not _last.func.same_as(func):
+        schedule = s_tir.Schedule(func)
+        _last = _Inlined(func, schedule, inline(schedule))
+    return _last.schedule.copy(), dict(_last.products)
+
+
 def scheduled_products(
     func: tirx.PrimFunc, multiply: Multiply, check: Callable[[tirx.PrimFunc], Any] | None = None
 ) -> Scheduled | None:
@@ -42,10 +63,10 @@ def scheduled_products(
     what it is asked about before elementwise blocks are inlined.
     """
     whole = whole_tiles(func)
-    sch = s_tir.Schedule(func if whole is None else whole.func)
+    own = func if whole is None else whole.func
     if check is not None:
-        check(sch.mod["main"])
-    products = inline(sch)
+        check(own)
+    sch, products = inlined(own)
     if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
         return None
     told = []

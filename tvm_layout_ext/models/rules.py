@@ -5,17 +5,21 @@ from __future__ import annotations
 from .attention.by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
+from .by_members import by_members
 from .by_rows import by_rows
 from .convolutions.by_windows import by_windows
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
 from .on_threads import on_threads
 from .quantised.few_rows import few_rows
+from .quantised.tensor_rows import tensor_rows
 from .rule import Apply
 
 #: By the name in :attr:`.FunctionChoice.rule`. The last one takes what all others refuse.
 RULES: dict[str, Apply] = {
     "attention": by_attention,
-    "packed weights": few_rows,
+    "packed weights": tensor_rows,
+    "packed weights on threads": few_rows,
+    "gated products": by_members,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,
     "threads": on_threads,

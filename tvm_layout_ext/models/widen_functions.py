@@ -42,8 +42,8 @@ def _gelu(x: te.Tensor, _attrs: Any) -> te.Tensor:
 
 
 def _gelu_tanh(x: te.Tensor, _attrs: Any) -> te.Tensor:
-    inner = 0.7978845608028654 * x * (1 + 0.044715 * x * x)
-    return 0.5 * x * (1 + topi.tanh(inner))
+    # Half of 1 + tanh(x) is the sigmoid of 2 x.
+    return x * topi.sigmoid(2 * 0.7978845608028654 * x * (1 + 0.044715 * x * x))
 
 
 _FUNCTIONS: dict[str, Callable[[te.Tensor, Any], te.Tensor]] = {

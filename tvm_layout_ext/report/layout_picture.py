@@ -56,6 +56,8 @@ def render(
      0  0,0  0,1  0,2  0,3  1,1  1,0  1,3  1,2
      8  2,2  2,3  2,0  2,1  3,3  3,2  3,1  3,0
     """
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"{layout!r} is no layout to draw.")
     for name, given, known in (("kind", kind, KINDS), ("view", view, VIEWS)):
         if not isinstance(given, str) or given not in known:
             raise LayoutError(f"{name} is {given!r}; it must be one of {', '.join(known)}.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from ..signatures import typed
 from .composed.cooperative_copy import cooperative_copy
 from .composed.gemm import gemm
 from .primitives.auto_coalesce import auto_coalesce
@@ -51,6 +52,7 @@ PRIMITIVES: dict[str, Callable[..., Any]] = {
     "swizzle": swizzle,
     "use_tensor_core": use_tensor_core,
 }
+PRIMITIVES = {name: typed(primitive, bool) for name, primitive in PRIMITIVES.items()}
 
 
 def install() -> None:

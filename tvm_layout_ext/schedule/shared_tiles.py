@@ -28,8 +28,8 @@ def fetch(
     """
     source = sch.get(block).reads[0].source
     bits = _bits(source)
-    copy = copy_of(bits, k_major, row_of(sch.get(block), source, "reads"), swizzle)
     set_swizzle(sch, block, 0, swizzle)
+    copy = copy_of(bits, k_major, row_of(sch.get(block), source, "reads"), swizzle)
     i, j = sch.get_loops(block)[-2:]
     columns = int(sch.get(j).extent)
     if columns * bits % (8 * NUM_BANKS * BANK_BYTES) == 0:

@@ -24,6 +24,7 @@ from .shared_memory.fill_padded_rows import FillPaddedRows
 from .shared_memory.swizzle_shared import SwizzleSharedMemory
 from .sync.plan_sync import PlanSync
 from .tensor_core.lower_tensor_core import LowerTensorCore
+from .turn_tiles import TurnTiles
 from .tvm_fixes.align_offsets import AlignOffsets
 from .tvm_fixes.check_tile_bounds import CheckTileBounds
 from .tvm_fixes.check_vectors import CheckVectors
@@ -41,6 +42,7 @@ from .tvm_fixes.write_out_sigmoids import WriteOutSigmoids
 from .tvm_fixes.write_out_starts import WriteOutStarts
 from .vectors.guard_vectors import GuardVectors
 from .vectors.narrow_vectors import NarrowVectors
+from .vectors.part_vectors import PartVectors
 from .vectors.shift_vectors import ShiftVectors
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "NarrowVectors",
     "OverlapLaunches",
     "PackBytes",
+    "PartVectors",
     "PlanSync",
     "PrefetchSharedToRegister",
     "ProtectReversedIndices",
@@ -87,6 +90,7 @@ __all__ = [
     "ShowReversedIndices",
     "StraightenIndices",
     "SwizzleSharedMemory",
+    "TurnTiles",
     "TypeMatrixLoads",
     "WriteOutSigmoids",
     "WriteOutStarts",

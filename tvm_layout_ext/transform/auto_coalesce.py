@@ -61,7 +61,7 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, 
         found = isolate(sch, block, nest)
         subject = Subject.of(found.sch, found.block, request, found)
     else:
-        subject = Subject.of(sch, block, request)
+        subject = Subject.of(sch, block, request, nest=nest)
     outcome, way = choose(subject)
     decisions.note(NAME, str(nest.block.name_hint), outcome.report)
     return outcome, way, way.isolated or subject.isolated

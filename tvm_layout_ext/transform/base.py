@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tvm
@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ..ir.annotations import MARK
-from ..ir.queries import nodes_in
+from ..ir.contents import contents
 
 Rewrite = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
@@ -25,7 +25,7 @@ def allocates_nothing(func: Any) -> bool:
     """Whether an annotated function's blocks leave on-chip memory to kernels written as such."""
     if not is_marked(func):
         return False
-    made = (one for block in nodes_in(func.body, SBlock) for one in block.alloc_buffers)
+    made = (one for block in contents(func.body).nodes(SBlock) for one in block.alloc_buffers)
     return all(one.scope() == "global" for one in made)
 
 
@@ -47,12 +47,18 @@ def all_but(stock: Any, leaves: Callable[[Any], bool]) -> Any:
 
 def asks_for(func: tirx.PrimFunc, key: str) -> bool:
     """Whether a block, loop or attribute statement has an annotation that begins so."""
-    holders = nodes_in(func.body, SBlock, tirx.For, tirx.AttrStmt)
-    return any(str(one).startswith(key) for holder in holders for one in _keys(holder))
+    return any(one.startswith(key) for one in contents(func.body).annotations)
 
 
-def _keys(holder: Any) -> Iterable[Any]:
-    return [holder.attr_key] if isinstance(holder, tirx.AttrStmt) else holder.annotations
+def has_call(func: tirx.PrimFunc, names: Iterable[str]) -> bool:
+    """Whether a function calls one of some operators."""
+    return not contents(func.body).calls.isdisjoint(names)
+
+
+def vector_loops(func: tirx.PrimFunc) -> list[Any]:
+    """List the loops of a function that become vectors."""
+    loops = contents(func.body).nodes(tirx.For)
+    return [loop for loop in loops if loop.kind == tirx.ForKind.VECTORIZED]
 
 
 def mapped(func: tirx.PrimFunc, *rules: Any) -> tirx.PrimFunc:
@@ -67,19 +73,22 @@ def simplified(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return next(iter(mod.functions.values()))
 
 
-def function_pass(*, asks: str = "", everywhere: bool = False) -> Callable[[Rewrite], Any]:
+def function_pass(
+    *, asks: str = "", calls: Sequence[str] = (), everywhere: bool = False
+) -> Callable[[Rewrite], Any]:
     """Make of what rewrites, or checks, one function what creates a pass of its name.
 
     Functions without the mark ``layout_ext.annotated`` come back as the same objects, so that TVM's
-    code for them stays what it is, and so do those without the annotation that it ``asks`` for;
-    ``everywhere`` is for checks of what TVM would get wrong in any.
+    code for them stays what it is, and so do those without the annotation that it ``asks`` for, or
+    without any of the ``calls`` that it is about; ``everywhere`` is for checks of what TVM would
+    get wrong in any.
     """
 
     def made(rewrite: Rewrite) -> Any:
         @tirx.transform.prim_func_pass(opt_level=0, name=f"tvm_layout_ext.{rewrite.__name__}")
         def run(func: tirx.PrimFunc, _mod: Any, _ctx: Any) -> tirx.PrimFunc:
-            is_ours = everywhere or is_marked(func)
-            return rewrite(func) if is_ours and (not asks or asks_for(func, asks)) else func
+            is_ours = (everywhere or is_marked(func)) and (not asks or asks_for(func, asks))
+            return rewrite(func) if is_ours and (not calls or has_call(func, calls)) else func
 
         return named_like(rewrite, lambda: run)
 

@@ -7,6 +7,7 @@ import tvm
 from .auto_coalesce import AutoCoalesce
 from .fuse_rows import FuseRows
 from .mark_annotated import MarkAnnotated
+from .turn_tiles import TurnTiles
 
 
 def mapped_kernels(mod: tvm.IRModule) -> tvm.IRModule:
@@ -14,5 +15,5 @@ def mapped_kernels(mod: tvm.IRModule) -> tvm.IRModule:
 
     What models a program's time or counts its sectors before it is lowered asks for it.
     """
-    passes = [MarkAnnotated(), FuseRows(), AutoCoalesce()]
+    passes = [MarkAnnotated(), FuseRows(), AutoCoalesce(), TurnTiles()]
     return tvm.transform.Sequential(passes)(mod)

@@ -9,7 +9,7 @@ import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tests.programs.mapped import computed
 from tests.programs.products import multiplied
-from tvm_layout_ext import ScheduleError, te
+from tvm_layout_ext import ScheduleError, decisions, te
 
 
 def copied() -> s_tir.Schedule:
@@ -31,6 +31,24 @@ def test_only_a_few_serial_iterations_are_warpgroups() -> None:
         sch.persistent(j)
     with pytest.raises(ScheduleError, match=r"needs a loop, as get_loops gives"):
         sch.specialize_warps("B")
+    one, _ = sch.split(j, [1, 64])
+    with pytest.raises(ScheduleError, match=r"has 1 iterations; two warpgroups take turns"):
+        sch.specialize_warps(one, mode="pingpong")
+    with pytest.raises(ScheduleError, match=r'"cooperative" or "pingpong", not \'turns\''):
+        sch.specialize_warps(one, "turns")
+
+
+def test_warps_of_mma_sync_take_no_turns() -> None:
+    sch = w.product((256, 256, 128))
+    with tlx.cuda_target("sm_80"):
+        tc = sch.use_tensor_core("product", tile=(128, 128, 64))
+    sch.rasterize(tc.m, tc.n)
+    for operand in (tc.a, tc.b):
+        sch.compute_at(operand, tc.k)
+    sch.reverse_compute_at(tc.result, tc.n)
+    with decisions.collect() as made:
+        sch.specialize_warps(tc.warpgroup, mode="pingpong")
+    assert "only warpgroups of wgmma take turns" in str(made[0])
 
 
 def test_a_kernel_without_wgmma_is_neither_specialised_nor_persistent() -> None:

@@ -16,9 +16,12 @@ from tests.programs.attended import Heads, error
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.kernels import changed
 from tvm_layout_ext import ScheduleError, SimulationError, decisions
+from tvm_layout_ext.analysis.attention import read_attention
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.transform.attention import lower_attention
+from tvm_layout_ext.transform.attention.plan import fit_attention
+from tvm_layout_ext.tune.space.operator import find_operator
 
 
 def causal(i: Any, j: Any) -> Any:
@@ -52,6 +55,13 @@ CASES = {
     "a mask from memory": (Heads(1, 1, 64, 200, shown=True), {"keys": 64}),
     "heads of 96": (Heads(1, 1, 70, 100, 96, 96), {"keys": 64}),
     "heads of 192 and 128": (Heads(1, 1, 64, 200, 192, 128), {}),
+    "heads of 32": (Heads(2, 1, 49, 49, 32, 32), {}),
+    "heads of 40, rows and heads": (Heads(2, 2, 70, 77, 40, 40, order="bsh"), {}),
+    "heads of 72": (Heads(1, 1, 100, 130, 72, 72, dtype="bfloat16"), {"keys": 64}),
+    "heads of 40, in parts": (Heads(2, 2, 5, 64 * 5, 40, 40), {"keys": 64, "consumers": 1}),
+    "heads of 24 and 104": (Heads(1, 1, 64, 100, 24, 104), {}),
+    "heads of 48 in one dim": (Heads(3, 3, 64, 64, 48, 48, order="merged"), {}),
+    "heads of 160": (Heads(1, 1, 64, 100, 160, 160), {}),
     "heads of 256": (Heads(1, 1, 100, 140, 256, 256), {}),
     "three stages": (Heads(1, 1, 64, 330), {"keys": 64, "stages": 3}),
 }  # fmt: skip
@@ -163,8 +173,9 @@ def refusal(case: Heads, **wished: int) -> str:
 
 
 def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
-    assert "heads narrower than 64" in refusal(Heads(depth=32, width=32))
-    assert "multiples of 16" in refusal(Heads(depth=72, width=72))
+    assert "36 columns of float16; multiples of 8" in refusal(Heads(depth=36, width=36))
+    merged = refusal(Heads(2, 2, depth=40, width=40, order="merged"))
+    assert "heads of 40 columns, no multiple of 16, need a dim of their own" in merged
     assert "bytes of shared memory; sm_90a has" in refusal(
         Heads(1, 1, 128, 128, 128, 128), stages=6
     )
@@ -213,3 +224,19 @@ def test_what_is_left_is_read_once_whatever_the_number_of_buffers(
     )
     tlx.lower(Heads().schedule().mod, target=tlx.cuda_target("sm_90a"))
     assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "chosen"),
+    [
+        ((8, 12, 12, 384, 384, 64), (3, 128)),  # Two rounds of 192 rows, not three of 128.
+        ((32, 12, 12, 197, 197, 64), (2, 112)),  # Six rounds of either; 197 keys are twice 112.
+        ((1, 16, 16, 1024, 1024, 64), (2, 128)),  # One round of either.
+        ((512, 3, 3, 49, 49, 32), (1, 64)),
+        ((2, 8, 8, 4096, 77, 40), (3, 80)),
+    ],
+)
+def test_tiles_take_the_fewest_rounds(shape: tuple[int, ...], chosen: tuple[int, int]) -> None:
+    func = find_operator("attention").unscheduled(shape, "float16")["main"]
+    plan = fit_attention(read_attention(func), architecture("sm_90a"))
+    assert (plan.consumers, plan.keys) == chosen

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tvm_layout_ext.tune.measure import backend_pool, measured
-from tvm_layout_ext.tune.measure.backend import config_key
+from tvm_layout_ext.tune.measure.backend import called_later, config_key
 from tvm_layout_ext.tune.measure.builder.builder import INFO, Building
 from tvm_layout_ext.tune.measure.measured import MeasuringBackend
 from tvm_layout_ext.tune.measure.protocol import Inputs, Measured
 from tvm_layout_ext.tune.measure.simulated import count
-from tvm_layout_ext.tune.search.prepare import BATCH, Prepared
+from tvm_layout_ext.tune.search.prepare import FIRST, Prepared
 from tvm_layout_ext.tune.space.candidate import config_of
 from tvm_layout_ext.tune.space.task import Task, make_task
 
@@ -71,6 +71,8 @@ def test_finalists_are_simulated_in_a_build_process(
         raise AssertionError("It was simulated in this process.")
 
     monkeypatch.setattr(measured, "count", here)
+    # Beside other work a count may take longer than a search waits for it.
+    monkeypatch.setattr(measured, "COUNTING", 60.0)
     checked(backend)
 
 
@@ -79,7 +81,7 @@ def test_finalists_that_are_not_counted_in_time_have_no_counters(
 ) -> None:
     late: Future[Any] = Future()
     late.set_exception(TimeoutError())
-    monkeypatch.setattr(backend.builder, "apart", lambda *_, timeout: late)
+    monkeypatch.setattr(backend.builder, "apart", lambda *_, **__: late)
     found = backend.remeasure(backend._task.space.legal[:2])
     assert [(one.median, one.conflict_model) for one in found if one] == [(1.0, None), (2.0, None)]
 
@@ -100,7 +102,9 @@ def test_one_crew_serves_several_tasks_with_the_same_processes(
     assert not backend._artifacts
 
 
-@pytest.mark.parametrize(("trials", "built", "counted"), [(3, 3, 3), (BATCH, BATCH, 0), (9, 1, 0)])
+@pytest.mark.parametrize(
+    ("trials", "built", "counted"), [(3, 3, 3), (8, 8, 0), (FIRST + 9, FIRST + 1, 0)]
+)
 def test_a_search_of_few_trials_is_built_before_its_turn(
     backend: MeasuringBackend,
     monkeypatch: pytest.MonkeyPatch,
@@ -111,24 +115,49 @@ def test_a_search_of_few_trials_is_built_before_its_turn(
     modules: list[Any] = []
     simulated: list[Any] = []
 
-    def begin(given: Sequence[Any]) -> list[Any]:
+    def begin(given: Sequence[Any], later: bool) -> list[Any]:
+        assert later
         modules.extend(given)
         return [Building(str(len(modules)), Future()) for _ in given]
 
     monkeypatch.setattr(backend.builder, "begin", begin)
-    monkeypatch.setattr(backend.builder, "apart", lambda *given, timeout: simulated.append(given))
-    monkeypatch.setattr(backend, "asked", lambda function, *given: lambda: function(*given))
+    monkeypatch.setattr(backend.builder, "apart", lambda *given, **_: simulated.append(given))
+    monkeypatch.setattr(backend, "asked", called_later)
     monkeypatch.setattr(backend.runner.inputs, "begin", lambda _: None)
     monkeypatch.setattr(backend.runner, "begin", lambda folders, _: folders, raising=False)
     monkeypatch.setattr(backend_pool, "make_backend", lambda *_: backend)
     task, pool = make_task("transpose", (32, 64), "float32"), backend_pool.BackendPool("cuda")
     prepared = Prepared(task)
     prepared.begin(pool, trials)
-    prepared.begin_all(pool, trials)
+    for share in prepared._shares:
+        assert not prepared.begin_all(pool, trials)
+        share.result()
+    assert prepared.begin_all(pool, trials)
+    assert not prepared.begin_all(pool, trials)
     assert (len(modules), len(simulated)) == (built, counted)
     pool.backend(task)
-    schedules = [prepared.candidates.schedule(prepared.default), *prepared.openers(trials)]
+    schedules = [prepared.candidates.schedule(prepared.default), *prepared.first(trials)]
     for sch in schedules[:built]:
         assert sch is not None
         assert backend._building(config_of(sch.mod, task.operator.knobs), sch.mod).folder
     assert len(modules) == built
+
+
+def test_what_leads_is_counted_before_it_is_timed_again(
+    backend: MeasuringBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs, counted = backend._task.space.legal[:2], list[Any]()
+
+    def apart(_function: Any, _task: Task, config: Any, **_: Any) -> Future[Any]:
+        counted.append(config)
+        done: Future[Any] = Future()
+        done.set_result({"cost": len(counted)})
+        return done
+
+    monkeypatch.setattr(backend.builder, "apart", apart)
+    backend.foresee(configs[:1])
+    backend.foresee(configs[:1])
+    assert counted == configs[:1]
+    found = backend.remeasure(configs)
+    assert counted == configs
+    assert [one.conflict_model for one in found if one] == [{"cost": 1}, {"cost": 2}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import tvm
 
 from tests.tune.artifacts import Shelf, doubling_task
-from tvm_layout_ext.tune.measure.backend import ReportedError, quartile_distance
+from tvm_layout_ext.tune.measure.backend import ReportedError, called_later, quartile_distance
 from tvm_layout_ext.tune.measure.builder.builder import LIBRARY
 from tvm_layout_ext.tune.measure.protocol import (
     FRESH,
@@ -148,7 +147,7 @@ def test_inputs_of_a_task_to_come_are_drawn_once_and_outlive_the_task_before() -
 
     def asked(function: Any, *args: Any) -> Any:
         drawn.append(args[:2])
-        return partial(function, *args)
+        return called_later(function, *args)
 
     inputs.asked = asked
     inputs.begin(later)

@@ -13,7 +13,7 @@ from tests.tune.helpers import FakeRunner, offset_cost
 from tvm_layout_ext.errors import RecordError, ScheduleError, TargetError
 from tvm_layout_ext.tune import tune
 from tvm_layout_ext.tune.measure import backend_pool
-from tvm_layout_ext.tune.measure.backend import InProcess, Measurement
+from tvm_layout_ext.tune.measure.backend import Begun, InProcess, Measurement
 from tvm_layout_ext.tune.model.latency import least_seconds
 from tvm_layout_ext.tune.records.log import Log, Record
 from tvm_layout_ext.tune.search.tune import Result
@@ -238,11 +238,13 @@ class TakingTurns(InProcess):
         self.verified: list[Config] = []
 
     def measure(self, config: Config) -> Measurement:
-        return Measurement(4224, None, times=(super().measure(config).score,))
+        score = super().measure(config).score
+        # Compared with the reference, on the inputs of all trials.
+        return Measurement(4224, None, times=(score,), verified_on=str(self._task.workload))
 
     def remeasure(self, configs: Sequence[Config]) -> list[Measurement | None]:
         return [
-            Measurement(4224, None, times=(seconds,))
+            Measurement(4224, None, times=(seconds,), verified_on=str(self._task.workload))
             for _, seconds in zip(configs, self.again, strict=True)
         ]
 
@@ -286,3 +288,70 @@ def test_a_second_run_into_a_log_is_told(tmp_path: Path, caplog: pytest.LogCaptu
     assert "Another run writes to" in (found.warning or "")
     assert len([r for r in caplog.records if "Another run writes to" in r.message]) == 1
     assert search().warning is None
+
+
+def test_a_second_run_takes_the_trials_that_the_first_has_ended_meanwhile(
+    tmp_path: Path, runner: FakeRunner
+) -> None:
+    other = FakeRunner()
+    begun: list[int] = []
+
+    def first(*_: Any) -> None:
+        # The first run ends when the second has read the log and done one trial.
+        if not begun:
+            begun.append(len(run(other, 8, log=tmp_path).trials))
+
+    with Log(tmp_path).in_use():
+        found = run(runner, 8, log=tmp_path, progress=first)
+    assert (begun, len(other.ran), len(runner.ran), found.resumed) == ([8], 7, 1, 7)
+    assert [one.config for one in found.trials] == [*runner.ran, *other.ran]
+
+
+class Building(TakingTurns):
+    """A backend that builds ahead, and whose trials end when something else was done twice."""
+
+    def __init__(self, task: Task, runner: FakeRunner) -> None:
+        super().__init__(task, runner, [1.0, 2.0, 3.0])
+        self.events: list[str] = []
+
+    def prepare(self, _task: Task, config: Config, *_: Any) -> bool:
+        self.events.append(f"build {'default' if config == self._default else 'other'}")
+        return True
+
+    @property
+    def _default(self) -> Config:
+        return self._task.space.default()
+
+    def begin(self, candidates: Sequence[tuple[Config, Any]]) -> list[Begun]:
+        self.events.append(f"run {len(candidates)}")
+        wanted = self.events.count("meanwhile") + 2
+        begun = super().begin(candidates)
+        return [Begun(x.result, lambda: self.events.count("meanwhile") >= wanted) for x in begun]
+
+    def foresee(self, configs: Sequence[Config]) -> None:
+        self.events.append(f"foresee {len(configs)}")
+
+
+def test_what_no_result_decides_is_built_while_the_default_is_and_waiting_is_used(
+    runner: FakeRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backends: list[Building] = []
+
+    def make(_name: object, task: Task) -> Building:
+        backends.append(Building(task, runner))
+        return backends[-1]
+
+    monkeypatch.setattr(backend_pool, "make_backend", make)
+    pool = backend_pool.BackendPool(runner)
+
+    def meanwhile() -> bool:
+        backends[0].events.append("meanwhile")
+        return True
+
+    pool.meanwhile = meanwhile
+    result = tune("transpose", shape=(64, 64), trials=12, runner=pool)
+    assert len(result.trials) == 12
+    assert backends[0].events == [
+        "build default", *["build other"] * 11, "run 1", "foresee 0", "meanwhile", "meanwhile",
+        "run 11", "meanwhile", "meanwhile", "foresee 3",
+    ]  # fmt: skip

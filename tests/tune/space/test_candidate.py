@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext.tune.search.cost_model import Facts, facts
+from tvm_layout_ext.tune.search.cost_model import Facts, explored, facts
 from tvm_layout_ext.tune.search.design import Candidates, openers
 from tvm_layout_ext.tune.space.candidate import config_of, traced
 from tvm_layout_ext.tune.space.operator import find_operator
@@ -98,3 +98,20 @@ def test_facts_of_what_cannot_be_scheduled_are_none() -> None:
     assert sch is not None
     row, seconds = Facts(Candidates(task)).of_schedule(sch)
     assert (list(known[0]), known[1]) == (list(row), seconds)
+
+
+def test_neighbours_of_the_best_are_ranked_too_and_are_those_of_the_seed() -> None:
+    task = make_task("gemm", (128, 128, 64), "float16")
+    given = some(task, 4)
+    plain, found = explored(task, given, 3, 0), explored(task, given, 3, 2)
+    configs = [config for config, _ in found]
+    assert [config for config, _ in plain] == configs[:4] == given
+    assert len(found) > 4
+    assert [config for config, _ in explored(task, given, 3, 2)] == configs
+    assert [config for config, _ in explored(task, given, 4, 2)] != configs
+    candidates = Candidates(task)
+    keys = [candidates.key(config) for config in configs]
+    assert len(set(keys)) == len(keys)
+    assert all(map(candidates.is_legal, configs))
+    seconds = [fact[1] for _, fact in found if fact is not None]
+    assert min(seconds[4:]) <= min(seconds[:4])

@@ -8,6 +8,7 @@ condition counts where the values of the address decide it, and is taken to hold
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -74,6 +75,7 @@ class Footprints:
     program: Program
     _met: dict[Any, bool | None] = field(default_factory=dict)
     _possible: dict[tuple[SharedEffect, SharedEffect], bool] = field(default_factory=dict)
+    _reached: dict[SharedEffect, _Touched | None] = field(default_factory=dict)
     _touched: dict[Any, _Touched] = field(default_factory=dict)
 
     @cached_property
@@ -91,6 +93,8 @@ class Footprints:
         """
         if not earlier.may_disturb(later) or (lanes and self.threads == 1):
             return False
+        if not self._can_meet(earlier, later):
+            return False
         used = earlier.index_loops | later.index_loops
         at = tuple(pair for pair in at if pair[0] in used)
         key = (earlier, later, at, lanes)
@@ -106,22 +110,33 @@ class Footprints:
 
         Of 600 copies and reads of a float32 product this settles all but a few pairs.
         """
+        first, second = self._reach(earlier), self._reach(later)
+        if first is None or second is None:
+            return True
+        if first.first > second.last or second.first > first.last:
+            return False
         pair = earlier, later
         if pair not in self._possible:
-            try:
-                reached = self._touches(earlier, {}), self._touches(later, {})
-                self._possible[pair] = reached[0].meets(reached[1], 0)
-            except Uncertain:
-                self._possible[pair] = True
+            self._possible[pair] = first.meets(second, 0)
         return self._possible[pair]
+
+    def _reach(self, access: SharedEffect) -> _Touched | None:
+        """What an access touches in all iterations, as far as that can be told."""
+        try:
+            return self._reached[access]
+        except KeyError:
+            found = None
+        with suppress(Uncertain):
+            if access.offset is not None and self.threads:
+                found = self._touches(access, {})
+        self._reached[access] = found
+        return found
 
     def _compare(
         self, earlier: SharedEffect, later: SharedEffect, at: Distances, lanes: int
     ) -> bool:
         if earlier.offset is None or later.offset is None or not self.threads:
             raise Uncertain("address")
-        if not self._can_meet(earlier, later):
-            return False
         shifts, ended, begun = _known(earlier, later, at)
         loops = {loop.symbol: loop.values for one in (earlier, later) for loop in one.loops}
         for case in _cases((earlier, later), shifts, loops):

@@ -124,9 +124,11 @@ class Node:
 
     def walk(self) -> Iterator[Node]:
         """Iterate over the statement and all inside it."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        left = [self]
+        while left:
+            node = left.pop()
+            yield node
+            left.extend(reversed(node.children))
 
     def ancestors(self) -> Iterator[Node]:
         """Statements around it, innermost first."""

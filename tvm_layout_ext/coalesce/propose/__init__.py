@@ -18,6 +18,7 @@ from .reduced import reduced
 from .rows import rows
 from .shifted import shifted
 from .staged import staged
+from .turned import turned
 
 #: All strategies, in the order in which equally good proposals are taken.
 STRATEGIES: tuple[Callable[[Subject], list[Strategy]], ...] = (
@@ -28,6 +29,7 @@ STRATEGIES: tuple[Callable[[Subject], list[Strategy]], ...] = (
     rows,
     shifted,
     staged,
+    turned,
 )
 
 

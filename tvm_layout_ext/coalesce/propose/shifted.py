@@ -45,7 +45,7 @@ def shifted(subject: Subject) -> list[Strategy]:
     reason = why_not(move, vector)
     if reason:
         raise ScheduleError(reason)
-    check_parameters(subject.sch, subject.block, move)
+    check_parameters(subject.sch, subject.block, (move.source, move.target))
     plain = flat_map(subject, Mapping(tuple(order), len(order), vector, ()))
 
     def apply(sch: Any, block: Any) -> str:

@@ -21,7 +21,7 @@ from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir import ops
 from ...ir.annotations import ASYNC_SCOPE, CLUSTER, MIN_BLOCKS
 from ...ir.queries import substitute
-from ...ir.rebuild import sequence, whole_region
+from ...ir.rebuild import sequence, unrolled, vectorized, whole_region
 from .chain import RowBlock, RowChain, RowLoad, RowStore
 from .exchange import Exchange
 from .plan import TOGETHER, RowPlan
@@ -44,11 +44,6 @@ class _Part:
     #: Registers, and shared memory, by the name of the load or of the elements in it.
     tiles: dict[Any, Any] = field(default_factory=dict)
     shared: dict[Any, Any] = field(default_factory=dict)
-
-
-def _unrolled(extent: int, body: Callable[[Any], Any]) -> Any:
-    var = tirx.Var("i", "int32")
-    return tirx.For(var, 0, extent, tirx.ForKind.UNROLLED, body(var))
 
 
 def _store(buffer: Any, value: Any, *at: Any) -> Any:
@@ -161,16 +156,15 @@ class RowKernel:
             is_inside = self._column(base + b) < self.chain.length
             return tirx.IfThenElse(is_inside, done, None) if self.cuts_steps else done
 
-        return _unrolled(part.batch, step)
+        return unrolled(part.batch, step)
 
     def _vectors(self, width: int, body: Callable[[Any], Any]) -> Any:
         """Do something for each element of a step, so many at a time."""
 
         def vector(group: Any) -> Any:
-            var = tirx.Var("v", "int32")
-            return tirx.For(var, 0, width, tirx.ForKind.VECTORIZED, body(group * width + var))
+            return vectorized(width, lambda v: body(group * width + v))
 
-        return _unrolled(self.plan.vector // width, vector if width > 1 else body)
+        return unrolled(self.plan.vector // width, vector if width > 1 else body)
 
     def _moved(self, one: RowLoad | RowStore, tile: Any, place: Any, step: Any) -> Any:
         """Load a step's elements into registers, or store them from there."""
@@ -199,7 +193,7 @@ class RowKernel:
         whole = self._vectors(vector, element)
         if tvm.sym.Analyzer().can_prove_equal(tirx.floormod(size, vector), 0):
             return whole
-        last = _unrolled(vector, lambda v: tirx.IfThenElse(base + v < size, element(v), None))
+        last = unrolled(vector, lambda v: tirx.IfThenElse(base + v < size, element(v), None))
         return tirx.IfThenElse(base + vector <= size, whole, last)
 
     # Sweeps.
@@ -288,7 +282,7 @@ class RowKernel:
                 return self._is_own(at, v, done)
 
             steps = [self._common(x, tile, at) for x, tile in common.values()]
-            steps.append(_unrolled(self.plan.vector, element))
+            steps.append(unrolled(self.plan.vector, element))
             for store in (s for block in blocks for s in block.stores if s.name in stored):
                 if self.chain.is_output(store):
                     place = (b,) if store.name in part.tiles else ()

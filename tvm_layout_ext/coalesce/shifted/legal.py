@@ -34,7 +34,7 @@ def order_of(nest: Nest, free: Sequence[Loop], move: Move) -> list[Loop]:
     return order
 
 
-def check_parameters(sch: Any, block: Any, move: Move) -> None:
+def check_parameters(sch: Any, block: Any, buffers: Sequence[Any]) -> None:
     """Refuse buffers that the function allocates: passes fit those to what they see accessed."""
     root = sch.get_sref(block)
     while root.parent is not None:
@@ -42,6 +42,6 @@ def check_parameters(sch: Any, block: Any, move: Move) -> None:
     made: list[Any] = []
     look = (s_tir.SBlock, lambda node: made.extend(node.alloc_buffers))
     tvm_ffi.structural_walk(root.stmt, [look])
-    for buffer in (move.source, move.target):
+    for buffer in buffers:
         if any(own.same_as(buffer) for own in made):
             raise ScheduleError(f"{buffer.name} is no parameter of the function")

@@ -17,10 +17,11 @@ from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...ir.rebuild import stripped
 from ...transform.attention.plan import fit_attention
-from ..relax_values import extents_of, name_of
+from ..bindings import Bindings
+from ..relax_values import extents_of, name_of, scalar_of
 
 _log = logging.getLogger("tvm_layout_ext")
-#: What moves elements, or scales them, so that the kernel reads them in place.
+#: What moves elements, so that the kernel reads them in place.
 _MOVES = (
     *("permute_dims", "reshape", "strided_slice", "repeat", "expand_dims", "squeeze"),
     "broadcast_to",
@@ -71,21 +72,27 @@ class GatherAttention:
 
 @dataclass
 class _Group:
-    """Bindings that are an attention, in order, and the variable of its result."""
+    """Bindings that are an attention, in order, and the variable of its result.
+
+    ``numbers`` are variables that hold a known number, with their constants.
+    """
 
     bindings: list[tuple[Any, Any]]
     result: Any
     inputs: list[Any] = field(default_factory=list)
+    numbers: list[tuple[Any, Any]] = field(default_factory=list)
 
     def function(self) -> tirx.PrimFunc:
         """The bindings as one function of TIR."""
         builder = relax.BlockBuilder()
         params = [relax.Var(f"in_{i}", one.ty) for i, one in enumerate(self.inputs)]
-        values = list(zip(self.inputs, params, strict=True))
+        values = [*self.numbers, *zip(self.inputs, params, strict=True)]
         with builder.function("attention", params, {"Primitive": 1}, private=True):
             with builder.dataflow():
                 for var, call in self.bindings:
                     given = [_replaced(one, values) for one in call.args]
+                    if name_of(call) == "where":
+                        given = [_written_out(one) for one in given]
                     again = relax.Call(call.op, given, call.attrs, call.ty_args)
                     values.append((var, builder.emit(again)))
                 out = builder.emit_output(values[-1][1])
@@ -104,32 +111,18 @@ def _replaced(value: Any, values: list[tuple[Any, Any]]) -> Any:
     return next((new for old, new in reversed(values) if old.same_as(value)), value)
 
 
-@dataclass
-class _Bindings:
-    """The bindings of a function, and who uses each."""
+def _makes(call: Any) -> bool:
+    return name_of(call) in _MADE
 
-    bound: dict[Any, Any]
-    order: list[Any]
-    users: dict[Any, list[Any]]
 
-    @classmethod
-    def of(cls, func: relax.Function) -> _Bindings:
-        bound: dict[Any, Any] = {}
-        users: dict[Any, list[Any]] = {}
-        order = []
-        for block in func.body.blocks:
-            for binding in block.bindings:
-                bound[binding.var] = binding.value
-                order.append(binding.var)
-                for used in relax.analysis.free_vars(binding.value):
-                    users.setdefault(used, []).append(binding.var)
-        for used in relax.analysis.free_vars(func.body.body):
-            users.setdefault(used, []).append(None)
-        return cls(bound, order, users)
+def _written_out(value: Any) -> Any:
+    """A number without dims as an operator: TVM leaves constants of ``where`` as they are."""
+    if isinstance(value, tvm.ir.Constant) and getattr(value.ty, "ndim", None) == 0:
+        return relax.op.full((), value)
+    return value
 
-    def call(self, var: Any) -> Any:
-        return self.bound.get(var) if isinstance(var, relax.Var) else None
 
+class _Bindings(Bindings):
     def scores(self, var: Any, path: set[Any]) -> set[Any]:
         """Products that a value is computed from; adds what is between to ``path``."""
         call = self.call(var)
@@ -142,13 +135,19 @@ class _Bindings:
             path.add(var)
         return found
 
-    def before(self, var: Any, names: tuple[str, ...]) -> Iterator[Any]:
-        """A value and what it is made from by some operators alone."""
+    def before(self, var: Any, takes: Callable[[Any], bool]) -> Iterator[Any]:
+        """A value and what it is made from, as far as calls are taken."""
         call = self.call(var)
-        if name_of(call) in names:
+        if takes(call):
             yield var
             for one in call.args:
-                yield from self.before(one, names)
+                yield from self.before(one, takes)
+
+    def moves(self, call: Any) -> bool:
+        """Whether a call moves elements, or multiplies them by a number or divides them by one."""
+        if name_of(call) in ("multiply", "divide"):
+            return scalar_of(call.args[1], self.call) is not None
+        return name_of(call) in _MOVES
 
     def is_made(self, var: Any) -> bool:
         """Whether a value depends on no input."""
@@ -188,7 +187,7 @@ def _group(reader: _Bindings, mean: Any) -> _Group | None:
     for one in path:
         for side in reader.bound[one].args:
             if side not in inside and reader.is_made(side):
-                inside.update(reader.before(side, _MADE))
+                inside.update(reader.before(side, _makes))
     return _around(reader, inside, mean, [*reader.bound[product].args, values])
 
 
@@ -197,7 +196,7 @@ def _around(
 ) -> _Group | None:
     """The attention with what moves its operands, and what follows its result."""
     for side in operands:
-        inside.update(reader.before(side, _MOVES))
+        inside.update(reader.before(side, reader.moves))
     last = mean
     while len(after := reader.users.get(last, [])) == 1:
         if name_of(reader.call(after[0])) not in _BEHIND:
@@ -211,15 +210,19 @@ def _around(
         if var in inside and name_of(call) == "reshape" and call.args[0] not in inside:
             inside.remove(var)
     bindings = [(var, reader.bound[var]) for var in reader.order if var in inside]
-    inputs: list[Any] = []
+    inputs, numbers = list[Any](), list[tuple[Any, Any]]()
     for _, call in bindings:
         for one in call.args:
+            number = scalar_of(one, reader.call) if isinstance(one, relax.Var) else None
+            if number is not None and one not in inside:
+                numbers.append((one, relax.const(number, str(one.ty.dtype))))
+                continue
             given = one not in inside if isinstance(one, relax.Var) else _is_tensor(one)
             if given and not any(one.same_as(other) for other in inputs):
                 inputs.append(one)
     if not all(extents_of(one) for one in (*inputs, *inside)):
         return None
-    return _Group(bindings, last, inputs)
+    return _Group(bindings, last, inputs, numbers)
 
 
 def _is_tensor(value: Any) -> bool:

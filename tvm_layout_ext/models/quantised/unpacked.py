@@ -7,14 +7,14 @@ from math import prod
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from ...analysis.contraction import Contraction, read_contraction
 from ...errors import ScheduleError
 from ...ir.queries import is_load_of, loads_in, substitute
 from ...ir.walk import top_statements
-from ...schedules._generic import inline
 from ...tune.space.functions import blocks_of
+from ..products import inlined
 
 _WIDE = "float32"
 #: The bits of 2**23 as a float: with an integer of up to 23 bits in its mantissa it is their sum.
@@ -36,6 +36,8 @@ class UnpackedProduct:
     what : Contraction
     weight : PrimExpr
         An element of the weights as float32, by the iterators of the product.
+    written : PrimExpr
+        The same as the function has it.
     packed : Buffer
         What it is unpacked from.
     each : int
@@ -49,6 +51,7 @@ class UnpackedProduct:
     after: tuple[Any, ...]
     what: Contraction
     weight: Any
+    written: Any
     packed: Any
     each: int
     x: Any
@@ -70,8 +73,8 @@ def read_unpacked(func: tirx.PrimFunc) -> UnpackedProduct | None:
     ScheduleError
         If there is one, and the function is something else.
     """
-    sch = s_tir.Schedule(func)
-    if len(inline(sch)) != 1:
+    sch, products = inlined(func)
+    if len(products) != 1:
         return None
     func = sch.mod["main"]
     blocks = [block for _, block in blocks_of(func)]
@@ -93,12 +96,11 @@ def read_unpacked(func: tirx.PrimFunc) -> UnpackedProduct | None:
         raise ScheduleError(f"Block {name} has a batch, or several or symbolic n or k.")
     load = next(one for one in loads_in(product.body) if one.source.same_as(side.buffer))
     values = dict(zip((one.var for one in maker.iter_vars), load.indices, strict=True))
-    weight = substitute(maker.body.value, values)
-    packed, each = _packed(weight, product.iter_vars[k[0]])
+    written = substitute(maker.body.value, values)
+    packed, each = _packed(written, product.iter_vars[k[0]])
     x = next(one for one in loads_in(product.body) if one.source.same_as(other.buffer))
-    return UnpackedProduct(
-        func, product, after, what, widened(weight), packed, each, x, n[0], k[0], tuple(rows)
-    )
+    weights = widened(written), written, packed
+    return UnpackedProduct(func, product, after, what, *weights, each, x, n[0], k[0], tuple(rows))
 
 
 def _numbers(block: Any) -> bool:

@@ -137,14 +137,16 @@ def by_warpgroups(
     cluster: int = 1,
     slices: int = 1,
     stay: bool = True,
+    mode: str = "cooperative",
 ) -> Gemm:
     """Let one or two warpgroups multiply a tile, and another copy for them.
 
     Neighbours of a cluster share the longer side of their tiles, or the steps of one tile. Blocks
-    that ``stay`` take tile after tile.
+    that ``stay`` take tile after tile. ``mode`` is as of ``sch.specialize_warps``; with
+    ``pingpong`` the tile is a warpgroup's.
     """
     rows, columns = tile
-    m, warpgroup, piece = split_warpgroups(sch, tc, rows)
+    m, warpgroup, piece = split_warpgroups(sch, tc, rows * (2 if mode == "pingpong" else 1))
     if tc.batch:
         sch.bind(sch.fuse(*tc.batch), "blockIdx.z")
     rasterize(sch, m, tc.n, group)
@@ -155,7 +157,7 @@ def by_warpgroups(
     for operand in (tc.a, tc.b):
         sch.compute_at(operand, tc.k)
     pipeline(sch, tc.k, stages, async_copy="tma")
-    specialize_warps(sch, warpgroup)
+    specialize_warps(sch, warpgroup, mode)
     sch.reverse_compute_at(tc.result, tc.n)
     return Gemm(m, tc.n, warpgroup, None, tc.k, tc, m_inner=piece)
 

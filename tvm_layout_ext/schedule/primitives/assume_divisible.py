@@ -12,7 +12,7 @@ from tvm.script.ir_builder import IRBuilder
 
 from ...analysis.assumptions import aligned, divisible, read_assumptions
 from ...analysis.nest import element_bytes
-from ...errors import LayoutError
+from ...errors import LayoutError, ScheduleError
 from ...ir import ops
 from ...ir.rebuild import block_with, realize_with
 
@@ -101,7 +101,11 @@ def _remember(value: Any, divisor: int) -> None:
 
 def create_prim_func(ops: Sequence[Any], *args: Any, **kwargs: Any) -> tirx.PrimFunc:
     """Create a function of tensors as ``tvm.te.create_prim_func`` does, promises included."""
-    return with_promises(te.create_prim_func(ops, *args, **kwargs), ops)
+    listed = ops if isinstance(ops, list | tuple | tvm.ir.Array) else [ops]
+    for one in listed:
+        if not isinstance(one, te.Tensor | tirx.Var):
+            raise ScheduleError(f"A function is made of tensors and variables, not of {one!r}.")
+    return with_promises(te.create_prim_func(ops, *args, **kwargs), listed)
 
 
 def with_promises(func: tirx.PrimFunc, args: Sequence[Any]) -> tirx.PrimFunc:

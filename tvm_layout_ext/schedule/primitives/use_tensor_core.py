@@ -145,7 +145,7 @@ def _paddings(what: Contraction, one: Unit, multiples: Sequence[int] | None) -> 
         raise ScheduleError(f"multiples are {wanted!r}; three are legal, of m, n and k.")
     for dim, value, tile in zip("mnk", wanted, one.shape, strict=True):
         number = whole(value)
-        if number is None or number < 1 or number % tile:
+        if number is None or not 0 < number < 1 << 31 or number % tile:
             raise ScheduleError(
                 f"The multiple of {dim} is {value!r}; {one.name} needs multiples of {tile}."
             )

@@ -36,10 +36,14 @@ def create_schedule(ops: Any) -> Schedule:
         s[AA].storage_align(AA.op.axis[0], 100, 8)
         print(tlx.lower(s, [A, B]))
     """
+    return Schedule(ops)
+
+
+def _operations(ops: Any) -> list[te.Operation]:
     listed = list(ops) if isinstance(ops, (list, tuple, tvm.ir.Array)) else [ops]
     if not listed:
         raise ScheduleError("create_schedule needs at least one operation, not an empty list.")
-    return Schedule([_operation(op) for op in listed])
+    return [_operation(op) for op in listed]
 
 
 def _operation(value: Any) -> te.Operation:
@@ -71,16 +75,16 @@ class Schedule:
     TensorIR from scratch every time.
     """
 
-    def __init__(self, outputs: Sequence[te.Operation]) -> None:
+    def __init__(self, ops: Any) -> None:
         self.stages: list[Stage] = []
         self.rewrites: list[Rewrite] = []
         self.chains: list[Chain] = []
         self._by_op: dict[te.Operation, Stage] = {}
-        for op in in_order(outputs):
+        self.outputs = _operations(ops)
+        for op in in_order(self.outputs):
             _no_scan(op)
             self._add(op, [self[tensor] for tensor in op.input_tensors], len(self.stages))
-        self.outputs = list(outputs)
-        for op in outputs:
+        for op in self.outputs:
             self[op].is_output = True
 
     def _add(self, op: te.Operation, inputs: list[StageRecord], position: int) -> Stage:

@@ -97,6 +97,8 @@ def decl_tensor_intrin(
         memory that it has where the intrinsic is used, and any stride between its rows.
     """
     _check_compute(op)
+    if not isinstance(binds, Mapping | None):
+        raise ScheduleError(f"binds has a buffer for each tensor, as a dictionary, not {binds!r}.")
     tensors = [*op.input_tensors, op.output(0)]
     declared = dict(binds or {})
     build = _from_script(fcompute, len(tensors)) or _from_builder(op, fcompute)

@@ -107,7 +107,11 @@ class Host(ExpressionCompiler):
             if not may_omit(name):
                 raise SimulationError(f"Argument {name} is an input, so it needs an array.")
             return
-        self._match(param, np.asarray(value), name)
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError):
+            raise SimulationError(f"Argument {name} is no array: {value!r}.") from None
+        self._match(param, array, name)
 
     def _match(self, param: Any, array: Any, name: str) -> None:
         dtype, _ = split_type(str(param.ty.dtype))

@@ -22,6 +22,7 @@ from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
 from ..warpgroups.barriers import Barriers
 from ..warpgroups.product import DescribedTile, gathered, spread
+from ..warpgroups.steps import AwaitNamed
 from ..warpgroups.units import PendingProduct, ReadRange, Units, each, units_of, warpgroups
 from .device import DeviceCompiler
 from .matrix_calls import _registers
@@ -173,6 +174,12 @@ def _send_to(c: DeviceCompiler, call: Any) -> Run:
         done(s, m)
 
     return run
+
+
+def _arrive_named(c: DeviceCompiler, call: Any) -> Run:
+    """Arrive at a named barrier, where others wait."""
+    number, threads = (c.expr(one) for one in _operands(call)[0])
+    return AwaitNamed(number, threads, c.new_slot(), c.site("barrier")).arrive
 
 
 def _arrive(c: DeviceCompiler, call: Any) -> Run:
@@ -404,9 +411,32 @@ def _pack(c: DeviceCompiler, call: Any) -> Run:
     return run
 
 
+def _fused(c: DeviceCompiler, call: Any) -> Run:
+    """``a * b + c`` of two halves in each register, rounded once."""
+    (result, *parts), tokens = _operands(call)
+    kind = next(one for one in tokens if one.endswith("x2"))
+    to, codes = _registers(c, [result]), [c.narrowed(one) for one in parts]
+    dtype = TYPES[kind.removesuffix("x2")]
+
+    def run(s: Any, m: Any) -> None:
+        pairs = [code.pair(s, m) for code in codes]
+        words = [np.broadcast_to(v, s.batch.size).astype(np.uint32) for v, _ in pairs]
+        # The lower half lies first.
+        a, b, added = (one.view(dtype).reshape(-1, 2).T.astype(np.float64) for one in words)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = (a * b + added).astype(dtype)
+        codes_of = [np.broadcast_to(0 if p is None else p, s.batch.size) for _, p in pairs]
+        known = all(p is None for _, p in pairs)
+        poison = np.maximum.reduce(codes_of)
+        write_all(to, s, m, found, None if known else np.stack([poison, poison]))
+
+    return run
+
+
 #: Op name -> its compiler.
 UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_MBARRIER_INIT: lambda c, call: _with_barriers(c, call, Barriers.initialise),
+    ops.PTX_BAR_ARRIVE: _arrive_named,
     ops.PTX_MAPA: _map_address,
     ops.PTX_PREFETCH: lambda c, call: None,
     ops.PTX_ST: _store_at,
@@ -431,6 +461,7 @@ UNIT_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.PTX_WGMMA_F16_RS: _multiply,
     ops.PTX_WGMMA_BF16_RS: _multiply,
     ops.PTX_EX2: _power,
+    ops.PTX_FMA_HALF: _fused,
     ops.PTX_CVT_F16X2: _pack,
     ops.PTX_CVT_BF16X2: _pack,
     ops.PTX_WGMMA_F16_F16ACC_SS: _multiply,

@@ -11,6 +11,7 @@ come, ``empty`` when every consuming warpgroup has read them. Step ``it`` of a b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from tvm import tirx
@@ -251,7 +252,7 @@ class AttentionKernel:
         group = self.thread // WARPGROUP_THREADS
         sums = [rows.scores[i] for i in range(plan.keys // 2)]
         made = []
-        for step in range(plan.attention.sizes[2] // STEP):
+        for step in range(ceil(plan.attention.sizes[2] / STEP)):
             panel, inside = divmod(step, _STEPS)
             q_at = panel * plan.rows * PANEL_BYTES + group * PIECE_BYTES + inside * STEP_BYTES
             k_at = stage + panel * plan.keys * PANEL_BYTES + inside * STEP_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...analysis.attention import read_attention
@@ -13,7 +14,8 @@ from ...gpu.hardware import architecture
 from ...gpu.warpgroups import WARPGROUP_ROWS
 from ...intrin import asynchronous
 from ...ir.annotations import ATTENTION
-from ...ir.queries import blocks_in, variables
+from ...ir.contents import contents
+from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import top_statements
 from ...target import target_arch
@@ -43,7 +45,8 @@ def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
         If the blocks around it are no attention, or the GPU, TMA, registers or shared memory do not
         allow the kernel.
     """
-    for block in (one for one in blocks_in(func.body) if ATTENTION in one.annotations):
+    blocks = contents(func.body).nodes(SBlock)
+    for block in (one for one in blocks if ATTENTION in one.annotations):
         name, wanted = str(block.name_hint), [int(n) for n in block.annotations[ATTENTION]]
         attention = read_attention(func, name)
         if len(wanted) != 4:

@@ -28,9 +28,12 @@ PANEL, STEP = 64, 16
 #: Numbers that a thread can hold beside addresses and counters: scores, weights and means; of one
 #: warpgroup that multiplies, of two and of three.
 _HELD = {1: 220, 2: 200, 3: 132}
-#: How long a row takes in a block of so many warpgroups: 4x16x2048x64 took 177 us by two, 164 by
-#: three, 1x16x1024x64 13.2 and 16.1 (float16, H200); beside one, nothing hides its softmax.
-_PER_ROW = {3: 1.0, 2: 1.08, 1: 1.5}
+#: How long a row takes in a block of so many warpgroups: 8x12x384x64 took 15.7 us in two rounds by
+#: three and 18.2 in three rounds by two, 32x12x197x64 34.6 and 26.8 in six each, 4x16x2048x64 165
+#: and 175, 2x8x4096x40 150 and 180 (float16, H100); beside one, nothing hides its softmax.
+_PER_ROW = {3: 1.0, 2: 1.18, 1: 1.64}
+#: Keys of the smallest tile that is chosen.
+_FEWEST_KEYS = 64
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
@@ -98,13 +101,7 @@ class AttentionPlan:
         """Whether TMA can store the result, from the place that Q had."""
         _, _, depth, width = self.attention.sizes
         size = np.dtype(str(self.attention.store.buffer.dtype)).itemsize
-        return (
-            self.splits == 1
-            and width % PANEL == 0
-            and width <= depth
-            and size == 2
-            and self.result.is_boxed
-        )
+        return self.splits == 1 and width <= depth and size == 2 and self.result.is_boxed
 
     @property
     def instructions(self) -> tuple[WarpgroupInstruction, WarpgroupInstruction]:
@@ -198,8 +195,8 @@ def fit_attention(
 
     Raises ScheduleError if the kernel is not legal.
     """
-    _, _, depth, width = attention.sizes
-    keys = keys or keys_of(depth, width)
+    _, count, depth, width = attention.sizes
+    keys = keys or keys_of(depth, width, count)
     usual = [n for n in _PER_ROW if n < 3 or max(depth, width) <= PANEL]
     plans = [AttentionPlan(attention, keys, 2, n) for n in ([consumers] if consumers else usual)]
     best = min(plans, key=_waves)
@@ -210,9 +207,13 @@ def fit_attention(
     return checked(replace(best, splits=_splits(best)), gpu)
 
 
-def keys_of(depth: int, width: int) -> int:
-    """Keys of a tile, where nobody asks for others."""
-    return 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
+def keys_of(depth: int, width: int, count: int | None = None) -> int:
+    """Keys of a tile, where nobody asks for others: ``count`` of them fill as many tiles evenly."""
+    most = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
+    if count is None:
+        return most
+    even = ceil(count / ceil(count / most))
+    return min(most, max(_FEWEST_KEYS, ceil(even / STEP) * STEP))
 
 
 def _splits(plan: AttentionPlan) -> int:
@@ -231,9 +232,10 @@ def _splits(plan: AttentionPlan) -> int:
 
 
 def _waves(plan: AttentionPlan) -> float:
-    """How long the tiles take: waves of blocks, of which only the first few end together."""
+    """How long the tiles take: rounds of blocks, which end together unless their keys differ."""
     waves = plan.usual_heads * plan.tiles / MULTIPROCESSORS
-    whole = ceil(waves) if waves <= 2 else waves + 0.5
+    differ = any(bound.slope for bound in read_bounds(plan.attention, plan.keys)[0])
+    whole = waves + 0.5 if differ and waves > 2 else ceil(waves)
     return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 
 
@@ -256,7 +258,7 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
     ScheduleError
         If they do not.
     """
-    extent = plan.attention.sizes[1]
+    _, extent, depth, _ = plan.attention.sizes
     check_room(plan, gpu)
     kinds = {
         str(one.source.dtype) for one in (plan.attention.q, plan.attention.k, plan.attention.v)
@@ -270,6 +272,13 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
             raise ScheduleError(
                 f"Neighbours of {one.buffer.name} are no columns of a head; TMA and wgmma take "
                 "these here."
+            )
+    for one in (plan.q, plan.k):
+        if depth % STEP and not one.ends_with(plan.attention.depth):
+            raise ScheduleError(
+                f"Columns of {one.buffer.name} are read at {one.indices[-1]}; heads of {depth} "
+                f"columns, no multiple of {STEP}, need a dim of their own, behind which TMA "
+                "leaves zeros."
             )
     ragged = extent % plan.keys > 0
     for one in (plan.k, plan.v):
@@ -289,11 +298,8 @@ def check_room(plan: AttentionPlan, gpu: Architecture) -> None:
         raise ScheduleError(f"{plan.consumers} warpgroups cannot multiply; 1 to 3 can.")
     for columns in (plan.keys, width):
         choose_warpgroup("wgmma", plan.dtype, "float32", columns, gpu)
-    if any(n % STEP for n in (depth, plan.keys)) or depth < PANEL or width < PANEL:
-        raise ScheduleError(
-            f"Heads of {depth} and {width} columns and tiles of {plan.keys} keys are no multiples "
-            f"of {STEP}, or heads narrower than {PANEL}; such heads go through products."
-        )
+    if plan.keys % STEP:
+        raise ScheduleError(f"Tiles of {plan.keys} keys are no multiple of {STEP}.")
     if max(plan.rows, plan.keys) > BOX_ELEMENTS or depth > BOX_ELEMENTS:
         raise ScheduleError(
             f"A tile has {plan.rows} rows of {depth} and {plan.keys} keys; {BOX_ELEMENTS} are the "

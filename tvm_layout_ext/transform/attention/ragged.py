@@ -23,7 +23,7 @@ from ..hopper.epilogue import column_of, row_of
 from ..hopper.lower_warpgroups import launched
 from ..hopper.pieces import when
 from .kernel import AttentionKernel
-from .plan import PANEL, AttentionPlan, check_room, keys_of
+from .plan import PANEL, STEP, AttentionPlan, check_room, keys_of
 from .ragged_parts import NONE, NOTHING, RaggedParts
 from .reach import Reach, Span
 from .softmax import LOWEST, weights_of
@@ -403,6 +403,11 @@ def _check_shapes(what: RaggedAttention) -> None:
         raise ScheduleError(
             f"{heads} heads of {depth} and {width} columns do not share {what.groups} of "
             f"{inner[0]} and {inner[1]}, at most {WARPGROUP_ROWS} each."
+        )
+    if any(n % STEP or n < PANEL for n in (depth, width)):
+        raise ScheduleError(
+            f"Heads of {depth} and {width} columns are no multiples of {STEP}, or narrower than "
+            f"{PANEL}."
         )
     if isinstance(keys, Pages) and (keys.tokens % 8 or what.plan().keys % keys.tokens):
         raise ScheduleError(f"Pages of {keys.tokens} tokens fill no tile of {what.plan().keys}.")

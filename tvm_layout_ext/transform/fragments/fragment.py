@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
+from tvm.s_tir import SBlock
 
 from ...errors import LayoutError, ScheduleError
 from ...gpu.hardware import WARP_SIZE
 from ...ir.annotations import FRAGMENT
-from ...ir.queries import blocks_in, is_among, loads_in, nodes_in
+from ...ir.contents import contents
+from ...ir.queries import is_among, loads_in, nodes_in
 from ...layout import (
     BlockedLayout,
     DistributedLinearLayout,
@@ -88,7 +90,9 @@ class Fragments:
 
 def collect_fragments(func: tirx.PrimFunc) -> Fragments:
     """Read the annotations of a function and its blocks; each must fit one buffer in registers."""
-    allocated = [buffer for block in blocks_in(func.body) for buffer in block.alloc_buffers]
+    allocated = [
+        buffer for block in contents(func.body).nodes(SBlock) for buffer in block.alloc_buffers
+    ]
     texts: dict[int, str] = {}
     fragments: list[Fragment] = []
     for near, name, text in _requests(func):
@@ -104,7 +108,7 @@ def collect_fragments(func: tirx.PrimFunc) -> Fragments:
 def _requests(func: tirx.PrimFunc) -> Iterator[tuple[list[list[Any]], str, str]]:
     """Yield the buffers that the annotated block writes and reads, a buffer name and a layout."""
     found: list[tuple[list[list[Any]], Any]] = [([], func.attrs.get(FRAGMENT, None))]
-    for block in blocks_in(func.body):
+    for block in contents(func.body).nodes(SBlock):
         near = [[region.source for region in side] for side in (block.writes, block.reads)]
         found.append((near, block.annotations.get(FRAGMENT, None)))
     for near, value in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tvm
@@ -17,12 +18,15 @@ from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from .pieces import column_of, loop, row_of, when
 from .plan import Plan, result_bytes
-from .roles import Parts, Tile, with_batch
+from .roles import Parts, Tile, first_piece, with_batch
+from .short_erf import shorten_erf
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8
 #: Bytes of the pieces of a row that the swizzle keeps whole.
 _VECTOR_BYTES = 16
+#: Types to which values are rounded more than :func:`.shorten_erf` is off.
+_SHORT = ("float16", "bfloat16")
 
 
 def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
@@ -45,18 +49,25 @@ def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
     return found | {last: column} | with_batch(kernel, tile)
 
 
-def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Any) -> Any:
-    """The result that belongs to a sum; beyond the edge others are read at it, in no branch."""
-    result = parts.plan.kernel.result
+def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Callable[[int], Any]) -> Any:
+    """The result that belongs to a sum; beyond the edge others are read at it, in no branch.
+
+    ``own`` gives the sum of each product that the tile has, by its number.
+    """
+    kernel = parts.plan.kernel
+    result = kernel.result
     values = _named(parts, tile, place)
     if result.reads_more:
         values = _at_most(parts.plan, tile, values)
     found = substitute(result.store.value, values)
 
     def load(node: Any) -> Any:
-        return own if node.source.same_as(result.sums) else node
+        if not node.source.same_as(result.sums):
+            return node
+        return own(0 if kernel.members is None else int(node.indices[0]))
 
-    return tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    value = tvm_ffi.structural_map(found, [(tvm.ir.TensorLoad, load)], order="post")
+    return shorten_erf(value) if str(result.store.buffer.dtype) in _SHORT else value
 
 
 def _ends(plan: Plan, tile: Tile) -> dict[Any, Any]:
@@ -89,7 +100,8 @@ def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> 
     even = len(places) % plan.chunks == 0
     made = []
     for number, place in enumerate(places):
-        count = number if even else tile.turn * len(places) + number
+        own = tile.turn // 2 if plan.kernel.pingpong else tile.turn
+        count = number if even else own * len(places) + number
         made += _chunk(parts, results, count % plan.chunks, tile, place, sums)
     return sequence(made)
 
@@ -105,7 +117,7 @@ def _chunk(
     leads = (thread % WARPGROUP_THREADS).equal(0)
     barrier = asynchronous.named_barrier(group + 1, WARPGROUP_THREADS)
     at = (group * plan.chunks + slot) * plan.chunk_bytes
-    row = tile.row + (group * kernel.pieces + piece) * 64
+    row = tile.row + (first_piece(parts) + piece) * 64
     column = tile.column + start
     where = kernel.result.target.place(_named(parts, tile, (row, column)))
     pointer = parts.arena.access_ptr("r", offset=plan.results_at + at)
@@ -173,8 +185,9 @@ def _rows(
     held = tirx.decl_buffer((2,), one.sums, "held", scope="local")
     made = [tirx.AllocBuffer(held)] if turns else []
 
-    def own(group: int, half: int, v: Any) -> Any:
-        return asynchronous.sum_at(one, sums, first + group * 4 + half * 2 + v)
+    def own(group: int, half: int, v: Any, member: int = 0) -> Any:
+        number = first + group * 4 + half * 2 + member * plan.member_sums
+        return asynchronous.sum_at(one, sums, number + v)
 
     for group in range(plan.chunk_columns // _COLUMNS):
         for half in range(2):
@@ -183,8 +196,8 @@ def _rows(
                 pair = own(group ^ 2, half, v), own(group, half, v)
                 return tirx.BufferStore(held, tirx.Select(ahead > 0, *pair), [v])
 
-            def value(v: Any, group: int = group, half: int = half) -> Any:
-                return held[v] if turns else own(group, half, v)
+            def value(v: Any, member: int, group: int = group, half: int = half) -> Any:
+                return held[v] if turns else own(group, half, v, member)
 
             if turns:
                 made.append(loop("v", 2, hold, tirx.ForKind.UNROLLED))
@@ -199,7 +212,7 @@ def _pair(
     at: Any,
     corner: Tile,
     where: tuple[Any, Any],
-    value: Callable[[Any], Any],
+    value: Callable[[Any, int], Any],
 ) -> Any:
     """Write two neighbours of a row and a group of columns."""
     plan, thread = parts.plan, parts.thread
@@ -211,7 +224,8 @@ def _pair(
 
     def store(v: Any) -> Any:
         place = corner.row + row, corner.column + column + v
-        return tirx.BufferStore(results, _value(parts, corner, place, value(v)), [index + v])
+        made = _value(parts, corner, place, partial(value, v))
+        return tirx.BufferStore(results, made, [index + v])
 
     packed = kernel.instruction.sums != "float32" and result_bytes(kernel) != 4
     pairs = not packed and not (kernel.result.reads_more and plan.ragged[1])
@@ -223,16 +237,21 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     result = kernel.result
-    each = kernel.instruction.shape[1] // 2
+    each, apart = kernel.columns // 2, kernel.instruction.shape[1] // 2
     made = []
     for number in _shared(range(kernel.pieces * each), share, kernel.slices):
         piece, register = divmod(number, each)
-        rows = (thread // WARPGROUP_THREADS * kernel.pieces + piece) * 64
+        rows = (first_piece(parts) + piece) * 64
         row = tile.row + rows + row_of(thread, register // 2 % 2)
         column = tile.column + register // 4 * _COLUMNS + column_of(thread, register % 2)
         values = _named(parts, tile, (row, column))
         indices = [substitute(at, values) for at in result.store.indices]
-        own = asynchronous.sum_at(kernel.instruction, sums, number)
+        first = piece * apart + register
+
+        def own(member: int, first: int = first) -> Any:
+            number = first + member * plan.member_sums
+            return asynchronous.sum_at(kernel.instruction, sums, number)
+
         value = _value(parts, tile, (row, column), own)
         store = tirx.BufferStore(result.store.buffer, value, indices)
         inside = [values[var] < end for var, end in _ends(plan, tile).items()]

@@ -66,14 +66,18 @@ def _finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:
 def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
     """The tensor maps of A, B and C by name, and what fills them on the host."""
     kernel, box = plan.kernel, boxes(plan)
-    sides = {"a": kernel.a.source, "b": kernel.b.source}
+    sides = {
+        name: (side, source)
+        for side, one in (("a", kernel.a), ("b", kernel.b))
+        for name, source in zip(plan.maps(side), (one.source, *one.others), strict=False)
+    }
     if plan.stores_by_box:
-        sides["c"] = kernel.result.target
+        sides["c"] = ("c", kernel.result.target)
         rows = (WARPGROUP_ROWS,) if kernel.windows is None else kernel.windows.box
-        box["c"] = sides["c"].box((*rows, plan.chunk_columns))
+        box["c"] = kernel.result.target.box((*rows, plan.chunk_columns))
     maps, host = {}, []
-    for side, one in sides.items():
-        maps[side], statements = asynchronous.tensor_map(
+    for name, (side, one) in sides.items():
+        maps[name], statements = asynchronous.tensor_map(
             one.buffer, one.extents, box[side], one.shape, one.steps
         )
         host += statements
@@ -146,7 +150,7 @@ def lowered(func: tirx.PrimFunc, gpu: Architecture, rows: Any = None) -> tirx.Pr
         if not multiplies(one):
             _check_others(one)
     body = sequence([_written(one, gpu, rows) if multiplies(one) else one for one in parts])
-    used = variables(body)
-    kept = [one for one in root.alloc_buffers if any(one.same_as(var) for var in used)]
+    used = {var.__chandle__() for var in variables(body)}
+    kept = [one for one in root.alloc_buffers if one.__chandle__() in used]
     block = block_with(root, body=body, alloc_buffers=kept)
     return func.with_body(realize_with(func.body, block))

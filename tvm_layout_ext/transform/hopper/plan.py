@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
@@ -19,6 +20,7 @@ from ...gpu.warpgroups import (
     most_sums,
 )
 from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
+from .members import Part
 from .read_kernel import Kernel
 
 #: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
@@ -41,9 +43,19 @@ class Plan:
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """Rows, columns and depth of a block's tile."""
-        rows, columns, depth = self.kernel.instruction.shape
-        return rows * self.kernel.consumers * self.kernel.pieces, columns, depth
+        """Rows, columns and depth of a tile: a block's, or that of a warpgroup in its turn."""
+        rows, _, depth = self.kernel.instruction.shape
+        return rows * self.sharing * self.kernel.pieces, self.kernel.columns, depth
+
+    @property
+    def sharing(self) -> int:
+        """Warpgroups that share a tile."""
+        return 1 if self.kernel.pingpong else self.kernel.consumers
+
+    @property
+    def arrivals(self) -> int:
+        """Warpgroups that give a stage back, of all blocks that copy into it."""
+        return self.sharing * self.blocks
 
     @property
     def tiles(self) -> tuple[Any, int]:
@@ -98,7 +110,7 @@ class Plan:
     @property
     def a_bytes(self) -> int:
         """Bytes of a tile of A."""
-        return self.tile[0] * PANEL_BYTES
+        return WARPGROUP_ROWS * self.kernel.consumers * self.kernel.held * PANEL_BYTES
 
     @property
     def stage_bytes(self) -> int:
@@ -113,7 +125,7 @@ class Plan:
     @property
     def chunk_starts(self) -> list[int]:
         """First columns of the chunks of a tile; the last one may lie over the one before."""
-        columns = self.kernel.instruction.shape[1]
+        columns = self.kernel.columns
         return [
             min(at, columns - self.chunk_columns) for at in range(0, columns, self.chunk_columns)
         ]
@@ -138,6 +150,37 @@ class Plan:
         """Bytes of dynamic shared memory."""
         return self.results_at + self.kernel.consumers * self.chunks * self.chunk_bytes
 
+    def parts(self, side: str) -> Iterator[Part]:
+        """The rows of a factor that come to a tile of ``a`` or ``b``: those of each member."""
+        kernel, tile = self.kernel, self.tile["ab".index(side)]
+        members = kernel.members
+        if members is None or members.side != side:
+            yield Part(0, 0, tile, {}, side)
+            return
+        own = kernel.pieces * WARPGROUP_ROWS
+        # Each warpgroup has the rows of all members behind each other, as its sums are.
+        groups = [(0, tile)] if side == "b" else [(i * own, own) for i in range(kernel.consumers)]
+        for start, rows in groups:
+            for number in range(members.count):
+                at = start * members.count + number * rows
+                yield Part(at, start, rows, members.values(number), self.maps(side)[number])
+
+    def maps(self, side: str) -> list[str]:
+        """Names of the tensor maps of a factor, by the number of a member."""
+        kernel = self.kernel
+        others = getattr(kernel, side).others
+        if others:
+            return [side, *(f"{side}{i + 1}" for i in range(len(others)))]
+        return [side] * (kernel.members.count if kernel.members else 1)
+
+    @property
+    def member_sums(self) -> int:
+        """Sums that a thread has of each member, behind which those of the next are."""
+        kernel = self.kernel
+        if kernel.members is None or kernel.members.side == "a":
+            return kernel.pieces * kernel.instruction.shape[1] // 2
+        return kernel.columns // 2
+
     @property
     def threads(self) -> int:
         """Threads of a block: those of the consumers, and of the warpgroup that copies."""
@@ -154,13 +197,16 @@ class Plan:
             blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
         if self.kernel.slices > 1:
             blocks += f" in clusters of {self.kernel.slices} that share the steps along K"
+        turns = "in turns " if self.kernel.pingpong else ""
         if self.kernel.scaled:
             rows += "sums of each step scaled, "
         if self.kernel.groups:
             rows += f"rows of {self.kernel.groups.count} groups, "
+        if self.kernel.members:
+            rows += f"sums of {self.kernel.members.count} products, "
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
-            f"by TMA, {self.kernel.consumers} warpgroups that multiply and 1 that copies, "
+            f"by TMA, {self.kernel.consumers} warpgroups that multiply {turns}and 1 that copies, "
             f"{self.grid} {blocks}, results stored by {out}"
         )
 
@@ -180,6 +226,7 @@ def recorded(plan: Plan) -> PipelineRecord:
     last = kernel.consumers
     copy_role = f"warpgroup {last}"
     role = "warpgroup 0" if last == 1 else f"warpgroups 0 to {last - 1}"
+    role += " in turns" if kernel.pingpong else ""
     copies = (
         PipelineStep(f"copy {name}", place, ahead, True, name, (), copy_role)
         for place, name in enumerate(names)
@@ -188,7 +235,7 @@ def recorded(plan: Plan) -> PipelineRecord:
     given_back = "after its products" if kernel.scaled else "one iteration after its products"
     channels = (
         f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
-        f"empty[version]: {last * plan.blocks} arrivals, {given_back}, waited for by {copy_role}.",
+        f"empty[version]: {plan.arrivals} arrivals, {given_back}, waited for by {copy_role}.",
     )
     return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False, channels)
 
@@ -213,6 +260,8 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_registers(kernel)
     stages = max(kernel.a.stages, kernel.b.stages)
     _check_groups(kernel)
+    _check_pingpong(kernel)
+    _check_members(kernel)
     plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
     most = MULTIPROCESSORS // plan.blocks * plan.blocks
     few = isinstance(plan.count, int) and plan.count < most
@@ -248,6 +297,46 @@ def _check_groups(kernel: Kernel) -> None:
         raise ScheduleError(
             f"The rows of {kernel.groups.count} groups are pixels of a convolution; only rows of a "
             "matrix can be grouped."
+        )
+
+
+def _check_pingpong(kernel: Kernel) -> None:
+    """Refuse warpgroups in turns where there is no next tile, or none to take turns with."""
+    problem = None
+    if not kernel.pingpong:
+        return
+    if not kernel.persistent:
+        problem = "each block has a single tile; call sch.persistent on the loop of its rows"
+    elif kernel.groups is not None:
+        problem = "tiles of groups of rows are counted on the GPU"
+    elif kernel.scaled is not None:
+        problem = "it scales the sums of each step while the other multiplies already"
+    elif kernel.members is not None:
+        problem = f"a tile has the sums of {kernel.members.count} products"
+    if problem:
+        raise ScheduleError(f"Two warpgroups shall multiply in turns (pingpong), but {problem}.")
+
+
+def _check_members(kernel: Kernel) -> None:
+    """Refuse what counts the sums of a thread otherwise than members have them."""
+    if kernel.members is None:
+        return
+    count, blocks = kernel.members.count, prod(kernel.cluster) * kernel.slices
+    if blocks > 1:
+        raise ScheduleError(
+            f"{blocks} blocks of a cluster share tiles with the sums of {count} products; only "
+            "clusters of 1 are legal."
+        )
+    panel = kernel.instruction.shape[2]
+    if kernel.members.side == "b" and not kernel.b.k_major and kernel.columns % panel:
+        raise ScheduleError(
+            f"A tile has {kernel.columns} columns of each of {count} products, whose neighbours in "
+            f"memory lie along N; multiples of {panel} are legal."
+        )
+    if kernel.windows is not None:
+        raise ScheduleError(
+            f"Tiles with the sums of {count} products have pixels of a convolution for rows; only "
+            "rows of a matrix are legal."
         )
 
 
@@ -312,7 +401,7 @@ def _check_registers(kernel: Kernel) -> None:
             "the registers of a multiprocessor with one that copies."
         )
     # Sums of a step that are scaled lie beside their totals.
-    sums = (kernel.pieces + bool(kernel.scaled)) * kernel.instruction.shape[1] // 2
+    sums = (kernel.held + bool(kernel.scaled)) * kernel.instruction.shape[1] // 2
     most = most_sums(kernel.consumers) + (_BESIDE if kernel.scaled else 0)
     if sums > most:
         raise ScheduleError(
@@ -325,13 +414,13 @@ def _stores_by_box(kernel: Kernel) -> bool:
     """Whether TMA can store the result: it lies as the sums do, in rows that TMA takes."""
     return (
         kernel.result.is_boxed
-        and result_bytes(kernel) in (2, 4)
-        and kernel.instruction.shape[1] >= PANEL_BYTES // result_bytes(kernel)
+        and result_bytes(kernel) in ((2,) if kernel.members else (2, 4))
+        and kernel.columns >= PANEL_BYTES // result_bytes(kernel)
         and _shares_are_whole(kernel)
     )
 
 
 def _shares_are_whole(kernel: Kernel) -> bool:
     """Whether the blocks that add up a tile have whole chunks of it."""
-    chunks, rest = divmod(kernel.instruction.shape[1], PANEL_BYTES // result_bytes(kernel))
+    chunks, rest = divmod(kernel.columns, PANEL_BYTES // result_bytes(kernel))
     return kernel.slices == 1 or not (rest or chunks * kernel.pieces % kernel.slices)

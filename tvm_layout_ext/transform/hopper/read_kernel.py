@@ -15,7 +15,7 @@ from tvm.s_tir import SBlockRealize
 from ...analysis.contraction import term_of
 from ...errors import ScheduleError
 from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_STEP, MOST_TMA_DIMS, WARPGROUP_ROWS
-from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction
+from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction, widened
 from ...ir import ops
 from ...ir.annotations import (
     ADD_UP,
@@ -24,6 +24,7 @@ from ...ir.annotations import (
     MULTICAST,
     NUM_STAGES,
     PERSISTENT,
+    PINGPONG,
     PRODUCERS,
     RASTERIZE,
     WARPGROUP,
@@ -31,6 +32,7 @@ from ...ir.annotations import (
 from ...ir.conditions import conjuncts, is_zero, step_of
 from ...ir.queries import blocks_in, loads_in, size_of, substitute, thread_tag, uses
 from .groups import Groups, take_groups
+from .members import Members, are_read, member_side, numbered, same_place, values_of
 from .windows import Digits, Windows, best_box, counted, places, ranges, read_window
 
 
@@ -79,6 +81,10 @@ class BoxedBuffer:
             if uses(index, var)
         ]
 
+    def ends_with(self, column: Any) -> bool:
+        """Whether the innermost dim is counted by a variable alone: TMA stops where it ends."""
+        return bool(self.indices[-1].same_as(column))
+
     def place(self, values: dict[Any, Any]) -> list[Any]:
         """Where a box begins, the innermost dim first."""
         return [tirx.Cast("int32", substitute(at, values)) for at in reversed(self.indices)]
@@ -109,12 +115,16 @@ class BoxedBuffer:
 
 @dataclass(frozen=True)
 class TiledOperand:
-    """A factor of the product, whether its rows lie along K, and versions of its tiles."""
+    """A factor of the product, whether its rows lie along K, and versions of its tiles.
+
+    ``others`` are those of further members, where each has a buffer of its own.
+    """
 
     source: BoxedBuffer
     sizes: tuple[int, int]
     k_major: bool
     stages: int
+    others: tuple[BoxedBuffer, ...] = ()
 
     @property
     def problem(self) -> str | None:
@@ -122,7 +132,7 @@ class TiledOperand:
         inner = self.source.indices[-1]
         if not uses(inner, self.source.moving[-1 if self.k_major else 0]):
             return f"Neighbours in {self.source.buffer.name} are none in its tile"
-        return self.source.problem
+        return next((one.problem for one in (self.source, *self.others) if one.problem), None)
 
 
 @dataclass(frozen=True)
@@ -169,7 +179,9 @@ class Kernel:
     and K without what fills tiles up; ``batch`` is the variable of so many ``products``, or None.
     ``cluster`` counts the tiles along rows and columns whose blocks share what they copy, and
     ``slices`` the blocks that share the steps of a tile. Rows of ``windows`` are pixels. With
-    ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number.
+    ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number. With
+    ``pingpong`` each of two consumers has tiles of its own.
+    With ``members`` a tile has so many products; columns of the instruction are those of all.
     """
 
     instruction: WarpgroupInstruction
@@ -188,6 +200,21 @@ class Kernel:
     windows: Windows | None = None
     scaled: ScaledSums | None = None
     groups: Groups | None = None
+    pingpong: bool = False
+    members: Members | None = None
+
+    @property
+    def held(self) -> int:
+        """Pieces of 64 rows of sums that a warpgroup has, of all members."""
+        return self.pieces * self._each("a")
+
+    @property
+    def columns(self) -> int:
+        """Columns of a tile of results."""
+        return self.instruction.shape[1] // self._each("b")
+
+    def _each(self, side: str) -> int:
+        return self.members.count if self.members and self.members.side == side else 1
 
     @property
     def rows(self) -> Any:
@@ -254,6 +281,7 @@ class _Copy:
     bounds: list[Any]
     k_major: bool
     groups: Groups | None
+    others: tuple[Any, ...] = ()  #: Loads of further members, from buffers of their own
 
     @property
     def moving(self) -> dict[Any, int]:
@@ -301,6 +329,7 @@ class _Reader:
 
     def read(self) -> Kernel:
         loops = self._roles()
+        self.inside = loops.scaled
         row, column, _ = (one.var for one in self.block.iter_vars[-3:])
         each = (one.var for one in self.block.iter_vars)
         once = (one for one in self.loops if size_of(one.extent) == 1 and not thread_tag(one))
@@ -326,7 +355,10 @@ class _Reader:
         if groups is not None:
             batch, step = self._number_of(groups, [batch, step]), None
         result, scaled = self._result(sums, (m, n), windows, step, groups)
-        if step is not None and scaled is None:
+        members = None
+        if step is not None and scaled is None and are_read(result.store.value, sums):
+            result, members = self._members(result, step, (a, b), batch)
+        if step is not None and scaled is None and members is None:
             raise ScheduleError(
                 f"{self.name} has a batch inside of its tiles, and nothing adds its sums up; bind "
                 f"loop {step.loop_var.name} to blockIdx.z."
@@ -338,8 +370,11 @@ class _Reader:
                     "matrices can be scaled."
                 )
             k = self._scaled_depth(k) * (1 if step is None else int(step.extent))
+        instruction = warpgroup_instruction(str(self.block.annotations[WARPGROUP]))
+        if members is not None and members.side == "b":
+            instruction = widened(instruction, members.count)
         return Kernel(
-            warpgroup_instruction(str(self.block.annotations[WARPGROUP])),
+            instruction,
             a,
             b,
             result,
@@ -355,7 +390,24 @@ class _Reader:
             windows=windows,
             scaled=scaled,
             groups=groups,
+            pingpong=PINGPONG in loops.warpgroups.annotations,
+            members=members,
         )
+
+    def _members(
+        self, result: SumsReader, step: Any, sides: tuple[TiledOperand, TiledOperand], batch: Any
+    ) -> tuple[SumsReader, Members]:
+        """The products whose sums a tile has, and their reader, which takes them by number."""
+        store, count = result.store, int(step.extent)
+        value = numbered(self.name, store.value, result.sums, count)
+        side = member_side(self.name, step.loop_var, *sides)
+        if batch is not None and size_of(batch.extent) != 1:
+            raise ScheduleError(
+                f"{self.name} has {count} products inside of its tiles and a batch around them; "
+                "one of the two is legal."
+            )
+        store = tirx.BufferStore(store.buffer, value, store.indices)
+        return replace(result, store=store), Members(step.loop_var, count, side)
 
     def _scaled_depth(self, depth: int) -> int:
         """Terms of a step whose sums are scaled."""
@@ -459,8 +511,11 @@ class _Reader:
                 f"Block {copy.name_hint} shall not copy asynchronously, but wgmma reads what TMA "
                 "copied."
             )
-        load, bounds = _bounded_load(copy.body.value)
-        if load is None or not all(isinstance(at, tirx.Var) for at in copy.body.indices):
+        number = substitute(region.region[0].min, self.values)
+        values = values_of(copy, number, self.inside)
+        (load, bounds), *others = map(_bounded_load, values)
+        known = all(isinstance(at, tirx.Var) for at in copy.body.indices)
+        if not known or any(one is None for one in (load, *(one for one, _ in others))):
             raise ScheduleError(
                 f"Block {copy.name_hint} copies {copy.body.value}; TMA copies boxes as they are, "
                 "so compute it before, or multiply by mma.sync."
@@ -476,7 +531,8 @@ class _Reader:
         for number in batch.values():
             if groups is None:
                 groups, bounds = take_groups(bounds, rows, number)
-        return _Copy(copy, load, bounds, k_major, groups)
+        more = tuple(substitute(one, batch) for one, _ in others)
+        return _Copy(copy, load, bounds, k_major, groups, more)
 
     def _windows(self, a: _Copy, b: _Copy) -> tuple[Windows, TiledOperand, TiledOperand]:
         """Read the operands of a convolution.
@@ -547,7 +603,14 @@ class _Reader:
             )
         own, depth = (inside[at.__chandle__()] for at in copy.moving)
         source = BoxedBuffer(load.source, indices, tuple(copy.moving), tuple(extents), shape)
-        return TiledOperand(source, (own, depth), copy.k_major, copy.stages)
+        for one in copy.others:
+            if not same_place(one, load):
+                raise ScheduleError(
+                    f"Block {copy.block.name_hint} reads {load} for one product and {one} for "
+                    "another; the same place in buffers of one shape is legal."
+                )
+        others = tuple(replace(source, buffer=one.source) for one in copy.others)
+        return TiledOperand(source, (own, depth), copy.k_major, copy.stages, others)
 
     def _result(
         self, sums: Any, sizes: tuple[int, int], windows: Windows | None, steps: Any, groups: Any
@@ -603,7 +666,11 @@ class _Reader:
         (block,) = readers
         load = next(one for one in loads_in(block.body.value) if one.source.same_as(sums))
         every = {one.var.__chandle__(): one for one in block.iter_vars}
-        at = [tirx.Var("only", "int32") if is_zero(one) else one for one in load.indices]
+        together = block.init is None and are_read(block.body.value, sums)
+        at = [
+            tirx.Var("only", "int32") if is_zero(one) or (together and i == 0) else one
+            for i, one in enumerate(load.indices)
+        ]
         if not all(isinstance(one, tirx.Var) for one in at):
             raise ScheduleError(
                 f"Block {block.name_hint} reads {load}; rows and columns of the sums must be "

@@ -19,6 +19,7 @@ from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
 from .groups import Walk
+from .members import Part
 from .pieces import (
     PIECE_BYTES,
     STEP_BYTES,
@@ -31,7 +32,7 @@ from .pieces import (
     tiles_arena,
     when,
 )
-from .plan import Plan, b_rows
+from .plan import Plan
 from .read_kernel import Kernel
 
 
@@ -63,7 +64,7 @@ def start(parts: Parts) -> Any:
     made = [
         asynchronous.init_barrier(barriers, i, count)
         for i in range(plan.stages)
-        for barriers, count in ((parts.full, 1), (parts.empty, plan.kernel.consumers * plan.blocks))
+        for barriers, count in ((parts.full, 1), (parts.empty, plan.arrivals))
     ]
     published = asynchronous.publish_barriers(plan.blocks)
     maps = map(asynchronous.prefetch_map, parts.maps.values())
@@ -94,8 +95,8 @@ class Tile:
     end: Any = None
 
 
-def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
-    """Take tile after tile."""
+def over_tiles(parts: Parts, body: Callable[[Tile], Any], own: Any = None) -> Any:
+    """Take tile after tile; with ``own``, 0 or 1, every second one."""
     plan = parts.plan
     rows, columns = plan.tiles
     if plan.kernel.groups is not None:
@@ -115,12 +116,15 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any]) -> Any:
             ),
             body(Tile(t, batch, row, column)),
         ]
-        even = isinstance(plan.count, int) and plan.count % plan.grid == 0
+        each = plan.grid * (1 if own is None else 2)
+        even = isinstance(plan.count, int) and plan.count % each == 0
         if even or not plan.kernel.persistent:
             return sequence(inside)
         return when(number < plan.count, *inside)
 
-    return loop("turn", plan.turns, turn)
+    if own is None:
+        return loop("turn", plan.turns, turn)
+    return loop("pair", (plan.turns + 1) // 2, lambda pair: turn(pair * 2 + own))
 
 
 def _over_groups(parts: Parts, body: Callable[[Tile], Any]) -> Any:
@@ -194,7 +198,6 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     plan = parts.plan
     kernel = plan.kernel
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
-    rows = plan.tile[0] if side == "a" else b_rows(kernel)
     panel = plan.tile[2]
     own, depth = operand.source.moving[0], operand.source.moving[-1]
     windows = kernel.windows
@@ -205,26 +208,32 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     if kernel.scaled is not None:
         term = {depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}
 
-    def box(offset: Any, start: Any, ahead: Any = 0) -> Any:
-        row = {own: start}
+    def box(of: Part, offset: Any, start: Any, ahead: Any = 0) -> Any:
+        row = {own: start} | of.values
         if side == "a" and windows is not None:
             row = windows.corner(start // WARPGROUP_ROWS)
         values = row | term | {depth: term[depth] + ahead} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
-        return asynchronous.load_box(pointer, parts.maps[side], place, parts.full, stage, blocks)
+        return asynchronous.load_box(pointer, parts.maps[of.map], place, parts.full, stage, blocks)
 
-    if operand.k_major:
+    made = []
+    for one in plan.parts(side):
+        start, rows = first + one.start, one.rows
+        if not operand.k_major:
+            part = rank * (panel // blocks)
+            made += [
+                box(one, (one.at + p) * PANEL_BYTES + part * PANEL_BYTES, start + p, part)
+                for p in range(0, rows, panel)
+            ]
+            continue
         part = rank * (rows // blocks)
-        if side == "a" and windows is not None:
-            starts = (part + i for i in range(0, rows // blocks, WARPGROUP_ROWS))
-            return [box(at * PANEL_BYTES, first + at) for at in starts]
-        return [box(part * PANEL_BYTES, first + part)]
-    part = rank * (panel // blocks)
-    return [
-        box(p * PIECE_BYTES + part * PANEL_BYTES, first + p * panel, part)
-        for p in range(rows // panel)
-    ]
+        step = WARPGROUP_ROWS if side == "a" and windows is not None else rows // blocks
+        made += [
+            box(one, (one.at + part + i) * PANEL_BYTES, start + part + i)
+            for i in range(0, rows // blocks, step)
+        ]
+    return made
 
 
 def with_batch(kernel: Kernel, tile: Tile) -> dict[Any, Any]:
@@ -237,7 +246,8 @@ def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
     kernel = plan.kernel
     panel = plan.tile[2]
     found = {}
-    for side, operand, extent in (("a", kernel.a, plan.tile[0]), ("b", kernel.b, plan.tile[1])):
+    for side, operand in (("a", kernel.a), ("b", kernel.b)):
+        extent = next(plan.parts(side)).rows
         blocks = plan.blocks if side == plan.shared else 1
         sizes: tuple[int, ...]
         sizes = (extent // blocks, panel) if operand.k_major else (panel, panel // blocks)
@@ -251,14 +261,15 @@ def consume(parts: Parts, finish: Callable[[Tile, Any], Any]) -> Any:
     """Multiply the tiles of every step, then ``finish(tile, sums)``."""
     plan = parts.plan
     kernel = plan.kernel
-    count = kernel.pieces * kernel.instruction.registers
+    count = kernel.held * kernel.instruction.registers
     sums = tirx.decl_buffer((count,), kernel.instruction.register, "sums", scope="local")
 
     def body(tile: Tile) -> Any:
         last = (tile.turn * plan.steps + (plan.steps - 1)) % plan.stages
+        steps = loop("k", plan.steps, lambda k: _step(parts, sums, tile.turn, k))
         return sequence(
             [
-                loop("k", plan.steps, lambda k: _step(parts, sums, tile.turn, k)),
+                *(in_turn(parts, tile, steps) if kernel.pingpong else [steps]),
                 asynchronous.wait_products(0),
                 give_back(parts, last),
                 finish(tile, sums),
@@ -272,12 +283,37 @@ def consumer(parts: Parts, held: Sequence[Any], body: Callable[[Tile], Any]) -> 
     """What warpgroups do that multiply, with their registers."""
     plan = parts.plan
     kept = [*held, parts.address] if plan.blocks * plan.kernel.slices > 1 else held
+    own = parts.thread // WARPGROUP_THREADS if plan.kernel.pingpong else None
     made = [
         *registers(plan.kernel.consumers, 1),
         *map(tirx.AllocBuffer, kept),
-        over_tiles(parts, body),
+        over_tiles(parts, body, own),
     ]
     return sequence(made)
+
+
+def in_turn(parts: Parts, tile: Tile, steps: Any) -> list[Any]:
+    """Multiply when the tile before has been, and let the other warpgroup go on with the next one.
+
+    Whoever waits for ``full`` is then no more than a phase ahead of it, as its parity demands.
+    """
+    plan = parts.plan
+    threads, own = 2 * WARPGROUP_THREADS, parts.thread // WARPGROUP_THREADS
+    # Numbers behind those by which each warpgroup stores.
+    mine, other = (1 + plan.kernel.consumers + which for which in (own, 1 - own))
+    following = (tile.turn + 1) * plan.grid + parts.block
+    return [
+        when(tile.turn > 0, asynchronous.named_barrier(mine, threads)),
+        steps,
+        when(following < plan.count, asynchronous.arrive_named(other, threads)),
+    ]
+
+
+def first_piece(parts: Parts, each: int | None = None) -> Any:
+    """Which 64 rows are the first of a warpgroup, of which each has ``each`` of a tile."""
+    if parts.plan.kernel.pingpong:
+        return 0
+    return parts.thread // WARPGROUP_THREADS * (each or parts.plan.kernel.pieces)
 
 
 def give_back(parts: Parts, stage: Any) -> Any:
@@ -299,7 +335,7 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
             tirx.Bind(it, t * plan.steps + k),
             asynchronous.wait_barrier(parts.full, stage, phase(it, plan.stages)),
             asynchronous.fence_sums(),
-            *products(parts, sums, stage, k, range(plan.kernel.pieces)),
+            *products(parts, sums, stage, k, range(plan.kernel.held)),
             asynchronous.commit_products(),
             asynchronous.wait_products(1),
             when(k > 0, give_back(parts, (it - 1) % plan.stages)),
@@ -317,7 +353,7 @@ def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int])
     for s in range(PANEL_BYTES // STEP_BYTES):
         for place, piece in enumerate(pieces):
             own = [sums[place * each + i] for i in range(each)]
-            number = parts.thread // WARPGROUP_THREADS * kernel.pieces + piece
+            number = first_piece(parts, kernel.held) + piece
             a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
             b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
             adds = bool(s) or k > 0

@@ -14,12 +14,11 @@ import tvm_ffi
 from tvm import sym, tirx
 
 from ...errors import ScheduleError
-from ...gpu.warpgroups import WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from .pieces import column_of, loop, phase, row_of
-from .roles import Parts, Tile, consumer, give_back, products
+from .roles import Parts, Tile, consumer, first_piece, give_back, products
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8
@@ -95,7 +94,7 @@ class _Scales:
         scaled = plan.kernel.scaled
         assert scaled is not None
         group, half, which = number // 4, number // 2 % 2, number % 2
-        rows = (thread // WARPGROUP_THREADS * plan.kernel.pieces + piece) * 64
+        rows = (first_piece(self.parts) + piece) * 64
         row = self.tile.row + rows + row_of(thread, half)
         # Columns as tiles and groups in them, so that one scale of many columns is loaded once.
         column = self._groups * _COLUMNS + self._column

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir.annotations import ANNOTATION_PREFIX
+from ...ir.contents import contents
 from ...ir.rebuild import loop_with, without_annotations
 from ..base import function_pass
 
@@ -17,12 +18,20 @@ def _is_grid(loop: Any) -> bool:
     return binding is not None and str(binding.thread_tag).startswith("blockIdx.")
 
 
+def _own_keys(loop: Any) -> list[str]:
+    return [str(key) for key in loop.annotations if str(key).startswith(ANNOTATION_PREFIX)]
+
+
+def _is_noted_grid(loop: Any) -> bool:
+    return _is_grid(loop) and bool(_own_keys(loop))
+
+
 def _gathered(outermost: Any) -> Any:
     """The nest of a kernel, with our annotations of its grid loops at the first of them."""
     notes: dict[str, Any] = {}
 
     def strip(loop: Any) -> Any:
-        own = [str(key) for key in loop.annotations if str(key).startswith(ANNOTATION_PREFIX)]
+        own = _own_keys(loop)
         if not own or not _is_grid(loop):
             return loop
         notes.update({key: loop.annotations[key] for key in own})
@@ -49,6 +58,8 @@ def HoistGridAnnotations(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Does not handle: annotations of other packages, and of loops bound to ``threadIdx``.
     """
+    if not any(map(_is_noted_grid, contents(func.body).nodes(tirx.For))):
+        return func
 
     def visit(loop: Any, mutator: Any) -> Any:
         return _gathered(loop) if _is_grid(loop) else mutator.default_mutate(loop)

@@ -7,11 +7,13 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
+from tvm.s_tir import SBlock
 
 from ... import decisions
 from ...errors import ScheduleError
 from ...gpu.hardware import CP_ASYNC_SINCE
 from ...ir.annotations import BY_TMA
+from ...ir.contents import contents
 from ...ir.queries import is_among
 from ...ir.rebuild import stripped
 from ...ir.thread_conditions import ThreadConditions
@@ -162,7 +164,7 @@ def InjectMultiStageBuffer(func: tirx.PrimFunc) -> tirx.PrimFunc:
     * a loop that threads of one block run differently often, or only some of them run,
     * versions that need more shared memory than a block of the target may have.
     """
-    if not any(requested(block) is not None for block in blocks_in(func.body)):
+    if not any(requested(block) is not None for block in contents(func.body).nodes(SBlock)):
         return func
     pipelines = _Pipelines(func.attrs.get("target", None))
     body = tvm_ffi.structural_mutate(func.body, pipelines.rules)

@@ -33,10 +33,11 @@ from ... import decisions
 from ...errors import ScheduleError
 from ...ir import ops
 from ...ir.annotations import PREFETCH
+from ...ir.contents import contents
 from ...ir.queries import depends_on, is_call_of, substitute
 from ...ir.rebuild import block_with, loop_with, realize_with, sequence, stripped
 from ..base import function_pass
-from ..pipeline.parts import Part, Region, blocks_in, parts_of
+from ..pipeline.parts import Part, Region, parts_of
 from .spread_copies import shares
 from .steps import Steps, steps_of
 
@@ -210,7 +211,9 @@ def PrefetchSharedToRegister(func: tirx.PrimFunc) -> tirx.PrimFunc:
     outside that loop or has a second writer, a source that the loop writes, a load in a loop inside
     such a step, a value bound in a step.
     """
-    asking = [str(b.name_hint) for b in blocks_in(func.body) if PREFETCH in b.annotations]
+    asking = [
+        str(b.name_hint) for b in contents(func.body).nodes(SBlock) if PREFETCH in b.annotations
+    ]
     if not asking:
         return func
     prefetches = _Prefetches()

@@ -11,7 +11,7 @@ from tvm.s_tir import SBlockRealize
 from ...ir.conditions import conjuncts, ranges_known, step_of
 from ...ir.queries import depends_on, loads_in, substitute
 from ...ir.rebuild import loop_with
-from ..base import function_pass, mapped
+from ..base import function_pass, mapped, vector_loops
 
 
 def _room(buffer: Any) -> int:
@@ -87,5 +87,7 @@ def FillPaddedRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     leave these, further conditions on the vector's variable, functions without an annotation of
     this package.
     """
+    if not any(isinstance(loop.body, SBlockRealize) for loop in vector_loops(func)):
+        return func
     analyzer = ranges_known(func.body)
     return mapped(func, (tirx.For, lambda loop: _filled(loop, analyzer)))

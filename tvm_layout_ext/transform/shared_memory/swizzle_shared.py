@@ -8,6 +8,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.s_tir import SBlock
 from tvm.tirx import IterVar
 
 from ... import decisions
@@ -19,8 +20,9 @@ from ...analysis.nest import element_bytes
 from ...errors import LayoutError
 from ...gpu.hardware import CP_ASYNC_SINCE
 from ...ir.annotations import ASYNC_COPY, NUM_STAGES, SWIZZLE
+from ...ir.contents import contents
 from ...ir.pointers import constant, shape_of
-from ...ir.queries import blocks_in, nodes_in, thread_tag
+from ...ir.queries import nodes_in, thread_tag
 from ...ir.rebuild import stripped
 from ...layout.placement import Strided, dense
 from ...target import capability
@@ -55,7 +57,7 @@ def swizzles_of(block: Any) -> dict[str, str]:
 def _requests(func: tirx.PrimFunc) -> list[tuple[Any, str, str, bool]]:
     """List buffer, mode, block, and whether storage_align pads it, for every annotation."""
     found: list[tuple[Any, str, str, bool]] = []
-    for block in blocks_in(func.body):
+    for block in contents(func.body).nodes(SBlock):
         for name, text in swizzles_of(block).items():
             regions = [r for r in block.writes if str(r.source.name) == name]
             if not regions:

@@ -8,10 +8,11 @@ does not find, such as what a block reads of ``A[n - 1 - i]``. From there on sha
 from __future__ import annotations
 
 from tvm import tirx
+from tvm.s_tir import SBlock
 
 from ...errors import ScheduleError
+from ...ir.contents import contents
 from ...ir.pointers import is_unbounded
-from ...ir.queries import blocks_in
 from ...target import capability
 from ..base import function_pass
 
@@ -24,7 +25,9 @@ def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if capability(func.attrs.get("target", None)) == (0, 0):
         return func
-    for buffer in (one for block in blocks_in(func.body) for one in block.alloc_buffers):
+    for buffer in (
+        one for block in contents(func.body).nodes(SBlock) for one in block.alloc_buffers
+    ):
         sizes = enumerate(buffer.shape)
         dims = [d for d, n in sizes if isinstance(n, tirx.IntImm) and is_unbounded(n)]
         if dims and buffer.scope() != "global":

@@ -40,7 +40,7 @@ def _exposed(argument: Any, mask: int) -> Any:
     return tvm_ffi.structural_map(argument, [(tvm.ir.Call, call)], order="post")
 
 
-@function_pass()
+@function_pass(calls=[*_MASKS])
 def ExposePointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that shows TVM what addresses of shared memory are used for.
 

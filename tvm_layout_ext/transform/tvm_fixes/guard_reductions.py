@@ -16,13 +16,14 @@ from tvm.s_tir import SBlockRealize
 from tvm.s_tir.transform import LowerCrossThreadReduction
 
 from ...errors import ScheduleError
+from ...ir.contents import contents
 from ...ir.queries import nodes_in, thread_tag, uses
 from ..base import function_pass, mapped
 from ..mark_annotated import is_annotated
 
 
 def _threads(func: tirx.PrimFunc) -> list[Any]:
-    return [one for one in nodes_in(func.body, tirx.For) if thread_tag(one)]
+    return [one for one in contents(func.body).nodes(tirx.For) if thread_tag(one)]
 
 
 def _reduced(realize: SBlockRealize) -> list[Any]:
@@ -91,4 +92,7 @@ def GuardReductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The bound of the reducing thread makes the guard name one; StmtSimplify takes it out again.
     """
     threads = _threads(func)
+    blocks = contents(func.body).nodes(SBlockRealize)
+    if not any(_losing(one, threads) is not None for one in blocks):
+        return func
     return mapped(func, (SBlockRealize, lambda realize: _guarded(realize, threads)))

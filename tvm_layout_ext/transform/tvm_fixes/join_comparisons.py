@@ -14,8 +14,9 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
+from ...ir.contents import contents
 from ...ir.queries import is_call_of, loads_in
-from ..base import function_pass, mapped
+from ..base import function_pass, has_call, mapped
 
 _BITWISE = {tirx.And: tirx.BitwiseAnd, tirx.Or: tirx.BitwiseOr}
 
@@ -43,4 +44,6 @@ def _choice(node: Any) -> Any:
 @function_pass()
 def JoinComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that chooses between registers by several comparisons without branches."""
+    if not contents(func.body).nodes(tirx.Select) and not has_call(func, [ops.CHOICE]):
+        return func
     return mapped(func, (tirx.Select, _select), (tvm.ir.Call, _choice))

@@ -12,7 +12,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from ...coalesce.isolate import borrowed, returned, writers
-from ...ir.queries import blocks_in
+from ...ir.contents import contents
 from ..base import function_pass
 
 
@@ -31,7 +31,7 @@ def LowerSharedResults(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func
     owners: list[tuple[Any, Any]] = []
-    for block in [one for one in blocks_in(func.body) if one.init is not None]:
+    for block in [one for one in contents(func.body).nodes(s_tir.SBlock) if one.init is not None]:
         shared = _shared(func, block)
         if shared:
             func, more = borrowed(func, block, [], shared)

@@ -15,6 +15,7 @@ from tvm import tirx
 
 from ...gpu.hardware import WARP_SIZE
 from ...ir import ops
+from ...ir.contents import contents
 from ...ir.queries import is_call_of, is_load_of, is_number, loads_in, nodes_in
 from ...ir.rebuild import access_rules, call_with
 from ..base import function_pass, mapped
@@ -29,8 +30,10 @@ def own_lane(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A buffer of fragments is ``[..., lane, element]`` flat, so every index is ``part * lane +
     rest`` with the same ``part``, the elements of a lane.
     """
+    if not (buffers := _warp_buffers(func)):
+        return func
     lanes = _lanes(func)
-    for buffer in _warp_buffers(func):
+    for buffer in buffers:
         part = _part(func, buffer, lanes)
         if part:
             func = _localize(func, buffer, part, lanes)
@@ -44,7 +47,7 @@ def _lanes(func: tirx.PrimFunc) -> list[Any]:
 
 
 def _warp_buffers(func: tirx.PrimFunc) -> list[Any]:
-    found = [one.buffer for one in nodes_in(func.body, tirx.AllocBuffer)]
+    found = [one.buffer for one in contents(func.body).nodes(tirx.AllocBuffer)]
     return [one for one in found if one.scope() == "warp" and len(one.shape) == 1]
 
 
@@ -116,7 +119,8 @@ def _localize(func: tirx.PrimFunc, buffer: Any, part: int, lanes: Sequence[Any])
 
 
 def _count(func: tirx.PrimFunc) -> int:
-    return sum(one.buffer.scope() == "warp" for one in nodes_in(func.body, tirx.AllocBuffer))
+    made = contents(func.body).nodes(tirx.AllocBuffer)
+    return sum(one.buffer.scope() == "warp" for one in made)
 
 
 @function_pass()

@@ -22,7 +22,7 @@ _MMA = ops.PTX_LEGACY_MMA
 _OPERANDS = (((6, 7), "BCD"), ((8, 9), "CD"), ((10, 11), "D"))
 
 
-@function_pass()
+@function_pass(calls=[_MMA])
 def RenameOperands(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that writes names of ``mma``'s operands in small letters where it must."""
     renamed: dict[Any, Any] = {}

@@ -18,6 +18,7 @@ from ...ir.queries import is_call_of, nodes_in
 from ...ir.rebuild import with_accesses
 from ..base import function_pass, mapped
 
+_QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
 #: A cast to the type that a value has. TVM's iterator maps do not look into calls.
 _COVER = ops.REINTERPRET
 
@@ -47,7 +48,7 @@ def _cover(node: Any) -> Any:
 
 
 def _covered(indices: Any) -> list[Any]:
-    rules = [(tirx.FloorDiv, _cover), (tirx.FloorMod, _cover)]
+    rules = [(kind, _cover) for kind in _QUOTIENTS]
     return [tvm_ffi.structural_map(index, rules, order="post") for index in indices]
 
 
@@ -62,14 +63,19 @@ def ProtectReversedIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     It puts the numerator of such a quotient or remainder in a cast to its own type, which no map of
     iterators can hold; :func:`RestoreReversedIndices` takes the cast away.
     """
-    quotients = nodes_in(func.body, tirx.FloorDiv, tirx.FloorMod)
+    quotients = nodes_in(func.body, *_QUOTIENTS)
     if not any(_runs_backwards(one.a) for one in quotients):
         return func
-    body = with_accesses(func.body, lambda buffer, indices: (buffer, _covered(indices)))
+
+    def covered(buffer: Any, indices: Any) -> tuple[Any, list[Any]] | None:
+        runs = (_runs_backwards(one.a) for index in indices for one in nodes_in(index, *_QUOTIENTS))
+        return (buffer, _covered(indices)) if any(runs) else None
+
+    body = with_accesses(func.body, covered)
     return func.with_body(body)
 
 
-@function_pass()
+@function_pass(calls=[_COVER])
 def RestoreReversedIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that undoes :func:`ProtectReversedIndices` once buffers are flat."""
     return mapped(func, (tvm.ir.Call, _show))

@@ -29,7 +29,7 @@ def _typed(call: Any) -> Any:
     return tvm.ir.Call(call.op, call.args, call.attrs, ret_ty=element)
 
 
-@function_pass()
+@function_pass(calls=[ops.PTX_LEGACY_LDMATRIX])
 def TypeMatrixLoads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that gives each ``ldmatrix`` the type of the elements that it loads."""
     return mapped(func, (tvm.ir.Call, _typed))

@@ -30,7 +30,7 @@ def _quotient(node: Any) -> Any:
     return one / (one + tirx.exp(zero - value))
 
 
-@function_pass()
+@function_pass(calls=[ops.SIGMOID])
 def WriteOutSigmoids(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that writes sigmoids of long vectors as quotients, before ``PackBytes``."""
     return mapped(func, (tvm.ir.Call, _quotient))

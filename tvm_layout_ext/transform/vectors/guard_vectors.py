@@ -11,10 +11,11 @@ from tvm import tirx
 
 from ...analysis.assumptions import Assumptions, Prover, read_assumptions
 from ...ir.conditions import conjuncts, selects_as_choices, step_of
+from ...ir.contents import contents
 from ...ir.ops import CHOICE
 from ...ir.queries import depends_on, is_call_of, loads_in, nodes_in, substitute
 from ...ir.rebuild import loop_with
-from ..base import function_pass, mapped
+from ..base import function_pass, has_call, mapped, vector_loops
 
 #: Comparisons, and whether the left side being large makes them fail.
 _FAILS_WHEN_LARGE = {tirx.LT: True, tirx.LE: True, tirx.GT: False, tirx.GE: False}
@@ -169,7 +170,13 @@ def GuardVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Leaves alone: vectors that do not start at multiples of their length, conditions that are not
     linear in the vector's variable or have an ``else``, choices by several different conditions.
     """
+    if not vector_loops(func):
+        return func
+    if contents(func.body).nodes(tirx.Select):
+        func = mapped(func, (tirx.For, _lazy))
     hoist = partial(hoist_uniform_conditions, assumptions=read_assumptions(func))
-    for rule in (_lazy, hoist, _guard, _apart, _choose):
+    for rule in (hoist, _guard):
+        func = mapped(func, (tirx.For, rule))
+    for rule in (_apart, _choose) if has_call(func, [CHOICE]) else ():
         func = mapped(func, (tirx.For, rule))
     return func

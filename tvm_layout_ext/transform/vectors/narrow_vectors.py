@@ -12,7 +12,7 @@ from ... import decisions
 from ...ir.conditions import step_of
 from ...ir.queries import depends_on, nodes_in, substitute
 from ...ir.rebuild import loop_with
-from ..base import function_pass, mapped
+from ..base import function_pass, mapped, vector_loops
 
 _NAME = "NarrowVectors"
 
@@ -70,4 +70,4 @@ def NarrowVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Leaves alone: buffers without strides of their own, vectors that do not run along the last dim,
     functions without an annotation of this package.
     """
-    return mapped(func, (tirx.For, _narrowed))
+    return mapped(func, (tirx.For, _narrowed)) if vector_loops(func) else func

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import tvm
@@ -22,7 +23,7 @@ from ...target import resolve
 from ..measure.backend_pool import BackendPool
 from ..records.record import best_first
 from ..records.records import Records, archive
-from ..search.prepare import BATCH, Prepared
+from ..search.prepare import FIRST, Prepared
 from ..search.tune import Result, tune
 from ..space.off_tensor_cores import off_tensor_cores
 from ..space.operator import Operator, Shape, Workload, known_operators, operator_of
@@ -34,7 +35,7 @@ _log = logging.getLogger("tvm_layout_ext")
 #: Best trials of each task whose schedules go to the database.
 _ARCHIVED = 8
 #: Functions that are begun at once where each has few trials: one alone leaves most cores idle.
-AHEAD = 4
+AHEAD = 6
 #: Functions that the summary of a result names.
 _TOLD = 6
 #: Ready operators that multiply, but not on tensor cores.
@@ -161,6 +162,8 @@ def tune_module(
     trials = whole_number("The number of trials", trials, 1, ScheduleError)
     if not callable(search):
         raise ScheduleError(f"What searches is a function as tlx.tune is, not {search!r}.")
+    # Processes take seconds to import TVM: those of one task serve the next.
+    pool = BackendPool(options.get("runner", "auto"))
     tasks, skipped = module_tasks(mod, target)
     off = {task.name: " ".join(task.off_tensor_cores.values()) for task in tasks}
     off = {name: reason for name, reason in off.items() if reason}
@@ -173,16 +176,20 @@ def tune_module(
     result = ModuleResult(str(log), skipped=skipped, off_tensor_cores=off)
     if target is not None:
         options["target"] = resolve(target)
-    # Processes take seconds to import TVM: those of one task serve the next.
-    pool = options["runner"] = BackendPool(options.get("runner", "auto"))
+    options["runner"] = pool
     ordered = sorted(tasks, key=lambda one: -one.weight)
     try:
         for index, task in enumerate(ordered):
+            steps: Iterator[bool] = iter(())
             if search is tune:
-                _prepare(ordered[index:], pool, trials, known, options)
+                steps = _prepare(ordered[index:], pool, trials, known, options)
+                next(steps, None)
+            pool.meanwhile = partial(next, steps, False)
             found = search(
                 task.operator, shape=task.shape, dtype=task.dtype, trials=trials, log=log, **options
             )
+            while next(steps, False):
+                pass
             result.results[task.name] = found
             # Of what was tuned as it stands, all that ran now is in the database already.
             if found.resumed or not structural_equal(task.module, found.task.unscheduled):
@@ -203,20 +210,26 @@ def _prepare(
     trials: int,
     known: set[Workload],
     options: Mapping[str, Any],
-) -> None:
-    """Begin tasks to come while the first of them is tuned, unless the log has trials of them."""
-    for one in ordered[: AHEAD if trials <= BATCH else 2]:
+) -> Iterator[bool]:
+    """Begin tasks to come while the first of them is tuned, unless the log has trials of them.
+
+    Step by step, the first for the task itself; False as long as there is nothing to do.
+    """
+    window = []
+    for one in ordered[: AHEAD if trials <= FIRST + 1 else 2]:
         with suppress(LayoutExtError):
             # What is refused is refused again when it is tuned.
             task = make_task(
                 one.operator, one.shape, one.dtype, options.get("seed", 0), options.get("target")
             )
-            if task in pool.prepared:
-                # It was ranked while another was tuned.
-                pool.prepared[task].begin_all(pool, trials)
-            elif task.workload not in known:
+            if task not in pool.prepared and task.workload not in known:
                 pool.prepared[task] = Prepared(task)
                 pool.prepared[task].begin(pool, trials)
+            window.append(task)
+        yield True
+    while True:
+        later = [pool.prepared[task] for task in window[1:] if task in pool.prepared]
+        yield any(one.begin_all(pool, trials) for one in later)
 
 
 def _warn(what: str, reasons: Mapping[str, str]) -> None:

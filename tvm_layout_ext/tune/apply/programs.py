@@ -12,10 +12,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 from tvm import s_tir, tirx
 
+from ...checks import path_of
 from ...errors import RecordError, ScheduleError
 from ...gpu.hardware import Architecture
 from ..measure.backend import config_key
@@ -38,7 +38,7 @@ class Programs:
     """Makes the programs of a log's records again; ``log`` is its folder or a ``*.jsonl`` file."""
 
     def __init__(self, log: str | os.PathLike[str]) -> None:
-        self.log = Path(log)
+        self.log = path_of("A log", log, RecordError)
         self.folder = self.log if self.log.is_dir() else self.log.parent
         #: By line of the database, what its trace is once it was replayed; None if it cannot be.
         self._traces: dict[int, s_tir.Trace | None] = {}

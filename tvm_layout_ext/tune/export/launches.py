@@ -67,7 +67,10 @@ def host_plan(module: tvm.IRModule, target: Any) -> HostPlan:
     ScheduleError if a shape is symbolic, or the host does more than to allocate and to launch.
     TargetError if the function launches nothing.
     """
-    ((_, function),) = device_program(module, target=target).host.functions_items()
+    functions = device_program(module, target=target).host.functions_items()
+    if len(functions) != 1:
+        raise ScheduleError(f"One function is exported; the module has {len(functions)}.")
+    ((_, function),) = functions
     names: dict[Any, str] = {}
     workspace, launches = [], []
     arguments = tuple(_argument(param, names) for param in function.params)

@@ -87,23 +87,30 @@ def failure_text(error: BaseException) -> str:
 
 
 class Begun:
-    """A candidate under way, finished when it is asked for unless it has ``ended`` before."""
+    """Something under way, finished when it is asked for unless it has ``ended`` before."""
 
     def __init__(
         self, finish: Callable[[], Any], ended: Callable[[], bool] = lambda: False
     ) -> None:
         self._finish, self._ended = finish, ended
         self._found: Any = None
+        self._finished = False
 
     def done(self) -> bool:
         """Whether its result is there."""
-        return self._found is not None or self._ended()
+        return self._finished or self._ended()
 
     def result(self) -> Any:
-        """Wait for its Measurement; ReportedError if the candidate failed."""
-        if self._found is None:
+        """Wait for its result; of a candidate a Measurement, or a ReportedError if it failed."""
+        if not self._finished:
             self._found = self._finish()
+            self._finished = True
         return self._found
+
+
+def called_later(function: Callable[..., Any], *args: Any) -> Begun:
+    """A function that is called here, once, when its result is asked for."""
+    return Begun(partial(function, *args))
 
 
 class Backend(Protocol):
@@ -112,10 +119,19 @@ class Backend(Protocol):
     name: str
     device: str
 
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule, is_final: bool) -> bool:
+        """Begin what a candidate of this task, or one to come, needs before it runs.
+
+        What ``is_final`` will be timed again, and is simulated now. Whether anything was begun.
+        """
+
+    def foresee(self, configs: Sequence[Config]) -> None:
+        """Begin what :meth:`remeasure` of these would do besides timing them."""
+
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Begin to build scheduled modules, and to run each once it is built."""
 
-    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    def asked(self, function: Callable[..., Any], *args: Any) -> Begun:
         """Begin a function elsewhere if there are processes; what is returned has its result."""
 
     def verify(self, config: Config) -> str:
@@ -142,13 +158,20 @@ class InProcess:
         self.name, self.device = runner.name, runner.device
         self._task, self._runner = task, runner
 
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule, is_final: bool) -> bool:
+        """Nothing: the runner does it all."""
+        return False
+
+    def foresee(self, configs: Sequence[Config]) -> None:
+        """Nothing is timed again."""
+
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Put candidates aside; the runner schedules them anew."""
         return [Begun(partial(self.measure, config)) for config, _ in candidates]
 
-    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    def asked(self, function: Callable[..., Any], *args: Any) -> Begun:
         """A function with its arguments, for there are no other processes."""
-        return partial(function, *args)
+        return called_later(function, *args)
 
     def measure(self, config: Config) -> Measurement:
         """Run a candidate."""

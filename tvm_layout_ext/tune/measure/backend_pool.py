@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -12,6 +13,7 @@ from ..space.knobs import Config
 from ..space.task import Task
 from . import environment
 from .backend import Backend, InProcess, Runner
+from .builder.forks import fork_server
 from .measured import MeasuringBackend
 from .rpc.run import RpcRunner
 from .run_local import LocalRunner
@@ -59,6 +61,11 @@ class BackendPool:
         self._backend: Backend | None = None
         #: What is ready of tasks to come, by whoever searches.
         self.prepared: dict[Task, Any] = {}
+        #: Does a part of what is to be prepared, while trials are waited for; whether it did.
+        self.meanwhile: Callable[[], bool] = bool
+        if isinstance(runner, str) and _measures(runner):
+            # It takes seconds to start.
+            fork_server()
 
     def backend(self, task: Task) -> Backend:
         """What tries the candidates of a task; the one before must have ended."""
@@ -88,6 +95,10 @@ class BackendPool:
         if self._backend is not None:
             self._backend.close()
             self._backend = None
+
+
+def _measures(runner: str) -> bool:
+    return runner.startswith(f"{RPC}:") or (runner in ("auto", "cuda") and has_gpu())
 
 
 def _remote(runner: str, task: Task) -> Backend:

@@ -63,23 +63,35 @@ class MeasuringBackend:
 
     def take(self, task: Task) -> None:
         """Go on with another task for the same architecture, in the same processes."""
-        self._task = task
         for folder in self._artifacts.values():
             shutil.rmtree(folder, ignore_errors=True)
         self._artifacts.clear()
+        self._counted = {key: one for key, one in self._counted.items() if key[0] != self._task}
+        self._task = task
         self.runner.take(task)
 
-    def prepare(self, task: Task, config: Config, module: tvm.IRModule, is_final: bool) -> None:
-        """Begin to draw the inputs of a task to come, and to build and count a candidate."""
-        self.runner.inputs.begin(task)
-        key = task, config_key(config)
-        if key not in self._ahead:
-            (self._ahead[key],) = self.builder.begin([module])
-        if is_final and key not in self._counted:
-            self._counted[key] = self._count(replace(task), config)
+    def prepare(self, task: Task, config: Config, module: tvm.IRModule, is_final: bool) -> bool:
+        """Begin to draw a task's inputs, and to build and count a candidate.
 
-    def _count(self, task: Task, config: Config) -> Future[Any]:
-        return self.builder.apart(modelled, task, config, timeout=COUNTING)
+        What is of a task to come waits until nothing of the one at hand does.
+        """
+        self.runner.inputs.begin(task)
+        key, later = (task, config_key(config)), task != self._task
+        if key not in self._ahead:
+            (self._ahead[key],) = self.builder.begin([module], later=later)
+        if is_final and key not in self._counted:
+            self._counted[key] = self._count(task, config, later)
+        return True
+
+    def foresee(self, configs: Sequence[Config]) -> None:
+        """Begin to count candidates that will be timed again, most likely."""
+        for config in configs:
+            key = self._task, config_key(config)
+            if key not in self._counted:
+                self._counted[key] = self._count(self._task, config)
+
+    def _count(self, task: Task, config: Config, later: bool = False) -> Future[Any]:
+        return self.builder.apart(modelled, replace(task), config, timeout=COUNTING, later=later)
 
     def begin(self, candidates: Sequence[tuple[Config, tvm.IRModule]]) -> list[Begun]:
         """Build in as many processes as there are cores, and measure what is built meanwhile."""

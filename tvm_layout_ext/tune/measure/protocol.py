@@ -13,7 +13,6 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 import tvm
 
 from ..space.task import Task
-from .backend import failure_text, quartile_distance
+from .backend import Begun, called_later, failure_text, quartile_distance
 from .builder.host_objects import ROTATED
 from .reference.problem import Problem
 
@@ -218,11 +217,11 @@ class Inputs:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.asked: Callable[..., Callable[[], Any]] = partial
+        self.asked: Callable[..., Begun] = called_later
         self.folder = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_run_"))
         self.remove = weakref.finalize(self, shutil.rmtree, str(self.folder), True)
-        #: What waits until a task's stream is drawn; None once it has.
-        self._drawn: dict[tuple[Task, int], tuple[Path, Callable[[], Any] | None]] = {}
+        #: By task and stream.
+        self._drawn: dict[tuple[Task, int], tuple[Path, Begun]] = {}
         self._count = 0
 
     def take(self, task: Task) -> None:
@@ -246,7 +245,5 @@ class Inputs:
         """A trial of an artifact on a kind of device."""
         self.begin(self.task)
         folder, drawn = self._drawn[self.task, stream]
-        if drawn is not None:
-            drawn()
-            self._drawn[self.task, stream] = folder, None
+        drawn.result()
         return Job(artifact, str(folder), kind, timing)

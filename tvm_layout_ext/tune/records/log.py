@@ -108,7 +108,8 @@ class Log:
 
     def stamp(self) -> tuple[tuple[str, int, int], ...]:
         """What changes when the log does: name, time and size of each file that is there."""
-        found = [(str(file), file.stat()) for file in self.files() if file.exists()]
+        with refusing(f"Cannot read a log at {self.folder}"):
+            found = [(str(file), file.stat()) for file in self.files() if file.exists()]
         return tuple((name, facts.st_mtime_ns, facts.st_size) for name, facts in found)
 
     def _lines(self) -> Iterator[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeAlias
 
 import tvm
@@ -12,6 +11,7 @@ import tvm_ffi
 from tvm import s_tir
 from tvm.s_tir import meta_schedule as ms
 
+from ...checks import path_of
 from ...errors import RecordError
 from ...target import cuda_target
 from ..space.candidate import traced
@@ -115,7 +115,7 @@ def open_source(source: Source) -> Opened:
             f"Cannot read records from a {type(source).__name__}; a log's folder, a Log, a "
             "Database or a meta_schedule database is wanted."
         )
-    folder = Path(source)
+    folder = path_of("A log", source, RecordError)
     if not (folder / RECORDS).exists():
         return open_source(Log(folder))
     lines = Log(folder).read() if any(folder.glob("*.jsonl")) else Reading([])

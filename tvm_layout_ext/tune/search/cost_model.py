@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,17 +13,22 @@ from tvm import s_tir
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
+from ..measure.backend import config_key
 from ..model.costs import costs
 from ..model.features import FEATURES
 from ..space.candidate import config_of
 from ..space.knobs import Config, Refusal
 from ..space.task import Task
-from .design import Candidates, judged
+from .design import Candidates, judged, mutated
 
 #: Measured trials below which trees have nothing to go by, and the closed form decides alone.
 WARM_UP = 8
 #: Seconds in place of the infinite latency of a kernel without blocks: trees take finite numbers.
 SLOWEST = 1e6
+
+
+#: Of a generation: the best so far, and how many neighbours of each are ranked.
+PARENTS, CHILDREN = 2, 3
 
 
 #: A row of features, the logarithm of the modelled latency last, and that in seconds.
@@ -47,6 +53,27 @@ def facts(task: Task, configs: Sequence[Config]) -> list[Fact | None]:
             continue
         found.append(None)
     return found
+
+
+def explored(
+    task: Task, configs: Sequence[Config], seed: int, generations: int
+) -> list[tuple[Config, Fact | None]]:
+    """The facts of candidates, and of neighbours of the best so far, in so many generations."""
+    rng, knobs = random.Random(seed), [k for k in task.operator.knobs if len(k.values) > 1]
+    first = zip(configs, facts(task, configs), strict=True)
+    known = {config_key(config): (config, found) for config, found in first}
+
+    def is_new(config: Config) -> bool:
+        place = task.shape, task.dtype, config, task.architecture
+        return config_key(config) not in known and task.operator.refuse(*place) is None
+
+    for _ in range(generations):
+        ranked = sorted((one[1][1], key) for key, one in known.items() if one[1] is not None)
+        for _, parent in ranked[:PARENTS] * CHILDREN:
+            child = mutated(known[parent][0], knobs, rng, is_new)
+            if child is not None:
+                known[config_key(child)] = child, facts(task, [child])[0]
+    return list(known.values())
 
 
 class Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import s_tir
@@ -13,7 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 from ...errors import LayoutExtError
 from ..model.limits import SCHEDULE, over_limits
 from ..space.candidate import config_of, program_of, traced
-from ..space.knobs import Config, Refusal
+from ..space.knobs import Config, Knob, Refusal
 from ..space.task import Task
 
 #: Share of the starting candidates that the closed-form model ranks first; the others are those of
@@ -37,6 +37,20 @@ def judged(task: Task, config: Config) -> s_tir.Schedule | Refusal:
             raise
         return Refusal(SCHEDULE, str(error))
     return (over_limits(sch.mod, task.architecture) if late else None) or sch
+
+
+def mutated(
+    config: Config, knobs: Sequence[Knob], rng: random.Random, is_legal: Callable[[Config], bool]
+) -> dict[str, Any] | None:
+    """A legal configuration with one of the knobs changed, or two; None if none was drawn."""
+    for _ in range(ATTEMPTS if knobs else 0):
+        other = dict(config)
+        count = 2 if rng.random() < TWO_KNOBS and len(knobs) > 1 else 1
+        for knob in rng.sample(knobs, count):
+            other[knob.name] = rng.choice([v for v in knob.values if v != knob.of(config)])
+        if is_legal(other):
+            return other
+    return None
 
 
 class Candidates:
@@ -88,13 +102,8 @@ class Candidates:
     def neighbour(self, config: Config, rng: random.Random) -> dict[str, Any] | None:
         """Another legal configuration that differs in one knob, or in two."""
         knobs = [knob for knob in self.task.operator.knobs if len(knob.values) > 1]
-        for _ in range(ATTEMPTS if knobs else 0):
-            other = dict(config)
-            count = 2 if rng.random() < TWO_KNOBS and len(knobs) > 1 else 1
-            for knob in rng.sample(knobs, count):
-                other[knob.name] = rng.choice([v for v in knob.values if v != knob.of(config)])
-            if self.is_legal(other):
-                return other
+        if found := mutated(config, knobs, rng, self.is_legal):
+            return found
         # Of tiles that few values of the other knobs go with, hardly any draw is legal.
         near = [
             one

@@ -17,7 +17,7 @@ from tvm.s_tir import meta_schedule as ms
 from ..measure import environment
 from ..measure.backend import Backend, Begun, Measurement, ReportedError, config_key
 from ..records.log import Reading
-from ..records.record import Record
+from ..records.record import Record, best_first
 from ..records.records import Records
 from ..space.candidate import config_of
 from ..space.knobs import Config
@@ -69,6 +69,8 @@ class Interrupt:
 
 
 _LONGEST_TEXT = 2000
+#: How many of the best are timed again before one is named.
+FINALISTS = 3
 
 
 @dataclass
@@ -86,6 +88,10 @@ class History:
     limit: int
     progress: Callable[[Record, int, int], None] | None
     interrupt: Interrupt
+    #: Does something of use while a trial is waited for; whether it did.
+    meanwhile: Callable[[], bool] = bool
+    #: Whether another run writes to the log, whose trials need not be run again.
+    shared: bool = False
     trials: list[Record] = field(default_factory=list)
     resumed: int = 0
     changed: set[str] = field(default_factory=set)
@@ -102,12 +108,22 @@ class History:
 
     def __post_init__(self) -> None:
         self._logged = {record.id: record for record in self.reading.records}
+        self._stamp: Any = None
         self._position: dict[str, int] = {}
         self._begun: dict[tuple[Any, ...], Begun] = {}
+
+    def _look(self) -> None:
+        """Take in what another run has written to the log since."""
+        if self.shared and self.records is not None:
+            stamp = self.records.log.stamp()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._logged |= {one.id: one for one in self.records.log.read().records}
 
     def begin(self, modules: Sequence[tvm.IRModule]) -> list[Begun]:
         """Begin to build and run the candidates of which nothing is known yet."""
         self.interrupt.check()
+        self._look()
         configs = [config_of(module, self.task.operator.knobs) for module in modules]
         fresh: dict[tuple[Any, ...], tuple[Config, tvm.IRModule]] = {}
         for config, module in zip(configs, modules, strict=True):
@@ -124,6 +140,10 @@ class History:
 
     def _ended(self, config: Config, begun: Begun) -> Any:
         """Wait for a trial and write it down; what TVM's tuner learns of it."""
+        if self.shared and not begun.done():
+            self._look()
+            if record := self.known(config):
+                return _result(record)
         try:
             measured: Measurement | ReportedError = begun.result()
         except ReportedError as error:
@@ -137,6 +157,17 @@ class History:
             done = worked(self._planned(config), self.task, measured)
             return _result(self._enter(self._keep(done)))
 
+    def wait(self, begun: Begun) -> Any:
+        """Wait for a trial that was begun; what TVM's tuner learns of it."""
+        while not begun.done() and self.meanwhile():
+            pass
+        return begun.result()
+
+    def foresee(self) -> None:
+        """Let the backend know which trials lead, before the last ones have ended."""
+        ranked = [one for one in best_first(self.trials) if one.score is not None]
+        self.backend.foresee([one.config for one in ranked[:FINALISTS]])
+
     def note_finished(self) -> None:
         """Write down trials that have ended since, after Ctrl-C."""
         for one in self._begun.values():
@@ -147,6 +178,10 @@ class History:
     def begun(self, config: Config) -> bool:
         """Whether a candidate is under way, or has been."""
         return config_key(config) in self._begun or self._trial(config) is not None
+
+    def is_logged(self, config: Config) -> bool:
+        """Whether the log has a record of a candidate."""
+        return self._blank(config).id in self._logged
 
     def _trial(self, config: Config) -> Record | None:
         """The record of a candidate that is a trial of this run already."""

@@ -9,22 +9,30 @@ from typing import Any
 
 from tvm import s_tir
 
+from ..measure.backend import Begun
 from ..measure.backend_pool import BackendPool
 from ..space.candidate import config_of
 from ..space.knobs import Config
 from ..space.task import Task
-from .cost_model import Fact, Facts, facts
+from .cost_model import Facts, explored
 from .design import Candidates, openers
+from .history import FINALISTS
 
 #: At most so many candidates are ranked in closed form before the search, 4 a trial; one takes 20
 #: to 50 ms to schedule, and a process takes so many at a time.
 RANKED, SHARE = 256, 8
+#: In each of which a process looks for better ones beside the best that it has ranked.
+GENERATIONS = 2
 #: Candidates between two updates of the cost model. With a batch under way while the next is
 #: proposed, twice as many are built at once at most; more cores than that have nothing to do. What
 #: a search tries must not depend on the machine's cores, so it is a constant.
 BATCH = 8
-#: How many of the best are timed again before one is named.
-FINALISTS = 3
+#: So many are tried that no result has told to: of two batches, as one is always under way while
+#: the next is proposed.
+FIRST = 2 * BATCH
+#: From which a search begins at most, and one for two trials; TVM's default of 512 is for spaces of
+#: millions. Each of a population is replayed in each generation of each batch, for 7 ms.
+POPULATION = 32
 
 
 class Prepared:
@@ -37,8 +45,9 @@ class Prepared:
         self.task, self.candidates = task, Candidates(task)
         self.default, self.rng = self._default(), random.Random(task.seed)
         self.facts = Facts(self.candidates)
-        self._shares: list[tuple[list[Config], Callable[[], list[Fact | None]]]] = []
-        self._openers: list[s_tir.Schedule] | None = None
+        self._shares: list[Begun] = []
+        self._is_built = False
+        self._first: list[s_tir.Schedule] | None = None
 
     def _default(self) -> Config:
         """The configuration of trial 0, which is only known to be legal once it is scheduled."""
@@ -48,33 +57,49 @@ class Prepared:
             if self.candidates.is_legal(config):
                 return config
 
-    def rank(self, asked: Callable[..., Callable[[], Any]], trials: int) -> None:
+    def rank(self, asked: Callable[..., Begun], trials: int) -> None:
         """Begin to rank a seeded sample by :meth:`.Backend.asked`, unless that was begun before."""
         if self._shares:
             return
         legal, count = self.task.space.legal, min(RANKED, 4 * trials)
         sample = legal if len(legal) <= count else self.rng.sample(legal, count)
+        # Where all are in the sample there is nothing to look for beside them, and one or two are
+        # chosen as well from the sample.
+        is_plain = len(sample) == len(legal) or trials <= FINALISTS
+        generations = 0 if is_plain else GENERATIONS
         # A copy of the task: what was worked out of it stays here.
         task = replace(self.task)
         for start in range(0, len(sample), SHARE):
             share: list[Config] = [dict(one) for one in sample[start : start + SHARE]]
-            self._shares.append((share, asked(facts, task, share)))
+            seed = self.rng.randrange(1 << 30)
+            self._shares.append(asked(explored, task, share, seed, generations))
 
     def ranking(self) -> list[tuple[Config, float | None]]:
-        """The sample, each candidate with its modelled seconds; None if it cannot be scheduled."""
-        found: list[tuple[Config, float | None]] = []
-        for share, result in self._shares:
-            for config, one in zip(share, result(), strict=True):
-                found.append((config, None if one is None else one[1]))
-                if one is not None:
-                    self.facts.add(config, one)
-        return found
+        """What was ranked, each once, with modelled seconds; None if it cannot be scheduled."""
+        found: dict[tuple[Any, ...], tuple[Config, float | None]] = {}
+        for share in self._shares:
+            for config, one in share.result():
+                if self.candidates.is_legal(config):
+                    key = self.candidates.key(config)
+                    found[key] = config, None if one is None else one[1]
+                    if one is not None:
+                        self.facts.add(config, one)
+        return list(found.values())
 
-    def openers(self, count: int) -> list[s_tir.Schedule]:
-        """So many candidates, from which a search begins; they are drawn once."""
-        if self._openers is None:
-            self._openers = openers(self.candidates, self.ranking(), self.rng, count)
-        return self._openers
+    def first(self, trials: int) -> list[s_tir.Schedule]:
+        """What a search tries beside the default before a result can tell it what to try."""
+        if self._first is None:
+            scored = [one for one in self.ranking() if one[0] != self.default]
+            self._first = openers(self.candidates, scored, self.rng, min(FIRST, trials - 1))
+        return self._first
+
+    def population(self, trials: int) -> list[s_tir.Schedule]:
+        """Others, from which an evolutionary search begins; the first where there are none."""
+        knobs, key = self.task.operator.knobs, self.candidates.key
+        tried = {key(config_of(sch.mod, knobs)) for sch in self.first(trials)} | {key(self.default)}
+        scored = [one for one in self.ranking() if key(one[0]) not in tried]
+        found = openers(self.candidates, scored, self.rng, min(POPULATION, trials // 2))
+        return found or self.first(trials)
 
     def begin(self, pool: BackendPool, trials: int) -> None:
         """Begin all of this before its turn, where the pool has processes that will serve it."""
@@ -84,14 +109,15 @@ class Prepared:
         if backend is not None and trials > 1:
             self.rank(backend.asked, trials)
 
-    def begin_all(self, pool: BackendPool, trials: int) -> None:
-        """Begin to build, before its turn, all that a search of few trials will try.
+    def begin_all(self, pool: BackendPool, trials: int) -> bool:
+        """Begin to build, before its turn, what a search tries first; whether anything was begun.
 
-        What it tries no result decides, only the ranking, which was begun before.
+        No result decides that, only the ranking, which was begun before and must have ended.
         """
-        total = min(trials, len(self.task.space.legal))
-        if not self._shares or total > BATCH:
-            return
-        knobs = self.task.operator.knobs
-        for sch in self.openers(total)[: total - 1]:
-            pool.prepare(self.task, config_of(sch.mod, knobs), sch.mod, total <= FINALISTS)
+        if self._is_built or not self._shares or not all(one.done() for one in self._shares):
+            return False
+        self._is_built = True
+        knobs, are_final = self.task.operator.knobs, trials <= FINALISTS
+        for sch in self.first(trials):
+            pool.prepare(self.task, config_of(sch.mod, knobs), sch.mod, are_final)
+        return True

@@ -24,15 +24,14 @@ from ..space.knobs import Config
 from .batches import Batches
 from .cost_model import GuidedModel
 from .design import space_generator
-from .history import History, Interrupt, failed, worked
-from .prepare import BATCH, FINALISTS, Prepared
+from .history import FINALISTS, History, Interrupt, failed, worked
+from .prepare import BATCH, FIRST, Prepared
 
 STRATEGIES = ("evolutionary", "replay")
 #: A search ends where the default is so near to the least that its bytes take.
 NEAR = 0.02
-#: At most, and one a trial; TVM's default of 512 is for spaces of millions. Each of a population is
-#: replayed in each generation of each batch, for 7 ms: the half of this costs a search the half.
-POPULATION, GENERATIONS = 32, 2
+#: Of the evolutionary search, for each batch.
+GENERATIONS = 2
 
 _logger = logging.getLogger("tvm_layout_ext.search")
 _logger.addHandler(logging.NullHandler())
@@ -50,13 +49,25 @@ class Run:
         reading: Reading[Record],
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
+        meanwhile: Callable[[], bool] = bool,
+        shared: bool = False,
     ) -> None:
         self.task, self.backend, self.prepared = prepared.task, backend, prepared
         self.interrupt = Interrupt()
         self.candidates = prepared.candidates
         self.history = History(
-            self.candidates, backend, records, reading, trials, progress, self.interrupt
+            self.candidates,
+            backend,
+            records,
+            reading,
+            trials,
+            progress,
+            self.interrupt,
+            meanwhile,
+            shared,
         )
+        #: Finalists of this run, which have not met fresh inputs.
+        self._timed: set[str] = set()
         #: Trials under way, the first begun first.
         self._begun: list[Any] = []
 
@@ -64,8 +75,11 @@ class Run:
         """Try the candidates and name a winner; whether Ctrl-C ended it early."""
         try:
             with self.interrupt:
+                guided = strategy == "evolutionary" and self.history.total > 1
+                if guided:
+                    self._ahead()
                 self._begin([self.prepared.default])
-                if self._left() and strategy == "evolutionary":
+                if guided and self._left():
                     self._guided()
                 self._settle()
                 self._fill()
@@ -99,35 +113,54 @@ class Run:
             else:
                 self._begun.append(one)
 
+    def _ahead(self) -> None:
+        """Begin to build the default, to rank others, and to build the first of these."""
+        default = self.candidates.schedule(self.prepared.default)
+        is_ahead = default is not None and self._build([default])
+        self.prepared.rank(self.backend.asked, self.history.total)
+        if is_ahead and self.history.total > BATCH:
+            # The default's result decides whether others are run, but they take longer to build.
+            self._build(self.prepared.first(self.history.total))
+
+    def _build(self, schedules: Iterable[s_tir.Schedule]) -> bool:
+        is_final, begun = self.history.total <= FINALISTS, False
+        for sch in schedules:
+            config = config_of(sch.mod, self.task.operator.knobs)
+            if not self.history.is_logged(config):
+                begun |= self.backend.prepare(self.task, config, sch.mod, is_final)
+        return begun
+
     def _settle(self) -> None:
         """Wait for the trials that were begun, and write them down."""
         while self._begun:
-            self._begun.pop(0).result()
+            if len(self._begun) == 1 and self.history.total > FINALISTS:
+                self.history.foresee()
+            self.history.wait(self._begun.pop(0))
 
     def _guided(self) -> None:
         """Let TVM's evolutionary search choose, by modelled latency and then by boosted trees."""
-        population = min(POPULATION, self.history.total)
-        self.prepared.rank(self.backend.asked, self.history.total)
-        start = self.prepared.openers(population)
+        first = self.prepared.first(self.history.total)
         if self.history.total <= BATCH:
+            self._build(first)
+        else:
+            self._settle()
+            if self._is_at_the_bound():
+                self.history.limit = len(self.history.trials)
+                return
+        if self._left() <= FIRST:
             # No result comes in time to tell what to try next.
-            configs = [config_of(sch.mod, self.task.operator.knobs) for sch in start]
-            fresh = [config for config in configs if not self.history.begun(config)]
-            self._begin(fresh[: self._left()])
+            self._begin(config_of(sch.mod, self.task.operator.knobs) for sch in first)
             return
-        self._settle()
-        if self._is_at_the_bound():
-            self.history.limit = len(self.history.trials)
-            return
+        start = self.prepared.population(self.history.total)
         strategy = ms.search_strategy.EvolutionarySearch(
-            population_size=population,
+            population_size=len(start),
             init_measured_ratio=0.3,
             init_min_unmeasured=1,
             genetic_num_iters=GENERATIONS,
             genetic_mutate_prob=0.85,
             eps_greedy=0.1,
         )
-        self._tune(start, strategy, GuidedModel(self.prepared.facts, self.task.seed))
+        self._tune(first, start, strategy, GuidedModel(self.prepared.facts, self.task.seed))
 
     def _is_at_the_bound(self) -> bool:
         """Whether the default takes as long as its bytes do, and nothing is left to be gained.
@@ -139,7 +172,9 @@ class Run:
             return False
         return abs(default.score / least_seconds(self.task) - 1) <= NEAR
 
-    def _tune(self, start: list[s_tir.Schedule], strategy: Any, model: Any) -> None:
+    def _tune(
+        self, first: list[s_tir.Schedule], start: list[s_tir.Schedule], strategy: Any, model: Any
+    ) -> None:
         if not start or not self._left():
             return
         with without_tensor_intrinsics():
@@ -153,8 +188,7 @@ class Run:
                 num_threads=1,
                 logger=_logger,
             )
-        begin = self.history.begin
-        Batches(context, begin, model, self.interrupt).run(self._left(), BATCH)
+        Batches(context, self.history, model, self.interrupt).run(first, self._left(), BATCH)
 
     def _fill(self) -> None:
         """Try others in the order of the seed, a batch beside the one that is under way."""
@@ -162,7 +196,7 @@ class Run:
         while batch := list(islice(fresh, min(BATCH, self._left()))):
             self._begin(batch)
             while len(self._begun) > BATCH:
-                self._begun.pop(0).result()
+                self.history.wait(self._begun.pop(0))
 
     def _winner(self) -> Record | None:
         """Time the best few again in turns, and verify from the best on.
@@ -186,12 +220,14 @@ class Run:
         for record, measured in zip(finalists, again, strict=True):
             if measured is not None:
                 timed = replace(worked(record, self.task, measured), kind="finalist")
+                self._timed.add(record.id)
                 self.history.correct(replace(timed, verified_on=record.verified_on))
 
     def _verified(self, record: Record) -> Record:
         """Verify on fresh inputs, unless an earlier run has done it for this very record."""
         done = record.verified_on is not None
-        if done and (not record.measured or record.kind == "finalist"):
+        is_older = record.kind == "finalist" and record.id not in self._timed
+        if done and (not record.measured or is_older):
             return record
         try:
             workload = self.backend.verify(record.config)

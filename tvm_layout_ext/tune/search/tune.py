@@ -123,10 +123,10 @@ def tune(
 ) -> Result:
     """Search the knobs of an operator, or of a function, for the fastest legal configuration.
 
-    Trial 0 is the default schedule. TVM's tuner (:mod:`tvm.s_tir.meta_schedule`) chooses the
-    others: a closed-form latency model ranks the first ones, boosted trees the rest. The best few
-    are timed again in turns and compared with the reference on fresh inputs before a winner is
-    named. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
+    Trial 0 is the default schedule. A closed-form latency model chooses the next 16, which are
+    built at once, and TVM's tuner (:mod:`tvm.s_tir.meta_schedule`) the others by boosted trees. The
+    best few are timed again in turns, and the winner is compared with the reference on fresh
+    inputs. A candidate that fails, or is wrong, is one failed trial with its reason. After Ctrl-C
     the result is what was found until then. What cannot be is refused by a ScheduleError, a
     TargetError or a RecordError.
 
@@ -162,14 +162,15 @@ def tune(
     if not is_one_of(strategy, STRATEGIES):
         raise ScheduleError(f"Unknown strategy {strategy!r}; known are {', '.join(STRATEGIES)}.")
     pool = runner if isinstance(runner, BackendPool) else BackendPool(runner)
-    prepared = pool.prepared.pop(task, None) or Prepared(task)
-    backend = pool.backend(prepared.task)
+    # Before all else, as its processes take seconds to start.
+    backend = pool.backend(task)
     try:
+        prepared = pool.prepared.pop(task, None) or Prepared(task)
         records = None if log is None else Records(log)
         reading = Reading([]) if records is None else records.prepare()
         with nullcontext(False) if records is None else records.log.in_use() as shared:
             shared_text = _of_another_run(log) if shared else None
-            run = Run(prepared, backend, records, reading, trials, tell)
+            run = Run(prepared, backend, records, reading, trials, tell, pool.meanwhile, shared)
             best, interrupted = run.search(strategy)
     finally:
         if pool is not runner:
@@ -180,7 +181,10 @@ def tune(
 
 def _of_another_run(log: Any) -> str:
     """Say at once, and in the result, that trials may be done twice."""
-    text = f"Another run writes to {log}; what both try is run twice, so give each its own log."
+    text = (
+        f"Another run writes to {log}; trials that have ended there are taken from it, and what "
+        "both try at once is run twice."
+    )
     _log.warning("%s", text)
     return text
 

@@ -218,6 +218,8 @@ _LOADERS: dict[str, Callable[[], Operator]] = {}
 
 def register_operator(name: str, load: Callable[[], Operator]) -> None:
     """Let :func:`find_operator` and the command line know an operator, which ``load`` gives."""
+    if not isinstance(name, str) or not callable(load):
+        raise ScheduleError("An operator is registered by a name and a function that gives it.")
     if name in _LOADERS:
         raise ScheduleError(f"There is an operator {name!r} already; choose another name.")
     _LOADERS[name] = load

@@ -22,6 +22,7 @@ from tvm.script import tirx as T
 from tests.programs.mapped import computed
 from tvm_layout_ext import cubin, te
 from tvm_layout_ext._compat import compile_cuda
+from tvm_layout_ext.build import cuda_source
 from tvm_layout_ext.cubin import (
     CompileError,
     MachineCode,
@@ -143,8 +144,9 @@ def test_what_cannot_be_sent_to_a_process_is_asked_here_and_what_takes_too_long_
     builder: CubinBuilder,
 ) -> None:
     here = threading.Lock()
-    assert builder.asked(lambda: os.getpid())() != os.getpid()
-    assert builder.asked(lambda lock: (os.getpid(), lock is here), here)() == (os.getpid(), True)
+    assert builder.asked(lambda: os.getpid()).result() != os.getpid()
+    asked = builder.asked(lambda lock: (os.getpid(), lock is here), here)
+    assert asked.result() == (os.getpid(), True)
     ended = builder.apart(time.sleep, 60, timeout=0.1)
     assert isinstance(ended.exception(), TimeoutError)
 
@@ -286,6 +288,42 @@ def test_nvrtc_is_kept_from_its_cache_which_has_no_report(
     )
     machine_code("", ARCH)
     assert given == options
+
+
+def test_traits_that_nothing_uses_are_left_out_and_lines_keep_their_numbers() -> None:
+    sch = computed((64,), lambda a, i: a[i] + 5)
+    outer, inner = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, 32])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
+    source = cuda_source(sch, target=cuda_target(ARCH))
+    shorter = cubin._without_traits(source)
+    assert "<cuda/std/type_traits>" in source
+    assert "<cuda/std/type_traits>" not in shorter
+    assert "namespace std" not in shorter
+    kernel = 'extern "C" __global__'
+    before, after = (text.splitlines() for text in (source, shorter))
+    assert len(before) == len(after)
+    assert [line for line in before if kernel in line] == [line for line in after if kernel in line]
+    for use in ("std::is_same<int, int>", "cuda::std::conditional<true, int, int>"):
+        assert cubin._without_traits(source + use) == source + use
+
+
+def test_what_is_of_use_later_lets_all_else_go_first() -> None:
+    builder, ended = CubinBuilder(ARCH, workers=1), list[str]()
+    builder.apart(int).result()
+    first = builder.apart(time.sleep, 0.5)
+    names = [("later", True), ("much later", True), ("now", False), ("next", False)]
+    running = [first]
+    for name, later in names:
+        job = builder.apart(str, name, later=later)
+        job.add_done_callback(lambda done: ended.append(done.result()))
+        running.append(job)
+    cancelled = builder.apart(str, "never", later=True)
+    assert cancelled.cancel()
+    for job in running:
+        job.result()
+    builder.close()
+    assert ended == ["now", "next", "later", "much later"]
 
 
 def test_cpu_candidate_is_built_and_runs() -> None:

@@ -5,7 +5,10 @@ Its results are folders that hold ``kernel.so`` and ``info.json``. Workers need 
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -25,15 +28,17 @@ from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
-from ....build import check_fits, compile_lowered, lower
+from ....build import compile_checked, compile_lowered, lower
 from ....cubin import COMPILER, MachineCode, machine_code
 from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
-from ..backend import failure_text
+from ..backend import Begun, failure_text
 from ..environment import cores
 from ..worker import WITHOUT_TORCH, ignore_ctrl_c
+from .forks import NO_GPU, ForkRefusedError, fork_server
 from .host_objects import HostObjects, compile_objects
 
+_log = logging.getLogger("tvm_layout_ext")
 #: Files of an artifact's folder.
 LIBRARY, INFO = "kernel.so", "info.json"
 #: TVM's worker processes grow a little with each build; after so many a fresh one takes over.
@@ -51,7 +56,7 @@ _PROGRAM = f"{WITHOUT_TORCH}from tvm.exec.popen_worker import main; main()"
 
 
 class _Worker(PopenWorker):
-    """TVM's worker without PyTorch and without a GPU."""
+    """TVM's worker, forked where that is possible: without PyTorch and without a GPU."""
 
     _proc: Any
 
@@ -60,21 +65,53 @@ class _Worker(PopenWorker):
             return
         main_read, worker_write = os.pipe()
         worker_read, main_write = os.pipe()
-        self._proc = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(worker_read), str(worker_write)],
-            pass_fds=(worker_read, worker_write),
-            stdout=self._stdout,
-            stderr=self._stderr,
-            # Else each of 64 workers would hold a context, half a gigabyte of the GPU's memory.
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        )
+        self._proc = self._process(worker_read, worker_write)
         os.close(worker_read)
         os.close(worker_write)
         self._reader, self._writer = os.fdopen(main_read, "rb"), os.fdopen(main_write, "wb")
 
+    def _process(self, reader: int, writer: int) -> Any:
+        try:
+            return fork_server().fork(reader, writer)
+        except ForkRefusedError as error:
+            _log.info("A build process is started, not forked. %s", error)
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, str(reader), str(writer)],
+            pass_fds=(reader, writer),
+            stdout=self._stdout,
+            stderr=self._stderr,
+            env={**os.environ, **NO_GPU},
+        )
+
 
 class _Pool(PopenPoolExecutor):
-    """TVM's pool with processes of ours."""
+    """TVM's pool with processes of ours, and of what waits the most urgent first."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._jobs: list[tuple[bool, int, Any, Any]] = []
+        self._numbers = itertools.count()
+
+    def submit(
+        self, fn: Callable[..., Any], *args: Any, timeout: float | None, later: bool = False
+    ) -> Future[Any]:
+        """Run a function in a process, one ``later`` after all that are not."""
+        future: Future[Any] = Future()
+        job = partial(self._worker_run, fn, args, {"timeout": timeout})
+        with self._lock:
+            heapq.heappush(self._jobs, (later, next(self._numbers), future, job))
+        self._threadpool.submit(self._take)
+        return future
+
+    def _take(self) -> None:
+        with self._lock:
+            _, _, future, job = heapq.heappop(self._jobs)
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(job())
+        except BaseException as error:
+            future.set_exception(error)
 
     def _worker_run(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with self._lock:
@@ -115,19 +152,22 @@ class CubinBuilder:
         self._waiting: list[Future[Any]] = []
 
     def begin(
-        self, modules: Sequence[tvm.IRModule], target: Target | None = None
+        self, modules: Sequence[tvm.IRModule], target: Target | None = None, later: bool = False
     ) -> list[Building]:
-        """Start to build scheduled modules for the architecture or another target; do not wait."""
+        """Start to build scheduled modules for the architecture or another target; do not wait.
+
+        What is built ``later`` lets all else go first.
+        """
         started = []
         for mod in modules:
             building = Building(tempfile.mkdtemp(dir=self.folder), Future())
             job = (mod, target or self.target, building.folder, self._objects)
             ended = partial(self._end, building.error)
-            self.apart(build_one, job).add_done_callback(ended)
+            self.apart(build_one, job, later=later).add_done_callback(ended)
             started.append(building)
         return started
 
-    def asked(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    def asked(self, function: Callable[..., Any], *args: Any) -> Begun:
         """Begin a function in one of the processes; what is returned waits for its result.
 
         A user's operator may be nothing that can be sent to a process: it is then asked here.
@@ -137,14 +177,18 @@ class CubinBuilder:
         def result() -> Any:
             return function(*args) if running.exception() else running.result()
 
-        return result
+        return Begun(result, running.done)
 
     def apart(
-        self, function: Callable[..., Any], *args: Any, timeout: float | None = None
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        timeout: float | None = None,
+        later: bool = False,
     ) -> Future[Any]:
         """Run a function in one of the processes, in at most :attr:`timeout` seconds or so many."""
         running: Future[Any] = self._workers().submit(
-            function, *args, timeout=timeout or self.timeout
+            function, *args, timeout=timeout or self.timeout, later=later
         )
         self._waiting = [*(one for one in self._waiting if not one.done()), running]
         return running
@@ -235,11 +279,10 @@ def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
 def _write(mod: tvm.IRModule, target: Target, folder: Path, objects: HostObjects) -> dict[str, Any]:
     start = time.perf_counter()
     _Compiler.start(str(target.attrs.get("arch", "")))
-    shared = None
     if target.kind.name == "cuda":
-        mod = lower(mod, target=target)
-        shared = check_fits(mod, target)
-    executable = compile_lowered(mod, target)
+        executable, shared = compile_checked(lower(mod, target=target), target)
+    else:
+        executable, shared = compile_lowered(mod, target), None
     code = _Compiler.code
     if target.kind.name == "cuda" and code is None:
         raise TargetError(

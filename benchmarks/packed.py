@@ -1,0 +1,119 @@
+"""Time products of some rows by weights of 4 bits, of every kernel that there is, in one process.
+
+``python -m benchmarks.packed --build FOLDER`` compiles, ``--from FOLDER [--out FILE]`` runs:
+weights unpacked in registers and multiplied by ``mma.sync``, or by threads, or unpacked into memory
+before tensor cores multiply them; beside cuBLAS's product by weights of float16. All weights are
+others in every call, so that they come from memory; results are checked against float64.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.relax.frontend import nn
+
+import tvm_layout_ext as tlx
+from benchmarks import built_products
+from benchmarks.hopper_check import _seconds, _view
+from benchmarks.model_zoo import PackedLinear
+from tvm_layout_ext.ir.tidy import tidy
+from tvm_layout_ext.models import rules
+from tvm_layout_ext.models.pipeline import lowered_passes
+
+#: Rows, columns and terms: LLaMA's layers.
+_LAYERS = ((28672, 4096), (4096, 14336), (6144, 4096), (4096, 4096))
+_ROWS = (1, 4, 8, 16, 32, 64)
+SHAPES = tuple((m, n, k) for n, k in _LAYERS for m in _ROWS)
+#: Rules that are asked for a schedule.
+VARIANTS = ("packed weights", "packed weights on threads", "warpgroups")
+_WEIGHTS, _GROUP = 400_000_000, 32
+
+
+class _Net(nn.Module):  # type: ignore[misc]
+    def __init__(self, k: int, n: int) -> None:
+        self.layer = PackedLinear(k, n)
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        return self.layer(x)
+
+
+def name_of(shape: tuple[int, ...], variant: str) -> str:
+    """File of a variant."""
+    return f"{'x'.join(map(str, shape))}_{variant.replace(' ', '_')}.so"
+
+
+def build(folder: Path, job: tuple[tuple[int, ...], str]) -> str:
+    """Compile a variant; what was scheduled."""
+    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+    (m, n, k), variant = job
+    mod, _ = _Net(k, n).export_tvm(spec={"forward": {"x": nn.spec.Tensor((m, k), "float16")}})
+    target = tlx.cuda_target("sm_90a")
+    with target:
+        mod = tvm.transform.Sequential(lowered_passes(target))(mod)
+        (func,) = (one for _, one in mod.functions_items() if isinstance(one, tvm.tirx.PrimFunc))
+        found = rules.RULES[variant](tidy(func), target)
+    if found is None:
+        return "not of this shape"
+    func = found.function.with_attr("global_symbol", "main").without_attr("private")
+    tlx.build(func, target=target).export_library(str(folder / name_of(*job)))
+    return found.text
+
+
+def unpacked(torch: Any, packed: Any, scale: Any) -> Any:
+    """The weights in float64."""
+    shifts = torch.arange(0, 32, 4, device=packed.device)
+    found = packed.view(torch.int32)[..., None] >> shifts & 15
+    weight = (found.flatten(1) - 7).double() * scale.double().repeat_interleave(_GROUP, 1)
+    return weight.half().double()
+
+
+def run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Microseconds of each contestant."""
+    import torch
+
+    m, n, k = shape
+    torch.manual_seed(m + n)
+    rng = np.random.default_rng(m)
+    count = max(2, -(-_WEIGHTS // (n * k // 2)))
+    x = torch.randn(m, k, device="cuda", dtype=torch.float16)
+    words = [rng.integers(0, 1 << 32, (n, k // 8), np.uint32) for _ in range(2)]
+    packed = [torch.from_numpy(words[i % 2].view(np.int32)).cuda() for i in range(count)]
+    scales = [torch.rand(n, k // _GROUP, device="cuda").half() * 0.01 for _ in range(count)]
+    want = x.double() @ unpacked(torch, packed[0], scales[0]).t()
+    calls, wrong = {}, {}
+    for variant in VARIANTS:
+        path = folder / name_of(shape, variant)
+        if not path.exists():
+            continue
+        out = torch.full((m, n), float("nan"), dtype=x.dtype, device="cuda")
+        kernel = tvm.runtime.load_module(str(path))["main"]
+        views = [
+            (_view(p)._create_view((n, k // 8), "uint32"), _view(s))
+            for p, s in zip(packed, scales, strict=True)
+        ]
+        kernel(*views[0], _view(x), _view(out))
+        torch.cuda.synchronize()
+        off = (out.double() - want).abs()
+        wrong[variant] = int((~(off <= 2**-9 * want.abs() + 2e-3 * want.abs().mean())).sum())
+        endless = itertools.cycle([partial(kernel, *v, _view(x), _view(out)) for v in views])
+        calls[variant] = lambda turns=endless: next(turns)()
+    halves = [torch.randn(n, k, device="cuda", dtype=torch.float16) for _ in range(2)]
+    halves = halves * max(1, -(-_WEIGHTS // (n * k * 4)))
+    turns = itertools.cycle([partial(torch.nn.functional.linear, x, w) for w in halves])
+    calls["cuBLAS, float16"] = lambda: next(turns)()
+    seconds = _seconds(calls, int(6e14 / 3e12 * n * k))
+    return {
+        "shape": shape,
+        "us": {name: round(s * 1e6, 2) for name, s in seconds.items()},
+        "wrong": wrong,
+    }
+
+
+if __name__ == "__main__":
+    built_products.main("packed", __doc__, SHAPES, VARIANTS, build, run)

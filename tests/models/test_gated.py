@@ -1,0 +1,132 @@
+"""Gated products of models become one function, where nobody else reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.frontend import nn
+
+import tvm_layout_ext as tlx
+from benchmarks.model_zoo import PackedLinear
+from tests.models.running import TARGET, check, fused, scheduled
+from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.models.pipeline import lowered_passes
+from tvm_layout_ext.schedules._generic import operator_of
+from tvm_layout_ext.tune.space.space import Space
+
+op = nn.op
+
+
+class _Mlp(nn.Module):  # type: ignore[misc]
+    """A gate and what it is multiplied by, of one linear or of two."""
+
+    def __init__(self, kind: str, k: int, n: int, dtype: str = "float16") -> None:
+        def linear(out: int, bias: bool = False) -> nn.Module:
+            if kind == "packed":
+                return PackedLinear(k, out)
+            return nn.Linear(k, out, bias=bias, dtype=dtype)
+
+        self.kind = kind
+        if kind in ("two", "sigmoid", "others", "three"):
+            self.gate, self.up = linear(n), linear(n)
+            self.more = linear(n) if kind == "three" else None
+        else:
+            self.both = linear(2 * n, kind == "bias")
+
+    def forward(self, x: nn.Tensor) -> Any:
+        kind = self.kind
+        if kind in ("two", "sigmoid", "others", "three"):
+            gate, up = self.gate(x), self.up(x * 0.5 if kind == "others" else x)
+        else:
+            gate, up = op.split(self.both(x), 2, axis=-1)
+        if kind == "sigmoid":
+            return up * (gate * op.sigmoid(gate))
+        if kind == "gelu":
+            return op.gelu(up) * gate * 0.5
+        if kind == "three":
+            return op.silu(gate) * up * self.more(x)
+        if kind == "read":
+            return op.silu(gate) * up + gate
+        return op.silu(gate) * up
+
+
+def _module(
+    kind: str, rows: tuple[Any, ...] = (2, 9), k: int = 64, n: int = 72, dtype: str = "float16"
+) -> tvm.IRModule:
+    spec = {"forward": {"x": nn.spec.Tensor((*rows, k), dtype)}}
+    return _Mlp(kind, k, n, dtype).export_tvm(spec=spec)[0]
+
+
+def _rules(mod: tvm.IRModule) -> dict[str, str]:
+    return {one.name: one.choice.rule for one in scheduled(mod)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "dtype"),
+    [
+        ("one", (2, 9), "float16"),
+        ("two", (70,), "bfloat16"),
+        ("sigmoid", (130,), "float16"),
+        ("gelu", (9,), "float16"),
+        ("three", (9,), "float16"),
+    ],
+)
+def test_gated_products_are_one_function_and_right(
+    kind: str, rows: tuple[int, ...], dtype: str
+) -> None:
+    made = [one for one in scheduled(_module(kind, rows, dtype=dtype)) if "gated" in one.name]
+    (one,) = made
+    assert one.choice.rule == "gated products"
+    check(one)
+
+
+def test_nothing_else_is_left_of_an_mlp() -> None:
+    assert list(_rules(_module("one", (1, 9)))) == ["gated"]
+    assert list(_rules(_module("two", (1, 9)))) == ["gated"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wishes"),
+    [
+        ("others", {}),  # Products of other rows.
+        ("read", {}),  # Somebody else reads the gate.
+        ("bias", {}),
+        ("one", {"rows": (1,)}),
+        ("one", {"rows": ("m",)}),
+        ("one", {"k": 36}),  # Rows that TMA cannot copy.
+        ("one", {"dtype": "float32"}),
+        ("packed", {"rows": (4,)}),  # Unpacked as they are read.
+    ],
+)
+def test_other_products_stay_apart(kind: str, wishes: dict[str, Any]) -> None:
+    mod = fused(_module(kind, **wishes))
+    assert not any("gated" in gv.name_hint for gv in mod.functions)
+
+
+def test_packed_weights_of_many_rows_are_unpacked_before() -> None:
+    rules = _rules(_module("packed", (1, 70)))
+    assert rules.pop("gated") == "gated products"
+    assert list(rules.values()) == ["blocks"]
+
+
+def test_other_gpus_keep_two_kernels() -> None:
+    target = tlx.cuda_target("sm_80")
+    with target:
+        mod = tvm.transform.Sequential(lowered_passes(target))(_module("one"))
+    assert not any("gated" in gv.name_hint for gv in mod.functions)
+
+
+def test_the_tuner_tries_tiles_of_both_products() -> None:
+    (one,) = scheduled(_module("one", (1, 9)))
+    operator = operator_of(one.before)
+    assert [knob.name for knob in operator.knobs] == ["tile", "group"]
+    tile = Space(operator, (), "float16", architecture("sm_90a")).default()["tile"]
+    assert one.choice.text.endswith(f"tiles of {tile}.")
+
+
+def test_a_gated_mlp_compiles_by_the_pipeline() -> None:
+    built = tvm.compile(_module("two"), TARGET, relax_pipeline=tlx.relax_pipeline(TARGET))
+    assert isinstance(built, relax.VMExecutable)

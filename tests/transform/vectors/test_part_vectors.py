@@ -1,0 +1,56 @@
+"""Vectors stay whole around calls of which TVM has no vector form."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import tirx
+
+from tests.programs.emitted import cuda_text
+from tests.programs.mapped import computed
+from tvm_layout_ext.simulate import simulate
+
+
+def gelu(a: Any, i: Any, j: Any) -> Any:
+    x = a[i, j].astype("float32")
+    return (x * (0.5 + 0.5 * tirx.erf(x * 0.5**0.5))).astype(a.dtype)
+
+
+def test_gelu_loads_and_stores_vectors() -> None:
+    sch = computed((32, 512), gelu, "float16")
+    sch.auto_coalesce("B")
+    a = np.random.default_rng(0).normal(0, 2, (32, 512)).astype("float16")
+    report = simulate(sch, a, None, progress=False)
+    (got,) = report.outputs.values()
+    wide = a.astype("float64")
+    want = wide * 0.5 * (1 + np.vectorize(math.erf)(wide * 0.5**0.5))
+    np.testing.assert_allclose(got.astype("float64"), want, 2**-10, 2**-20)
+    assert {one.vector_bytes for one in report.accesses if one.scope == "global"} == {16}
+    assert "for (" not in cuda_text(sch).rpartition("__global__")[2]
+
+
+def test_two_loads_and_an_end_that_is_no_whole_vector() -> None:
+    sch = computed(
+        (7, 100), lambda a, i, j: tirx.rsqrt(a[i, j] + a[i, j]) * a[i, 99], "float32", (7, 99)
+    )
+    sch.auto_coalesce("B")
+    a = np.random.default_rng(0).uniform(1, 2, (7, 100)).astype("float32")
+    (got,) = simulate(sch, a, None, progress=False).outputs.values()
+    np.testing.assert_allclose(got, a[:, 99:] / np.sqrt(2 * a[:, :99]), 1e-6)
+
+
+@pytest.mark.parametrize("rule", [
+    lambda a, i, j: tirx.if_then_else(j > 7, tirx.erf(a[i, tirx.max(j - 8, 0)]), 0.0),
+    lambda a, i, j: tirx.erf(a[i, 511 - j]),
+])  # fmt: skip
+def test_others_are_left_to_tvm(rule: Any) -> None:
+    sch = computed((32, 512), rule)
+    sch.auto_coalesce("B")
+    a = np.random.default_rng(0).normal(0, 1, (32, 512)).astype("float32")
+    (got,) = simulate(sch, a, None, progress=False).outputs.values()
+    erf = np.vectorize(math.erf)(a)
+    shifted = np.concatenate([np.zeros((32, 8)), erf[:, :-8]], axis=1)
+    assert any(np.allclose(got, want, 1e-5, 1e-6) for want in (shifted, erf[:, ::-1]))

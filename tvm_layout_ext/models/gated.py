@@ -1,0 +1,290 @@
+"""Two products of the same rows, and what multiplies one by a gate of the other, become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.target import Target
+
+from ..gpu.hardware import architecture
+from ..schedules import gemm_gated
+from .bindings import Bindings
+from .quantised import tensor_rows
+from .relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of
+from .widen_functions import legalize_ops
+
+_SUMS = "float32"
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.GatedProducts")
+class GatedProducts:
+    """Call one function for ``silu(x @ w1) * (x @ w3)``, where warpgroups can compute it.
+
+    Both products are of one weight, whose halves are sliced, or of two; any operators that compute
+    an element from elements may make one value of both. On ``sm_90a``, of 16-bit floats and a known
+    number of rows; a single row is no product of tensor cores.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        target = Target.current(allow_none=True)
+        arch = str(target.attrs["arch"]) if target is not None and "arch" in target.attrs else ""
+        if arch != "sm_90a":
+            return mod
+        # What is sliced leaves its split behind, which nobody reads.
+        mod = relax.transform.DeadCodeElimination()(mod)
+        found = {
+            gv: [*_found(Bindings.of(func))]
+            for gv, func in mod.functions_items()
+            if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr)
+        }
+        if not any(found.values()):
+            return mod
+        one = _Call(mod)
+        for gv, pairs in found.items():
+            one.pairs = pairs
+            one.builder_.update_func(gv, one.visit_expr(mod[gv]))
+        return relax.transform.DeadCodeElimination()(one.builder_.get())
+
+
+@dataclass
+class _Pair:
+    """Two products, and the value that is made of both."""
+
+    result: Any
+    x: Any
+    weights: tuple[Any, ...]  #: One of both halves, or two
+    #: Variables of the products' values, by the number of the product.
+    leaves: dict[Any, int] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, columns and terms of a product."""
+        *rows, k = _known(self.x)
+        return prod(rows), _known(self.weights[0])[0] * len(self.weights) // 2, k
+
+
+def _known(value: Any) -> list[int]:
+    """Extents of a tensor, or nothing where some are not known."""
+    return dims_of(value) or []
+
+
+def _found(reader: Bindings) -> Iterator[tuple[Any, _Pair, tirx.PrimFunc]]:
+    """Calls whose results are made of pairs, these, and their functions."""
+    for var in reader.order:
+        pair = _pair(reader, var)
+        if pair is not None and _is_legal(reader, pair):
+            yield reader.bound[var], pair, _function(reader, pair)
+
+
+def _pair(reader: Bindings, var: Any) -> _Pair | None:
+    """The pair of products that a value is made of, and nobody else reads, or None."""
+    if len(getattr(reader.call(var), "args", ())) < 2:
+        return None
+    leaves: list[Any] = []
+    inside: set[Any] = set()
+    if not _is_made_of(reader, var, leaves, inside) or len(leaves) != 2:
+        return None
+    # The first value of both: what follows has no sums to read.
+    if any(_count(reader, one) > 1 for one in reader.bound[var].args):
+        return None
+    halves = [half for half in (_half(reader, one) for one in leaves) if half is not None]
+    products = list(dict.fromkeys(product for product, _ in halves))
+    numbers = [number for _, number in halves]
+    operands = [reader.bound[reader.bound[one].args[0]].args for one in products]
+    chain = [*(reader.bound[one].args[0] for one in products), *products, *leaves, *inside]
+    alone = all(
+        user in (*chain, var) for one in {*chain} - {var} for user in reader.users.get(one, [])
+    )
+    if not alone or {*numbers} != ({0, 1} if len(products) == 1 else {None}):
+        return None
+    if any(not one[0].same_as(operands[0][0]) for one in operands):
+        return None
+    weights = [_rows(reader, one[1]) for one in operands]
+    if any(one is None for one in weights):
+        return None
+    order = dict(zip(leaves, numbers if len(products) == 1 else (0, 1), strict=True))
+    return _Pair(var, operands[0][0], tuple(weights), order)
+
+
+def _is_made_of(reader: Bindings, value: Any, leaves: list[Any], inside: set[Any]) -> bool:
+    """Whether a value is made of products element by element; which, and by way of what."""
+    if not isinstance(value, relax.Var):
+        return getattr(value.ty, "ndim", 0) == 0
+    if value in leaves or value in inside:
+        return True
+    if _half(reader, value) is not None:
+        leaves.append(value)
+        return len(leaves) <= 2
+    call = reader.call(value)
+    if name_of(call) not in ELEMENTWISE:
+        return False
+    inside.add(value)
+    return all(_is_made_of(reader, one, leaves, inside) for one in call.args)
+
+
+def _count(reader: Bindings, value: Any) -> int:
+    """How many products a value is made of."""
+    leaves: list[Any] = []
+    _is_made_of(reader, value, leaves, set())
+    return len(leaves)
+
+
+def _half(reader: Bindings, var: Any) -> tuple[Any, int | None] | None:
+    """The rounded product that a value is, or half the columns of; 0 or 1 says which."""
+    call, number = reader.call(var), None
+    if name_of(call) == "strided_slice":
+        var, number = call.args[0], _which(call)
+        call = reader.call(var)
+        if number is None:
+            return None
+    if name_of(call) != "astype" or name_of(reader.call(call.args[0])) != "matmul":
+        return None
+    product = reader.call(call.args[0])
+    types = {str(one.ty.dtype) for one in (*product.args, call)}
+    narrow = len(types) == 1 and types <= set(NARROW_FLOATS) and str(product.ty.dtype) == _SUMS
+    return (var, number) if narrow else None
+
+
+def _which(call: relax.Call) -> int | None:
+    """Which half of the last dim a slice takes."""
+    dims = dims_of(call.args[0])
+    parts = [[int(getattr(one, "value", one)) for one in part] for part in call.args[1:]]
+    if dims is None or len(parts) < 3 or [axis % len(dims) for axis in parts[0]] != [len(dims) - 1]:
+        return None
+    (begin,), (end,) = parts[1], parts[2]
+    half, rest = divmod(dims[-1], 2)
+    unit = len(parts) < 4 or parts[3] == [1]
+    if rest or not unit or (begin, min(end, dims[-1])) not in ((0, half), (half, 2 * half)):
+        return None
+    return begin // half
+
+
+def _rows(reader: Bindings, value: Any) -> Any:
+    """The weight N x K whose transpose a value is, or None."""
+    call = reader.call(value)
+    if name_of(call) != "permute_dims" or axes_of(call) != [1, 0]:
+        return None
+    return call.args[0]
+
+
+def _is_legal(reader: Bindings, pair: _Pair) -> bool:
+    """Whether warpgroups can compute a pair, and shall."""
+    if not all(map(_known, (pair.x, *pair.weights))):
+        return False
+    if len({tuple(_known(one)) for one in pair.weights}) > 1:
+        return False
+    m, n, k = pair.shape
+    # Some rows by packed weights have a kernel that unpacks them as it reads them.
+    made = any(reader.call(one) is not None for one in pair.weights)
+    if m < 2 or (made and m <= tensor_rows.MOST_ROWS):
+        return False
+    config = gemm_gated.OPERATOR.default_config()
+    arch = architecture("sm_90a")
+    return gemm_gated.check((m, n, k), str(pair.x.ty.dtype), config, arch) is None
+
+
+def _function(reader: Bindings, pair: _Pair) -> tirx.PrimFunc:
+    """A pair as one function of TIR."""
+    m, n, k = pair.shape
+    kind = str(pair.x.ty.dtype)
+    shapes = [(m, k), *([(n, k)] * 2 if len(pair.weights) == 2 else [(2, n, k)])]
+
+    def given() -> list[Any]:
+        return [relax.Var(f"in_{i}", relax.TensorType(s, kind)) for i, s in enumerate(shapes)]
+
+    builder, params = relax.BlockBuilder(), given()
+    with builder.function("gated", params, {"Primitive": 1}, private=True):
+        with builder.dataflow():
+            sums = builder.emit_te(_products, *params)
+            # An iterator that is 0: TVM places no block that reads a batch by numbers alone.
+            parts = [
+                builder.emit_te(
+                    lambda c, h=h: te.compute(
+                        (1, m, n), lambda b, i, j: c[b * 2 + h, i, j].astype(kind), name="part"
+                    ),
+                    sums,
+                )
+                for h in range(2)
+            ]
+            known = {leaf: parts[number] for leaf, number in pair.leaves.items()}
+            out = builder.emit_output(_again(builder, reader, pair.result, known))
+        builder.emit_func_output(out)
+    gv = builder.get().get_global_var("gated")
+    outer = given()
+    with builder.function("main", outer):
+        builder.emit_func_output(builder.emit(relax.Call(gv, outer)))
+    mod = relax.transform.FuseTIR()(legalize_ops()(builder.get()))
+    (func,) = (
+        one
+        for one in mod.functions.values()
+        if isinstance(one, tirx.PrimFunc) and len(one.params) == len(shapes) + 1
+    )
+    return func
+
+
+def _products(x: te.Tensor, *weights: te.Tensor) -> te.Tensor:
+    """Both products, as a batch that has the same rows."""
+    (m, k), n = x.shape, weights[0].shape[-2]
+    own = te.compute((2, m, k), lambda _, i, k: x[i, k], name="own")
+    weight = weights[0]
+    if len(weights) == 2:
+        weight = te.compute(
+            (2, n, k),
+            lambda h, j, k: tirx.if_then_else(h < 1, weights[0][j, k], weights[1][j, k]),
+            name="weights",
+        )
+    r = te.reduce_axis((0, k), name="k")
+    return te.compute(
+        (2, m, n),
+        lambda h, i, j: te.sum(own[h, i, r].astype(_SUMS) * weight[h, j, r].astype(_SUMS), axis=r),
+        name="gated_matmul",
+    )
+
+
+def _again(builder: relax.BlockBuilder, reader: Bindings, value: Any, known: dict[Any, Any]) -> Any:
+    """Emit a value again, of other products."""
+    if not isinstance(value, relax.Var):
+        return value
+    if value not in known:
+        call = reader.bound[value]
+        given = [_again(builder, reader, one, known) for one in call.args]
+        known[value] = builder.emit(relax.Call(call.op, given, call.attrs, call.ty_args))
+    return known[value]
+
+
+@mutator
+class _Call(PyExprMutator):
+    """Puts calls into the places of results."""
+
+    pairs: Sequence[tuple[Any, _Pair, tirx.PrimFunc]] = ()
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        for old, pair, func in self.pairs:
+            if call.same_as(old):
+                return self._called(pair, func)
+        return super().visit_call_(call)
+
+    def _called(self, pair: _Pair, func: tirx.PrimFunc) -> relax.Expr:
+        """A call of the function, whose operands and result are views."""
+        operands = (pair.x, *pair.weights)
+        given = [
+            self._viewed(self.visit_expr(one), param.shape)
+            for one, param in zip(operands, func.params, strict=False)
+        ]
+        made = relax.TensorType(func.params[-1].shape, str(func.params[-1].dtype))
+        gv = self.builder_.add_func(func, "gated")
+        out = self.builder_.emit(relax.call_tir(gv, relax.Tuple(given), made))
+        return self._viewed(out, pair.result.ty.shape)
+
+    def _viewed(self, value: Any, shape: Sequence[Any]) -> Any:
+        dims = [int(one) for one in shape]
+        return (
+            value if dims_of(value) == dims else self.builder_.emit(relax.op.reshape(value, dims))
+        )

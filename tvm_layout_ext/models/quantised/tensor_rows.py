@@ -1,0 +1,427 @@
+"""The rule for some rows by packed weights: unpacked in registers, multiplied by ``mma.sync``.
+
+A warp has 16 columns of the product, which are the rows of ``m16n8k16``, and 8 rows of ``x`` are
+its columns. A lane reads 16 bytes of packed weights of two columns. Which terms lie where in a
+fragment does not matter, as long as both factors agree: so a lane's own weights are its fragment,
+and two that lie half a word apart are the halves of a register, which takes one ``LOP3``. Parts of
+``x`` are put into shared memory in the order of these fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS, WARP_SIZE, architecture
+from ...ir.queries import distinct, loads_in, substitute
+from ...ir.rebuild import sequence
+from ..on_tensor_cores import by_warpgroups, on_tensor_cores
+from ..rule import Scheduled, either
+from .packed_kernel import PackedKernel, unrolled
+from .unpacked import UnpackedProduct, read_unpacked
+
+#: Rows of ``x`` at most: with more, weights are unpacked into memory and multiplied by ``wgmma``.
+MOST_ROWS = 64
+#: Rows of the kernels of which one is chosen at each call, the most first.
+_BOUNDS = (64, 32, 8)
+#: Columns of a warp, and rows of ``x`` of an instruction; warps of a block; as many at most share
+#: the terms of a column.
+_COLUMNS, _ROWS, _WARPS, _MOST_SHARING = 16, 8, 8, 8
+#: Warps of a multiprocessor below which several share the terms of a column, of up to 16 rows and
+#: of more, and bytes of ``x`` in shared memory, which are others by the eights of rows and whether
+#: all warps of a block share a column: of 4 rows by 28672 x 4096 24 warps and 32 KB took 29.7 us,
+#: 12 and 64 KB 35.5, of 32 rows 77.9 and 51.9; of 4 by 4096 x 14336, whose warps share columns,
+#: 16 KB took 22.7 and 32 25.9 (H200, ``benchmarks/results/h200_packed.json``).
+_BUSY = (24, 12)
+_STAGED, _OTHERS = 65536, {(1, False): 32768, (1, True): 16384, (2, False): 32768}
+#: Vectors of packed weights that a lane loads together.
+_TOGETHER = 4
+#: By type: the bits of a number to which integers are added in the lowest bits, the number, and
+#: how many of these bits there are.
+_MAGIC = {"float16": (0x6400, 1024, 10), "bfloat16": (0x4300, 128, 7)}
+_PTX = {"float16": "f16", "bfloat16": "bf16"}
+#: Bits of a word of packed weights, and the lowest capability whose ``mma.sync`` has 16 terms.
+_WORD, _CAPABILITY = 32, (8, 0)
+
+
+def tensor_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
+    """Write a kernel of a product of up to :data:`MOST_ROWS` rows by weights that are packed.
+
+    None where nothing is unpacked, or otherwise than as ``(q - c) * scale``. Where rows are
+    symbolic the host chooses at each call, and more go the way of other products.
+    """
+    if architecture(str(target.attrs["arch"])).capability < _CAPABILITY:
+        return None
+    sizes = distinct(
+        n for p in func.params for n in getattr(p, "shape", ()) if isinstance(n, tirx.Var)
+    )
+    if sizes:
+        return _of_any_rows(func, sizes[0], target) if len(sizes) == 1 else None
+    product = read_unpacked(func)
+    if product is None or product.count > MOST_ROWS:
+        return None
+    kernel = _kernel(product, product.count)
+    return None if kernel is None else _scheduled(kernel, kernel.function())
+
+
+def _of_any_rows(func: tirx.PrimFunc, size: Any, target: Target) -> Scheduled | None:
+    """Kernels of so many rows each, and what other products of any rows have for more."""
+    kernels = []
+    for most in _BOUNDS:
+        known = substitute(func, {size: tirx.IntImm(size.ty, most)})
+        product = read_unpacked(known)
+        kernel = _kernel(product, size) if product and product.count == most else None
+        if kernel is None:
+            return None
+        made = kernel.function()
+        body = substitute(made.body, dict(zip(made.params, func.params, strict=True)))
+        again = tirx.PrimFunc(func.params, body, func.ret_type, attrs=func.attrs)
+        kernels.append((most, _scheduled(kernel, again)))
+    found = by_warpgroups(func, target) or on_tensor_cores(func, target)
+    if found is None:
+        return None
+    for most, few in kernels:
+        found = either(size <= most, few, found, f"of up to {most} rows {few.text}; {found.text}")
+    return found
+
+
+def _kernel(product: UnpackedProduct, count: Any) -> _TensorRows | None:
+    """The kernel of a product of up to as many rows as it has, or None if it is not legal."""
+    form = _form(product)
+    if form is None:
+        return None
+    kernel = _TensorRows(product, count, *form)
+    return kernel if kernel.vectors and kernel.fits() else None
+
+
+def _scheduled(kernel: _TensorRows, func: tirx.PrimFunc) -> Scheduled:
+    sch = s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
+    name = kernel.product.block.name_hint
+    return Scheduled(sch, f"{name} by packed weights, {kernel.text()}")
+
+
+def _form(product: UnpackedProduct) -> tuple[int, int, Any] | None:
+    """Bits of a weight, what is taken from it, and its scale, or None if it has another form."""
+    value, dtype = product.written, str(product.x.source.dtype)
+    if not isinstance(value, tirx.Mul) or dtype not in _MAGIC or str(value.ty.dtype) != dtype:
+        return None
+    sides = [value.a, value.b]
+    packed = [any(x.source.same_as(product.packed) for x in loads_in(one)) for one in sides]
+    if sum(packed) != 1 or str(product.packed.dtype) != f"uint{_WORD}":
+        return None
+    count, scale = sides if packed[0] else sides[::-1]
+    taken = 0.0
+    if isinstance(count, tirx.Sub) and isinstance(count.b, tirx.FloatImm):
+        count, taken = count.a, float(count.b.value)
+    bits = _WORD // product.each
+    _, base, most = _MAGIC[dtype]
+    if bits not in (4, 8) or bits > most or not _is_exact(dtype, base + taken):
+        return None
+    if not isinstance(count, tirx.Cast) or not _are_digits(product, count.value, bits):
+        return None
+    return bits, int(taken), scale
+
+
+def _is_exact(dtype: str, value: float) -> bool:
+    return value == int(value) and float(np.array(value).astype(dtype)) == value
+
+
+def _are_digits(product: UnpackedProduct, value: Any, bits: int) -> bool:
+    """Whether neighbours along the terms are the digits of a word, the first the lowest."""
+    word, k = tirx.Var("word", f"uint{_WORD}"), product.block.iter_vars[product.k].var
+    simple = tvm.sym.Analyzer().simplify
+
+    def load(node: Any) -> Any:
+        return word if node.source.same_as(product.packed) else node
+
+    value = tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, load)], order="post")
+    mask = tirx.const((1 << bits) - 1, word.ty.dtype)
+    for e in range(product.each):
+        found = simple(substitute(value, {k: tirx.IntImm(k.ty, e)}))
+        shift = tirx.const(e * bits, word.ty.dtype)
+        forms = [simple((word >> shift) & mask)]
+        forms += [simple(word & mask)] if e == 0 else []
+        if not any(tvm_ffi.structural_equal(found, one) for one in forms):
+            return False
+    return True
+
+
+def _do(call: Any) -> Any:
+    return tirx.Evaluate(call)
+
+
+class _TensorRows(PackedKernel):
+    def __init__(
+        self, product: UnpackedProduct, count: Any, bits: int, taken: int, scale: Any
+    ) -> None:
+        super().__init__(product)
+        self.bits, self.taken, self.scale = bits, taken, scale
+        self.dtype = str(product.x.source.dtype)
+        self.each = product.each
+        #: Registers of a word: two weights each.
+        self.pairs = self.each // 2
+        self.words = MAX_ACCESS_BYTES * 8 // _WORD
+        #: Terms of a lane's vector, and of those of four lanes.
+        self.vector = self.words * self.each
+        self.step = 4 * self.vector
+        self.vectors = 0 if self.terms % self.step else self.terms // self.step
+        self.tiles = -(-product.count // _ROWS)
+        self.count = count if isinstance(count, int) else tirx.Cast("int32", count)
+        columns = -(-self.width // _COLUMNS)
+        most = _MOST_SHARING if self.tiles < 4 else _MOST_SHARING // 2
+        busy = _BUSY[self.tiles > 2]
+        self.sharing = next(
+            n for n in (1, 2, 4, 8) if n == most or columns * n >= MULTIPROCESSORS * busy
+        )
+        staged = _OTHERS.get((self.tiles, self.sharing == _WARPS), _STAGED)
+        self.warps = _WARPS
+        self.blocks = -(-columns // (_WARPS // self.sharing))
+        each = self.words * self.tiles * WARP_SIZE * self.pairs * 4
+        own = max(1, min(staged // each, self.vectors) // self.sharing)
+        self.together = next(n for n in (_TOGETHER, 2, 1) if own % n == 0)
+        #: Vectors of a chunk of ``x``, of all warps that share its terms.
+        self.chunk = own * self.sharing
+        new = self.registers
+        self.sums = new("sums", "float32", self.tiles * 4)
+        self.held = new("packed", f"uint{_WORD}", self.together, 2, self.words)
+        self.scales = new("scales", "uint32", self.together, 2)
+        self.a = new("a", "uint32", 2, self.pairs)
+        self.b = new("b", "uint32", self.pairs)
+        self.row = new("row", self.dtype, self.each)
+        # CUDA has one type for all dynamic shared memory of a name in a file, and TVM makes it one
+        # of the vectors that all accesses of a kernel have.
+        name = f"staged{self.pairs}" + ("_and_sums" if self.sharing > 1 else "")
+        self.staged = tirx.decl_buffer(
+            (self.chunk * each // 4,), "uint32", name, scope="shared.dyn", layout=None
+        )
+        self.kept = [self.sums, self.held, self.scales, self.a, self.b, self.row, self.staged]
+        if self.sharing > 1:
+            shape = (self.warps * self.tiles * 4 * WARP_SIZE,)
+            self.others = tirx.decl_buffer(
+                shape, "float32", "others", scope="shared.dyn", layout=None
+            )
+            self.kept.append(self.others)
+        self.group, self.thread = tirx.floordiv(self.lane, 4), tirx.floormod(self.lane, 4)
+        self.share = tirx.floormod(self.warp, self.sharing)
+        tile = self.grid * (self.warps // self.sharing) + tirx.floordiv(self.warp, self.sharing)
+        self.first = tile * _COLUMNS
+
+    def fits(self) -> bool:
+        """Whether a lane's weights share a scale, and its part of ``x`` lies together."""
+        k = self.product.block.iter_vars[self.product.k].var
+        ends = [self._scale(tirx.const(0, "int64"), tirx.IntImm("int64", i * self.vector), e)
+                for i in range(4) for e in (0, self.vector - 1)]  # fmt: skip
+        pairs = zip(ends[::2], ends[1::2], strict=True)
+        return self.product.x.indices[-1].same_as(k) and all(
+            tvm_ffi.structural_equal(one, other) for one, other in pairs
+        )
+
+    def text(self) -> str:
+        """Tell it in a clause."""
+        share = f", {self.sharing} warps to a column" if self.sharing > 1 else ""
+        return f"{self.tiles * _ROWS} rows by mma.sync, unpacked in registers{share}"
+
+    def body(self) -> Iterator[Any]:
+        zero = tirx.const(0, "float32")
+        yield unrolled(self.tiles * 4, lambda i: tirx.BufferStore(self.sums, zero, [i]))
+        chunks = -(-self.vectors // self.chunk)
+        yield unrolled(chunks, self._chunk, tirx.ForKind.SERIAL)
+        if self.sharing > 1:
+            yield from self._added_up()
+        leads = tirx.EQ(self.share, 0)
+        yield tirx.IfThenElse(leads, sequence(list(self._results())), None)
+
+    def _chunk(self, chunk: Any) -> Any:
+        """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
+        begin = chunk * self.chunk
+        count = self.chunk // self.sharing // self.together
+        return sequence(
+            [
+                self._stage(begin),
+                unrolled(count, lambda i: self._vectors(begin, i), tirx.ForKind.SERIAL),
+            ]
+        )
+
+    def _stage(self, begin: Any) -> Any:
+        """Fragments of ``x`` by vector, word, eight rows and lane."""
+        pieces = self.chunk * self.words * self.tiles
+        last = self.count - 1
+
+        def one(turn: Any) -> Any:
+            piece = turn * self.warps + self.warp
+            tile = tirx.floormod(piece, self.tiles)
+            word = tirx.floormod(tirx.floordiv(piece, self.tiles), self.words)
+            vector = begin + tirx.floordiv(piece, self.tiles * self.words)
+            vector = tirx.min(vector, self.vectors - 1)
+            row = tirx.min(tile * _ROWS + self.group, last).astype("int64")
+            term = (vector * 4 + self.thread).astype("int64") * self.vector + word * self.each
+            var, put = tirx.Var("v", "int32"), tirx.Var("p", "int32")
+            values = self.values(tirx.const(0, "int64"), term + var, row)
+            at = [substitute(i, values) for i in self.product.x.indices]
+            load = tirx.BufferStore(self.row, tirx.BufferLoad(self.product.x.source, at), [var])
+            place = (piece * WARP_SIZE + self.lane) * self.pairs
+
+            def half(index: Any) -> Any:
+                bits = T.reinterpret("uint16", tirx.BufferLoad(self.row, [index]))
+                return tirx.Cast("uint32", bits)
+
+            pack = [
+                tirx.BufferStore(
+                    self.b,
+                    tirx.bitwise_or(
+                        half(p), tirx.shift_left(half(p + self.pairs), tirx.const(16, "uint32"))
+                    ),
+                    [p],
+                )
+                for p in range(self.pairs)
+            ]
+            store = tirx.BufferStore(self.staged, tirx.BufferLoad(self.b, [put]), [place + put])
+            vectorized = tirx.ForKind.VECTORIZED
+            made = sequence(
+                [
+                    tirx.For(var, 0, self.each, vectorized, load),
+                    *pack,
+                    tirx.For(put, 0, self.pairs, vectorized, store),
+                ]
+            )
+            if pieces % self.warps == 0:
+                return made
+            return tirx.IfThenElse(piece < pieces, made, None)
+
+        return unrolled(-(-pieces // self.warps), one, tirx.ForKind.SERIAL)
+
+    def _vectors(self, begin: Any, turn: Any) -> Any:
+        """Load some vectors of packed weights, then multiply them."""
+
+        def inside(u: Any) -> Any:
+            return (turn * self.together + u) * self.sharing + self.share
+
+        loads = unrolled(self.together, lambda u: self._load(u, begin + inside(u)))
+        return sequence([loads, *(self._multiply(u, inside(u)) for u in range(self.together))])
+
+    def _load(self, u: Any, vector: Any) -> Any:
+        known = tirx.min(vector, self.vectors - 1) * 4 + self.thread
+
+        def column(h: Any) -> Any:
+            var = tirx.Var("v", "int32")
+            n = tirx.min(self.first + self.group + h * 8, self.width - 1).astype("int64")
+            values = self.values(n, tirx.const(0, "int64"), tirx.const(0, "int64"))
+            load = next(
+                one
+                for one in loads_in(self.product.written)
+                if one.source.same_as(self.product.packed)
+            )
+            indices = [substitute(i, values) for i in load.indices[:-1]]
+            at = known.astype("int64") * self.words + var
+            word = tirx.BufferLoad(self.product.packed, [*indices, at])
+            scale = self._scale(n, known.astype("int64") * self.vector, 0)
+            bits = tirx.Cast("uint32", T.reinterpret("uint16", scale))
+            twice = tirx.bitwise_or(bits, tirx.shift_left(bits, tirx.const(16, "uint32")))
+            if self.vectors % self.chunk:  # Beyond the last vector nothing is added.
+                twice = tirx.Select(vector < self.vectors, twice, tirx.const(0, "uint32"))
+            put = tirx.BufferStore(self.held, word, [u, h, var])
+            return sequence(
+                [
+                    tirx.For(var, 0, self.words, tirx.ForKind.VECTORIZED, put),
+                    tirx.BufferStore(self.scales, twice, [u, h]),
+                ]
+            )
+
+        return unrolled(2, column)
+
+    def _scale(self, column: Any, first: Any, e: int) -> Any:
+        """The scale of the weight ``e`` of a vector."""
+        values = self.values(column, first + e, tirx.const(0, "int64"))
+        return tvm.sym.Analyzer().simplify(substitute(self.scale, values))
+
+    def _multiply(self, u: int, inside: Any) -> Any:
+        """Multiply a vector's words one after the other."""
+        made = []
+        for word in range(self.words):
+            for h in range(2):
+                made += [one for p in range(self.pairs) for one in self._unpack(u, h, word, p)]
+            made.append(unrolled(self.tiles, partial(self._by_rows, inside, word)))
+        return sequence(made)
+
+    def _unpack(self, u: int, h: int, word: int, p: int) -> list[Any]:
+        """Two weights into a register: by their bits, less what is taken, times the scale."""
+        bits, base, _ = _MAGIC[self.dtype]
+        low = (1 << self.bits) - 1
+        mask, magic, one, taken = (
+            tirx.const(value << 16 | value, "uint32")
+            for value in (low, bits, self._half(1), self._half(-base - self.taken))
+        )
+        shift = tirx.const(self.bits * p, "uint32")
+        packed = tirx.shift_right(tirx.BufferLoad(self.held, [u, h, word]), shift)
+        own = tirx.BufferLoad(self.a, [h, p])
+        fused = T.ptx[f"fma.rn.{_PTX[self.dtype]}x2"]
+        scale = tirx.BufferLoad(self.scales, [u, h])
+        raw = tirx.bitwise_or(tirx.bitwise_and(packed, mask), magic)
+        return [
+            tirx.BufferStore(self.a, raw, [h, p]),
+            _do(fused(own, own, one, taken)),
+            _do(fused(own, own, scale, tirx.const(0, "uint32"))),
+        ]
+
+    def _half(self, value: float) -> int:
+        return int(np.array(value).astype(self.dtype).view(np.uint16))
+
+    def _by_rows(self, inside: Any, word: int, tile: Any) -> Any:
+        """Multiply a word of each lane by eight rows."""
+        piece = (inside * self.words + word) * self.tiles + tile
+        var = tirx.Var("v", "int32")
+        place = (piece * WARP_SIZE + self.lane) * self.pairs + var
+        load = tirx.BufferStore(self.b, tirx.BufferLoad(self.staged, [place]), [var])
+        kind = _PTX[self.dtype]
+        product: Any = T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"]
+        sums = [tirx.BufferLoad(self.sums, [tile * 4 + i]) for i in range(4)]
+        made = [tirx.For(var, 0, self.pairs, tirx.ForKind.VECTORIZED, load)]
+        for s in range(self.pairs // 2):
+            a = [tirx.BufferLoad(self.a, [h, 2 * s + i]) for i in range(2) for h in range(2)]
+            b = [tirx.BufferLoad(self.b, [2 * s + i]) for i in range(2)]
+            made.append(_do(product(*sums, *a, *b, *sums)))
+        return sequence(made)
+
+    def _added_up(self) -> Iterator[Any]:
+        """Add up what the warps have that share a column's terms."""
+        count = self.tiles * 4
+
+        def place(warp: Any, i: Any) -> Any:
+            return (warp * count + i) * WARP_SIZE + self.lane
+
+        def put(i: Any) -> Any:
+            return tirx.BufferStore(
+                self.others, tirx.BufferLoad(self.sums, [i]), [place(self.warp, i)]
+            )
+
+        def add(i: Any) -> Any:
+            total = tirx.BufferLoad(self.sums, [i])
+            for other in range(1, self.sharing):
+                warp = tirx.min(self.warp + other, self.warps - 1)
+                total = total + tirx.BufferLoad(self.others, [place(warp, i)])
+            return tirx.BufferStore(self.sums, total, [i])
+
+        yield unrolled(count, put)
+        yield unrolled(count, add)
+
+    def _results(self) -> Iterator[Any]:
+        for tile in range(self.tiles):
+            for i in range(4):
+                column = self.first + self.group + i // 2 * 8
+                row = tile * _ROWS + self.thread * 2 + i % 2
+                own = tirx.BufferLoad(self.sums, [tile * 4 + i])
+                stored = self.stored(column.astype("int64"), row.astype("int64"), own)
+                inside = []
+                if self.width % (_COLUMNS * self.warps // self.sharing):
+                    inside.append(column < self.width)
+                if not isinstance(self.count, int) or self.count % _ROWS:
+                    inside.append(row < self.count)
+                yield tirx.IfThenElse(tirx.all(*inside), stored, None) if inside else stored

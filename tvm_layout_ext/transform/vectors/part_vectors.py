@@ -1,0 +1,105 @@
+"""Keep loads and stores whole around calls of which TVM has no vector form.
+
+TVM 0.27 does a vector one element after the other, loads and stores too, if there is an ``erf`` or
+``rsqrt`` in it: GELU of halves took eight loads of 2 bytes a thread and as many stores.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...ir import ops
+from ...ir.conditions import step_of
+from ...ir.queries import depends_on, is_call_of, is_number, loads_in, nodes_in, substitute
+from ...ir.rebuild import sequence, unrolled, vectorized
+from ..base import function_pass, mapped
+
+
+def _parted(loop: Any) -> Any:
+    """Load vectors into registers, compute their elements one by one, and store vectors."""
+    store = loop.body
+    is_vector = loop.kind == tirx.ForKind.VECTORIZED and isinstance(store, tirx.BufferStore)
+    is_known = is_number(loop.min, 0) and isinstance(loop.extent, tirx.IntImm)
+    if not is_vector or not is_known or not _needs_it(store.value, loop.loop_var):
+        return loop
+    lanes, var = int(loop.extent), loop.loop_var
+    whole = [load for load in _distinct(store.value) if _runs(load.indices, var)]
+    if not whole or not _runs(store.indices, var):
+        return loop
+    made = [_registers(var, load.source, lanes) for load in whole]
+    out = _registers(var, store.buffer, lanes)
+
+    def at(node: Any, lane: Any) -> Any:
+        return substitute(node, {var: lane.astype(str(var.ty.dtype))})
+
+    def element(lane: Any) -> Any:
+        def kept(node: Any) -> Any:
+            pairs = zip(whole, made, strict=True)
+            own = (b for x, b in pairs if tvm_ffi.structural_equal(node, x))
+            buffer = next(own, None)
+            return node if buffer is None else tirx.BufferLoad(buffer, [lane])
+
+        rules = [(tvm.ir.TensorLoad, kept)]
+        value = tvm_ffi.structural_map(store.value, rules, order="post")
+        return tirx.BufferStore(out, at(value, lane), [lane])
+
+    def moved(target: Any, indices: Any, load: Any) -> Any:
+        """Store a vector that is loaded; None stands for its lane."""
+
+        def lane_of(v: Any) -> Any:
+            own = [v] if indices is None else [at(index, v) for index in indices]
+            return tirx.BufferStore(target, load(v), own)
+
+        return vectorized(lanes, lane_of)
+
+    loaded = (moved(b, None, partial(at, x)) for x, b in zip(whole, made, strict=True))
+    stored = moved(store.buffer, store.indices, lambda v: tirx.BufferLoad(out, [v]))
+    held = map(tirx.AllocBuffer, (*made, out))
+    return sequence([*held, *loaded, unrolled(lanes, element), stored])
+
+
+def _needs_it(value: Any, var: Any) -> bool:
+    """Whether a value has such a call of its own in each lane, and no load under a condition."""
+    calls = nodes_in(value, tvm.ir.Call)
+    is_choice = nodes_in(value, tirx.Select) or any(is_call_of(x, ops.CHOICE) for x in calls)
+    return not is_choice and any(
+        is_call_of(x, *ops.WITHOUT_VECTORS) and depends_on(x, var) for x in calls
+    )
+
+
+def _distinct(value: Any) -> list[Any]:
+    found: list[Any] = []
+    for load in loads_in(value):
+        if not any(tvm_ffi.structural_equal(load, other) for other in found):
+            found.append(load)
+    return found
+
+
+def _runs(indices: Any, var: Any) -> bool:
+    """Whether neighbours in a vector are neighbours in memory."""
+    return len(indices) == 1 and step_of(indices[0], var) == 1
+
+
+def _registers(var: Any, like: Any, lanes: int) -> Any:
+    name = f"{like.name}_{var.name}"
+    return tirx.decl_buffer((lanes,), like.dtype, name, scope="local", layout=None)
+
+
+@function_pass()
+def PartVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that keeps loads and stores whole around calls without a vector form.
+
+    ::
+
+        for v in T.vectorized(8):             for v in T.vectorized(8): a[v] = A[x * 8 + v]
+            B[x * 8 + v] =                    for v in T.unroll(8): b[v] = T.erf(a[v])
+                T.erf(A[x * 8 + v])           for v in T.vectorized(8): B[x * 8 + v] = b[v]
+
+    Leaves alone: values that a condition chooses, and accesses whose elements lie apart.
+    """
+    return mapped(func, (tirx.For, _parted))
