@@ -27,8 +27,8 @@ from .traffic import RowTraffic
 KEEPS = ("auto", "registers", "shared", "none")
 _THREADS = (64, 128, 256, 512, 1024)
 _CLUSTERS = tuple(1 << n for n in range(CLUSTER_BLOCKS.bit_length()))
-#: Bytes of the shortest row that a cluster shares by default, and lanes of its smallest blocks.
-_CLUSTER_BYTES, _CLUSTER_LANES = 32768, 128
+#: Bytes of the shortest row that clusters share, and lanes of their smallest blocks, by default.
+_LONG_BYTES, _CLUSTER_LANES = 32768, 128
 #: Vectors that a thread loads together where it goes along the row in a loop.
 TOGETHER = 4
 #: Registers of a thread beside its part of the row: indices, sums, operands of a step.
@@ -39,25 +39,39 @@ _MOST_ELEMENTS = 64
 _BOARDS = 4096
 #: Rows that a symbolic number stands for.
 _MANY_ROWS = 1 << 20
-#: Bytes a ns of an H200's DRAM and second-level cache for each multiprocessor, of one of them while
-#: the others rest, and instructions of its threads.
-_DRAM, _L2, _BURST, _ISSUED = 32.0, 45.0, 52.0, 180.0
-#: Threads that keep a multiprocessor's arithmetic busy; ns of a load, and of a round of sums.
-_BUSY, _LATENCY, _ROUND = 512, 215.0, 340.0
-#: ns that a round takes longer between the blocks of a cluster.
-_EXCHANGE = 760.0
-#: Blocks of a cluster of which half find what all rows share in their multiprocessor's cache.
-_CACHED = 5.0
-#: Bytes of rows that the second-level cache keeps; how sharply the slowest part decides.
-_CACHE, _SHARPNESS = 16 << 20, 6.6
-#: What a row in shared memory costs besides, as a part: its loops, and cache that it takes.
-_SHARED_COSTS = 0.16
-#: What asynchronous copies gain in clusters, as a part.
-_AHEAD_GAINS = 0.07
-#: What each doubling of a thread's elements costs, as a part, beyond those of registers.
-_LONG = 0.12
+#: Bytes of rows that the second-level cache keeps.
+_CACHE = 16 << 20
 #: Steps whose weights the compiler loads ahead.
 _AHEAD = 2
+
+
+@dataclass(frozen=True)
+class _Speeds:
+    """What the model counts with, fitted to times of an H200; what costs more does so as a part."""
+
+    #: Bytes a ns of the second-level cache for each multiprocessor, and of one of them while the
+    #: others rest; instructions of its threads, and how many of them keep it busy.
+    l2: float
+    burst: float
+    issued: float
+    busy: int
+    #: ns of a load, of a round of sums, and what it takes longer between blocks of a cluster.
+    latency: float
+    round: float
+    exchange: float
+    sharpness: float  #: How sharply the slowest part decides
+    shared: float  #: What a row in shared memory costs: its loops, and cache that it takes
+    #: Blocks of a cluster of which half find what all rows share in the first-level cache.
+    cached: float = 0.0
+    ahead: float = 0.0  #: What asynchronous copies gain in clusters
+    long: float = 0.0  #: What each doubling of a thread's elements beyond its registers' costs
+
+
+#: Bytes a ns of DRAM for each multiprocessor; ns between two blocks that one begins: blocks of 64
+#: threads with a vector each reach 0.76 of a copy.
+_DRAM, _BEGIN = 32.0, 84.0
+_SHORT_ROWS = _Speeds(100.0, 110.0, 224.0, 1024, 700.0, 300.0, 700.0, 8, 0.04)
+_LONG_ROWS = _Speeds(45.0, 52.0, 180.0, 512, 215.0, 340.0, 760.0, 6.6, 0.16, 5.0, 0.07, 0.12)
 
 
 @dataclass(frozen=True)
@@ -198,12 +212,15 @@ def _shapes(
         # Lanes have something to do each, and neighbours read a line together.
         suits = min(8, groups // 2 + 1) <= lanes < max(2 * groups, 2) or wishes.lanes
         if cluster > 1:
-            is_long = cluster * lanes <= groups and lanes >= _CLUSTER_LANES
-            is_long &= traffic.chain.length * traffic.kept_bytes >= _CLUSTER_BYTES
             has_clusters = facts.capability >= CLUSTERS_SINCE and lanes == threads
+            is_long = cluster * lanes <= groups and lanes >= _CLUSTER_LANES and _is_long(traffic)
             suits = has_clusters and (is_long or wishes.cluster)
         if lanes <= threads and suits and not is_other:
             yield shape
+
+
+def _is_long(traffic: RowTraffic) -> bool:
+    return traffic.chain.length * traffic.kept_bytes >= _LONG_BYTES
 
 
 def _resident(traffic: RowTraffic, plan: RowPlan, facts: Architecture) -> int:
@@ -249,7 +266,7 @@ def _places(
 
 def _aheads(traffic: RowTraffic, shared: int, cluster: int, facts: Architecture) -> Iterator[int]:
     """What may be copied to shared memory asynchronously."""
-    has_copies = facts.capability >= CP_ASYNC_SINCE
+    has_copies = facts.capability >= CP_ASYNC_SINCE and (cluster > 1 or _is_long(traffic))
     own = int(shared > 0 and has_copies and traffic.may_copy_rows)
     yield own
     # Blocks of many rows find it in their multiprocessor's cache, which these copies pass by.
@@ -264,7 +281,8 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     Multiprocessors take turns at DRAM. One that holds several blocks loads for one of them while
     another one computes; what the last block computes after its loads nothing hides.
     """
-    chain = traffic.chain
+    chain, is_long = traffic.chain, _is_long(traffic)
+    speeds = _LONG_ROWS if is_long else _SHORT_ROWS
     is_known = all(isinstance(n, int | tirx.IntImm) for n in chain.rows)
     rows = prod(map(int, chain.rows)) if is_known else _MANY_ROWS
     blocks, steps = -(-rows // plan.rows) * plan.cluster, plan.steps(chain)
@@ -276,29 +294,30 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
     again = elements * traffic.kept_bytes * (1 - kept / steps) * max(traffic.sweeps - 1, 0)
     moved = elements * traffic.moved_bytes + again * max(0.0, 1 - _CACHE / max(at_once, 1))
     # A block that joins a cluster empties its multiprocessor's cache of what all rows share.
-    fresh = plan.cluster / (plan.cluster + _CACHED)
+    fresh = plan.cluster / (plan.cluster + speeds.cached)
     fetched = elements * traffic.moved_bytes + again + traffic.common_bytes * length * fresh
     calls = len(traffic.dear) * (2 - plan.hold * plan.registers / steps)
     work = 4 * traffic.sweeps + 4 * calls
     idle = steps * plan.across * plan.vector / max(chain.length, 1)
-    compute = elements * idle * work / _ISSUED / min(1.0, busy * plan.threads / _BUSY) ** 0.5
-    rounds = _ROUND * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
-    rounds += _EXCHANGE * (chain.levels - 1) * (plan.cluster > 1)
+    compute = elements * idle * work / speeds.issued
+    compute /= min(1.0, busy * plan.threads / speeds.busy) ** 0.5
+    rounds = speeds.round * (chain.levels - 1) * (1 if plan.lanes > WARP_SIZE else 0.3)
+    rounds += speeds.exchange * (chain.levels - 1) * (plan.cluster > 1)
     # A loop waits for each of its batches, and for the weights that belong to them.
     looped = steps - plan.registers - (plan.shared if plan.ahead else 0)
     batches, unkept = (-(-n // TOGETHER) for n in (looped, steps - kept))
     waits: float = 1 + batches + unkept * (traffic.sweeps - 1)
     if traffic.common_bytes and plan.ahead < 2:
-        waits += 0.5 * -(-steps // TOGETHER)
-    alone = fetched / _BURST + waits * _LATENCY
-    bounds = [moved / _DRAM, fetched / _L2, alone]
+        waits += 0.5 * (-(-steps // TOGETHER) if is_long else batches)
+    alone = fetched / speeds.burst + waits * speeds.latency
+    bounds = [moved / _DRAM, fetched / speeds.l2, alone, _BEGIN]
     if blocks > MULTIPROCESSORS:
-        bounds = [*bounds[:2], compute, (alone + compute + rounds) / busy]
-    per_block = sum(t**_SHARPNESS for t in bounds) ** (1 / _SHARPNESS)
+        bounds = [*bounds[:2], _BEGIN, compute, (alone + compute + rounds) / busy]
+    per_block = sum(t**speeds.sharpness for t in bounds) ** (1 / speeds.sharpness)
     time = ceil(blocks / MULTIPROCESSORS) * per_block + compute + rounds
     # Of a row that is copied ahead half costs nothing: it needs no registers to wait in.
     gains = plan.ahead > 0 and plan.cluster > 1
     costly = max(2 * plan.shared / steps - 1, 0) if gains else plan.shared / steps
-    costs = _SHARED_COSTS * costly - _AHEAD_GAINS * gains
-    costs += _LONG * max(log2(steps * plan.vector / _MOST_ELEMENTS), 0)
+    costs = speeds.shared * costly - speeds.ahead * gains
+    costs += speeds.long * max(log2(steps * plan.vector / _MOST_ELEMENTS), 0)
     return time * (1 + costs)
