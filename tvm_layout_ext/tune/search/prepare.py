@@ -63,9 +63,9 @@ class Prepared:
             return
         legal, count = self.task.space.legal, min(RANKED, 4 * trials)
         sample = legal if len(legal) <= count else self.rng.sample(legal, count)
-        # Where all are in the sample there is nothing to look for beside them, and one or two are
-        # chosen as well from the sample.
-        is_plain = len(sample) == len(legal) or trials <= FINALISTS
+        # Nothing is looked for beside a sample that has all, that is large itself, or of which one
+        # or two are chosen.
+        is_plain = len(sample) in (len(legal), RANKED) or trials <= FINALISTS
         generations = 0 if is_plain else GENERATIONS
         # A copy of the task: what was worked out of it stays here.
         task = replace(self.task)
