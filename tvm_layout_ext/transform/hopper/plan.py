@@ -110,7 +110,7 @@ class Plan:
     @property
     def a_bytes(self) -> int:
         """Bytes of a tile of A."""
-        return WARPGROUP_ROWS * self.kernel.consumers * self.kernel.held * PANEL_BYTES
+        return WARPGROUP_ROWS * self.sharing * self.kernel.held * PANEL_BYTES
 
     @property
     def stage_bytes(self) -> int:
