@@ -21,6 +21,8 @@ from .history import FINALISTS
 #: At most so many candidates are ranked in closed form before the search, 4 a trial; one takes 20
 #: to 50 ms to schedule, and a process takes so many at a time.
 RANKED, SHARE = 256, 8
+#: A sample beside which no process looks for better ones.
+LARGE = 256
 #: In each of which a process looks for better ones beside the best that it has ranked.
 GENERATIONS = 2
 #: Candidates between two updates of the cost model. With a batch under way while the next is
@@ -65,7 +67,7 @@ class Prepared:
         sample = legal if len(legal) <= count else self.rng.sample(legal, count)
         # Nothing is looked for beside a sample that has all, that is large itself, or of which one
         # or two are chosen.
-        is_plain = len(sample) in (len(legal), RANKED) or trials <= FINALISTS
+        is_plain = len(sample) in (len(legal), LARGE) or trials <= FINALISTS
         generations = 0 if is_plain else GENERATIONS
         # A copy of the task: what was worked out of it stays here.
         task = replace(self.task)
