@@ -74,9 +74,9 @@ def test_whatever_dlight_binds_to_threads_is_bound() -> None:
 def test_each_function_goes_to_the_rule_for_it() -> None:
     found = {one.name: one.choice for one in of_model("block")}
     products = {name for name in found if "matmul" in name}
-    assert len(products) == 6
+    assert len(products) == 4
     assert {found[name].rule for name in products} <= {"warpgroups", "tensor cores"}
-    assert {found[name].rule for name in set(found) - products} == {"rows", "blocks"}
+    assert {found[name].rule for name in set(found) - products} == {"attention", "rows"}
     assert all(one.text.endswith(".") and not one.fell_back for one in found.values())
     # A product of one row is a sum; padded to a tile it would multiply zeros.
     assert {one.choice.rule for one in of_model("block of one token")} == {"rows", "blocks"}
@@ -223,3 +223,15 @@ def test_tiles_suit_the_grid(
     found = configuration(read_contraction(block), architecture("sm_90a"))
     assert tuple(found[f"tile_{dim}"] for dim in "mnk") == tile
     assert found["split_k"] == slices
+
+
+def test_a_choice_of_a_slower_rule_tells_why_no_faster_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> None:
+        raise tlx.ScheduleError("TMA is out.")
+
+    monkeypatch.setitem(rules.RULES, "warpgroups", refuses)
+    found = [one.choice for one in of_model.__wrapped__("block") if one.choice.rule[:6] == "tensor"]
+    assert len(found) == 4
+    assert all("No faster rule takes it: TMA is out." in one.text for one in found)

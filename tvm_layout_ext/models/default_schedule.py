@@ -24,7 +24,7 @@ from ..tune.apply.apply import Best
 from ..tune.records.records import Source
 from .modelled import least_seconds, seconds
 from .rule import Scheduled
-from .rules import LAST, MODELLED, RULES
+from .rules import LAST, MODELLED, RULES, SLOWER
 
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "DefaultSchedule"
@@ -197,4 +197,6 @@ def _too_long(func: tirx.PrimFunc, found: Scheduled, target: Target) -> float:
 def _chosen(name: str, rule: str, found: Scheduled, refused: list[str]) -> FunctionChoice:
     why = " ".join(dict.fromkeys(refused))
     text = f"{found.text} schedules it. {why}" if rule == LAST else f"{found.text}."
+    if rule in SLOWER and why:
+        text += f" No faster rule takes it: {why}"
     return FunctionChoice(name, rule, text, tuple(refused))

@@ -31,3 +31,5 @@ RULES: dict[str, Apply] = {
 LAST = "dlight"
 #: Those whose kernels the model of memory-bound kernels counts.
 MODELLED = ("rows", "blocks")
+#: Those for products that the rules before them do faster; a choice of one tells what these refuse.
+SLOWER = ("packed weights on threads", "tensor cores", "threads")
