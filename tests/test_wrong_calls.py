@@ -152,3 +152,15 @@ def test_operators(name: str) -> None:
     for wrong in (*ARRAYS, None, 3, "x", [1, 2]):
         for count in (1, 2, 3):
             holds(call, *[wrong] * count)
+
+
+def test_nodes_of_te_are_refused_where_tvm_would_end_the_process() -> None:
+    v, one = te.var("v", "float32"), tvm.tirx.const(0, "float32")
+    reducer = te.CommReducer([v], [v], [v], [one])
+    assert isinstance(reducer, tvm.tirx.CommReducer)
+    assert isinstance(reducer, te.CommReducer)
+    assert not isinstance(v, te.CommReducer)
+    with pytest.raises(tlx.ScheduleError, match="CommReducer needs values without None of ident"):
+        te.CommReducer([v], [v], [v], [None])
+    with pytest.raises(tlx.ScheduleError, match=r"te.Reduce needs a value of combiner, not None"):
+        te.Reduce(None, [v], [], None, 0)

@@ -23,6 +23,7 @@ from .schedule import Schedule, Stage, create_schedule
 from .schedule.primitives import assume_divisible as _assume_divisible
 from .schedule.te import ir_builder
 from .schedule.te.expressions import told as _told
+from .schedule.te.expressions import told_class as _told_class
 from .schedule.te.tensor_intrin import TensorIntrin, decl_tensor_intrin
 
 __all__ = [name for name in dir(_tvm_te) if not name.startswith("_")]
@@ -38,6 +39,7 @@ __all__ += [
 ]
 
 globals().update({name: _told(name, it) for name, it in vars(_tvm_te).items() if isfunction(it)})
+CommReducer, Reduce = (_told_class(it.__name__, it) for it in (_tvm_te.CommReducer, _tvm_te.Reduce))
 thread_axis = _told("thread_axis", _tvm_te.thread_axis)
 create_prim_func = _told("create_prim_func", _assume_divisible.create_prim_func)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import decisions
-from ...checks import whole
+from ...checks import is_one_of, whole
 from ...errors import ScheduleError
 from ...gpu.warpgroups import REGISTERS
 from ...ir.annotations import PINGPONG, PRODUCERS
@@ -44,7 +44,7 @@ def specialize_warps(sch: Any, loop: Any, mode: str = "cooperative") -> None:
     mode : str
         ``"cooperative"`` or ``"pingpong"``.
     """
-    if mode not in _MODES:
+    if not is_one_of(mode, _MODES):
         raise ScheduleError(f'mode must be "cooperative" or "pingpong", not {mode!r}.')
     nest = find_loop(sch, loop, "specialize_warps")
     if is_by_warps(nest):

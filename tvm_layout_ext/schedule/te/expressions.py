@@ -57,6 +57,23 @@ def told(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+class _Node(type):
+    """The class of what stands for a class of TVM's, of whose objects it says that they are its."""
+
+    of: type
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.of)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return told(cls.__name__, cls.of)(*args, **kwargs)
+
+
+def told_class(name: str, node: type) -> type:
+    """As :func:`told` for a class of TVM's whose objects are made by calling it."""
+    return _Node(name, (), {"of": node, "__doc__": node.__doc__})
+
+
 class _Checked:
     """A function of the user's that may not return None; TVM reads its signature, or its code."""
 
