@@ -20,7 +20,7 @@ from .channels_last import ChannelsLast
 from .convolutions.space_to_depth import SpaceToDepth
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
-from .gated import GatedProducts
+from .gated.gather import GatedProducts
 from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
 from .moves.drop_broadcasts import DropBroadcasts

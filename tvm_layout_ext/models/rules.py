@@ -5,9 +5,9 @@ from __future__ import annotations
 from .attention.by_attention import by_attention
 from .by_blocks import by_blocks
 from .by_dlight import by_dlight
-from .by_members import by_members
 from .by_rows import by_rows
 from .convolutions.by_windows import by_windows
+from .gated.by_members import by_members
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
 from .on_threads import on_threads
 from .quantised.few_rows import few_rows

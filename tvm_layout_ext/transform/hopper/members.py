@@ -32,7 +32,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Part:
+class MemberRows:
     """Rows of a tile in shared memory, and the rows of a member's factor that go there."""
 
     at: int

@@ -20,7 +20,7 @@ from ...gpu.warpgroups import (
     most_sums,
 )
 from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
-from .members import Part
+from .members import MemberRows
 from .read_kernel import Kernel
 
 #: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
@@ -150,12 +150,12 @@ class Plan:
         """Bytes of dynamic shared memory."""
         return self.results_at + self.kernel.consumers * self.chunks * self.chunk_bytes
 
-    def parts(self, side: str) -> Iterator[Part]:
+    def parts(self, side: str) -> Iterator[MemberRows]:
         """The rows of a factor that come to a tile of ``a`` or ``b``: those of each member."""
         kernel, tile = self.kernel, self.tile["ab".index(side)]
         members = kernel.members
         if members is None or members.side != side:
-            yield Part(0, 0, tile, {}, side)
+            yield MemberRows(0, 0, tile, {}, side)
             return
         own = kernel.pieces * WARPGROUP_ROWS
         # Each warpgroup has the rows of all members behind each other, as its sums are.
@@ -163,7 +163,7 @@ class Plan:
         for start, rows in groups:
             for number in range(members.count):
                 at = start * members.count + number * rows
-                yield Part(at, start, rows, members.values(number), self.maps(side)[number])
+                yield MemberRows(at, start, rows, members.values(number), self.maps(side)[number])
 
     def maps(self, side: str) -> list[str]:
         """Names of the tensor maps of a factor, by the number of a member."""

@@ -330,26 +330,8 @@ class _Reader:
     def read(self) -> Kernel:
         loops = self._roles()
         self.inside = loops.scaled
-        row, column, _ = (one.var for one in self.block.iter_vars[-3:])
-        each = (one.var for one in self.block.iter_vars)
-        once = (one for one in self.loops if size_of(one.extent) == 1 and not thread_tag(one))
-        first = {one.loop_var: one.min for one in once}
-        values = (substitute(value, first) for value in self.realize.iter_values)
-        self.values = dict(zip(each, values, strict=True))
         sums = self.block.writes[0].source
-        factors = [one for one in self.block.reads if not one.source.same_as(sums)]
-        factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
-        copies = [self._copy(one, own) for one, own in zip(factors, (row, column), strict=True)]
-        windows, groups = None, copies[0].groups
-        if copies[0].is_window:
-            windows, a, b = self._windows(*copies)
-        else:
-            a, b = (self._operand(one) for one in copies)
-        for one in (a, b):
-            if one.problem:
-                raise ScheduleError(
-                    f"{one.problem}; multiply by mma.sync, which copies by cp.async."
-                )
+        a, b, windows, groups = self._sides(sums)
         (m, k), (n, _) = a.sizes, b.sizes
         batch, step = loops.batch, loops.scaled
         if groups is not None:
@@ -393,6 +375,29 @@ class _Reader:
             pingpong=PINGPONG in loops.warpgroups.annotations,
             members=members,
         )
+
+    def _sides(self, sums: Any) -> tuple[TiledOperand, TiledOperand, Windows | None, Groups | None]:
+        """Both operands, whose rows may be pixels or those of groups."""
+        row, column, _ = (one.var for one in self.block.iter_vars[-3:])
+        each = (one.var for one in self.block.iter_vars)
+        once = (one for one in self.loops if size_of(one.extent) == 1 and not thread_tag(one))
+        first = {one.loop_var: one.min for one in once}
+        values = (substitute(value, first) for value in self.realize.iter_values)
+        self.values = dict(zip(each, values, strict=True))
+        factors = [one for one in self.block.reads if not one.source.same_as(sums)]
+        factors.sort(key=lambda one: not any(uses(at.min, row) for at in one.region))
+        copies = [self._copy(one, own) for one, own in zip(factors, (row, column), strict=True)]
+        windows = None
+        if copies[0].is_window:
+            windows, a, b = self._windows(*copies)
+        else:
+            a, b = (self._operand(one) for one in copies)
+        for one in (a, b):
+            if one.problem:
+                raise ScheduleError(
+                    f"{one.problem}; multiply by mma.sync, which copies by cp.async."
+                )
+        return a, b, windows, copies[0].groups
 
     def _members(
         self, result: SumsReader, step: Any, sides: tuple[TiledOperand, TiledOperand], batch: Any

@@ -19,7 +19,7 @@ from ...intrin import asynchronous
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
 from .groups import Walk
-from .members import Part
+from .members import MemberRows
 from .pieces import (
     PIECE_BYTES,
     STEP_BYTES,
@@ -208,7 +208,7 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     if kernel.scaled is not None:
         term = {depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}
 
-    def box(of: Part, offset: Any, start: Any, ahead: Any = 0) -> Any:
+    def box(of: MemberRows, offset: Any, start: Any, ahead: Any = 0) -> Any:
         row = {own: start} | of.values
         if side == "a" and windows is not None:
             row = windows.corner(start // WARPGROUP_ROWS)

@@ -12,12 +12,12 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.target import Target
 
-from ..gpu.hardware import architecture
-from ..schedules import gemm_gated
-from .bindings import Bindings
-from .quantised import tensor_rows
-from .relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of
-from .widen_functions import legalize_ops
+from ...gpu.hardware import architecture
+from ...schedules import gemm_gated
+from ..bindings import Bindings
+from ..quantised import tensor_rows
+from ..relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of
+from ..widen_functions import legalize_ops
 
 _SUMS = "float32"
 

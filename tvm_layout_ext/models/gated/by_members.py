@@ -5,10 +5,10 @@ from __future__ import annotations
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..gpu.hardware import architecture
-from ..schedules import gemm_gated
-from ..schedules._generic import inline
-from .rule import Scheduled
+from ...gpu.hardware import architecture
+from ...schedules import gemm_gated
+from ...schedules._generic import inline
+from ..rule import Scheduled
 
 
 def by_members(func: tirx.PrimFunc, target: Target) -> Scheduled | None:

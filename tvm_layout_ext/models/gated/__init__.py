@@ -1,0 +1,1 @@
+"""Gated MLPs: two products of the same rows, and one value of both, in one kernel."""
