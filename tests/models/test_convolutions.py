@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 import tvm_layout_ext as tlx
 from tests.models.running import check, fused, scheduled
-from tvm_layout_ext.models.channels_last import ChannelsLast
+from tvm_layout_ext.models.convolutions.channels_last import ChannelsLast
 
 Shape = tuple[int, ...]
 HALF = "float16"

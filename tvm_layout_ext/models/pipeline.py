@@ -16,7 +16,7 @@ from ..tune.apply.apply import as_module, fuse_transposes
 from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
 from .batch_norm import BatchNormsAsScales
-from .channels_last import ChannelsLast
+from .convolutions.channels_last import ChannelsLast
 from .convolutions.space_to_depth import SpaceToDepth
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants

@@ -8,8 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .. import decisions
-from .relax_values import name_of, rewritten
+from ... import decisions
+from ..relax_values import name_of, rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
 _VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
