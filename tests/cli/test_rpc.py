@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.cli.test_cli import invoke
 from tests.tune.measure.rpc.test_run import HOST, KEY, Farm
 from tvm_layout_ext.tune import Database, Log, Record
 from tvm_layout_ext.tune.measure import measured
+from tvm_layout_ext.tune.measure.backend import called_later
 from tvm_layout_ext.tune.measure.builder.builder import INFO, Building, CubinBuilder
 from tvm_layout_ext.tune.measure.worker_slots import PooledRunner
 from tvm_layout_ext.tune.space.task import make_task
@@ -49,9 +49,9 @@ class CpuBuilder:
 
     def asked(self, function: Any, *args: Any) -> Any:
         """What this process finds."""
-        return partial(function, *args)
+        return called_later(function, *args)
 
-    def begin(self, modules: Sequence[Any]) -> list[Building]:
+    def begin(self, modules: Sequence[Any], later: bool = False) -> list[Building]:
         """A copy for each."""
         folders = [Path(tempfile.mkdtemp(dir=self.folder)) for _ in modules]
         for folder in folders:
@@ -60,9 +60,7 @@ class CpuBuilder:
         built.set_result(None)
         return [Building(str(folder), built) for folder in folders]
 
-    def apart(
-        self, function: Callable[..., Any], *args: Any, timeout: float | None = None
-    ) -> Future[Any]:
+    def apart(self, function: Callable[..., Any], *args: Any, **_: Any) -> Future[Any]:
         """Run a function here."""
         done: Future[Any] = Future()
         done.set_result(function(*args))

@@ -129,6 +129,7 @@ USE_PROGRAMTIC_DEPENDENT_LAUNCH = "tirx.use_programtic_dependent_launch"
 #: A choice that evaluates one side, and a hint that a condition mostly holds.
 CHOICE, LIKELY = "prim.if_then_else", "prim.likely"
 VOLATILE = "tirx.volatile"
+ERF = "tirx.erf"
 #: Functions of numbers that TVM 0.27 computes one element after the other.
 WITHOUT_VECTORS = tuple(
     f"tirx.{name}"

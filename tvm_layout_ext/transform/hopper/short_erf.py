@@ -14,7 +14,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-_ERF = "tirx.erf"
+from ...ir import ops
+
 #: Of ``P``, from the first power on: fitted to ``log2(erfc(x))`` of 0 to 4.6. GELU is then off by
 #: at most 1e-6, and by 6e-5 of it down to -5.5; as float32 computes ``1 + erf`` by 4.7e-4 of it.
 _TAIL = (
@@ -48,7 +49,7 @@ def _scaled(expr: Any) -> tuple[float, Any]:
             if isinstance(constant, tirx.FloatImm):
                 scale, x = _scaled(other)
                 return scale * float(constant.value), x
-    is_erf = isinstance(expr, tvm.ir.Call) and expr.op.name == _ERF
+    is_erf = isinstance(expr, tvm.ir.Call) and expr.op.name == ops.ERF
     known = is_erf and str(expr.args[0].ty.dtype) == "float32"
     return 1.0, expr.args[0] if known else None
 
