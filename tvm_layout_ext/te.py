@@ -2,7 +2,8 @@
 
 ``from tvm_layout_ext import te`` is the only change that classic TE code needs. One name of TVM's
 is replaced: ``create_prim_func`` also writes down what ``tlx.assume_divisible`` promised. TVM's
-other functions and classes are its own, but what functions refuse is a ScheduleError.
+other functions and classes are its own, but what functions, and nodes that are made by their class,
+refuse is a ScheduleError.
 
 What TensorIR cannot express is refused by a ScheduleError that says what to use instead:
 ``te.scan``, ``env_threads``, ``prefetch``, a ``vthread`` in a stage inside a kernel, and every
