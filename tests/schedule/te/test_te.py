@@ -19,7 +19,10 @@ def test_everything_of_tvms_te_is_there() -> None:
     # Functions, and two classes of nodes, say what they refuse in a sentence; others are TVM's.
     nodes = ["CommReducer", "Reduce"]
     assert ours == [n for n in public if isfunction(getattr(stock, n)) or n in nodes]
-    for name in {*ours} - {"create_prim_func", *nodes}:  # This one also writes down what was promised.
+    for name in {*ours} - {
+        "create_prim_func",
+        *nodes,
+    }:  # This one also writes down what was promised.
         assert inspect.unwrap(getattr(te, name)) is inspect.unwrap(getattr(stock, name))
     assert set(public) <= set(te.__all__)
 
