@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ...build import build, cuda_source
-from ...checks import is_one_of, whole_number
+from ...checks import is_function, is_one_of, whole_number
 from ...errors import RecordError, ScheduleError
 from ...target import cuda_target
 from ..measure.backend import Runner
@@ -199,7 +199,7 @@ def _warning(reading: Reading[Record], history: History, *told: str | None) -> s
 def _teller(progress: Any) -> Progress | None:
     if progress is None or progress is False:
         return None
-    if not callable(progress):
+    if not is_function(progress):
         raise ScheduleError(
             f"progress is a function of (record, done, total), or False, not {progress!r}."
         )
