@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
 from tests.tune.measure.builder.test_builder import ARCH
@@ -27,6 +28,8 @@ def facts() -> list[object]:
 def test_forked_processes_have_the_environment_of_now_and_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A process elsewhere finds no module of the tests.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     server = fork_server()
     monkeypatch.chdir(tmp_path)
     for mark in ("one", "two"):
