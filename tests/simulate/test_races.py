@@ -100,6 +100,23 @@ def test_broadcast_read_then_write_by_one_reader_is_a_race() -> None:
     assert not any(map(len, shadow.check_write(np.array([0]), np.array([63]), clocks)))
 
 
+def test_a_barrier_of_one_block_does_not_order_reads_of_another() -> None:
+    clocks, shadow = Clocks(1, BLOCKS, WARPS), Shadow(1, True)
+    for lane in (0, LANES):
+        shadow.log_read(np.zeros(1, int), np.array([lane]), 0, clocks)
+    clocks.join_blocks(np.array([False, True]))
+    _, reads = shadow.check_write(np.array([0]), np.array([LANES]), clocks)
+    assert len(reads) == 1
+
+
+def test_reads_of_blocks_before_are_not_those_of_the_same_lanes_now() -> None:
+    shadow, lane = Shadow(1, True), np.array([0])
+    for clocks in (Clocks(1, 1, 1), Clocks(2, 1, 1)):
+        shadow.log_read(np.zeros(1, int), lane, 0, clocks)
+    _, reads = shadow.check_write(np.array([0]), lane, clocks)
+    assert len(reads) == 1
+
+
 def test_reads_of_one_warp_are_ordered_by_its_own_barrier() -> None:
     clocks, shadow = Clocks(1, 1, 2), Shadow(1, False)
     shadow.log_read(np.zeros(32, int), np.arange(32), 0, clocks)

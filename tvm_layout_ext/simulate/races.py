@@ -10,7 +10,7 @@ A location's shadow is one int64 *tag* for its last write and one for its reads 
     time << 34 | site << 20 | group << 18 | lane
 
 ``group`` says who the tag stands for: 0 the lane alone, 1 several lanes of its warp, 2 several
-warps of its block. Reads are logged and written into tags only when the same memory is written
+warps of its block, 3 several blocks that no barrier orders. Reads are logged and written into tags only when the same memory is written
 before the next barrier, so that a loop that only reads pays nothing for them.
 """
 
@@ -27,7 +27,7 @@ _TIME, _SITE, _GROUP = 34, 20, 18
 MAX_LANES = 1 << _GROUP
 MAX_SITES = 1 << (_TIME - _SITE)
 _LANE_MASK = MAX_LANES - 1
-_ALONE, _ONE_WARP, _MANY_WARPS = 0, 1, 2
+_ALONE, _ONE_WARP, _MANY_WARPS, _MANY_BLOCKS = 0, 1, 2, 3
 #: Cells of logged reads after which the log is folded into tags to save memory.
 _LOG_CELLS = 1 << 23
 
@@ -174,7 +174,8 @@ class Shadow:
         late = time >= np.where(group == _MANY_WARPS, clocks.floor[warp], seen)
         late &= (other != lanes) | (group != _ALONE)
         if self.across_blocks:
-            late |= (time < clocks.start) | (other_warp // clocks.warps != warp // clocks.warps)
+            late |= (time < clocks.start) | (group == _MANY_BLOCKS)
+            late |= other_warp // clocks.warps != warp // clocks.warps
         return late & (tags != 0)
 
     def _conflict(self, tags: Any, cells: Any, lanes: Any, clocks: Clocks) -> UnorderedAccesses:
@@ -231,12 +232,13 @@ class Shadow:
         fresh = time << _TIME | site << _SITE | lanes
         floor = clocks.floor[lanes // hardware.WARP_SIZE]
         live = (old >> _TIME >= (1 if self.across_blocks else floor)) & (old != 0)
-        group = np.where(live, _joined(old, lanes), _ALONE)
+        group = np.where(live, _joined(old, lanes, clocks), _ALONE)
         tags[cells] = fresh
         _widen(tags, cells, fresh, group)
         # Several lanes may have touched a cell in one instruction.
         settled = tags[cells]
-        group = np.where((settled & _LANE_MASK) != lanes, _joined(settled, lanes), _ALONE)
+        joined = _joined(settled, lanes, clocks)
+        group = np.where((settled & _LANE_MASK) != lanes, joined, _ALONE)
         _widen(tags, cells, settled, group)
 
     def check_write(
@@ -274,22 +276,25 @@ class Shadow:
         self._copies.append((clocks.now, conflict.cells, other))
         tags = self.writes
         settled = tags[conflict.cells]
-        joined = _joined(conflict.tags, conflict.lanes)
+        joined = _joined(conflict.tags, conflict.lanes, clocks)
         group = np.maximum(joined, (settled >> _GROUP) & 3)
         _widen(tags, conflict.cells, settled, group)
 
 
 def _widen(tags: Any, cells: Any, fresh: Any, group: Any) -> None:
     """Let the tags of cells stand for the group of each; the widest goes last and stays."""
-    for level in (_ONE_WARP, _MANY_WARPS):
+    for level in (_ONE_WARP, _MANY_WARPS, _MANY_BLOCKS):
         chosen = group == level
         if chosen.any():
             tags[cells[chosen]] = fresh[chosen] & ~(3 << _GROUP) | level << _GROUP
 
 
-def _joined(tags: Any, lanes: Any) -> Any:
+def _joined(tags: Any, lanes: Any, clocks: Clocks) -> Any:
     """Whom a tag stands for after another lane joins it."""
     other, group = tags & _LANE_MASK, (tags >> _GROUP) & 3
-    same_warp = other // hardware.WARP_SIZE == lanes // hardware.WARP_SIZE
-    widened = np.where(same_warp, np.maximum(group, _ONE_WARP), _MANY_WARPS)
-    return np.where((other == lanes) & (group == _ALONE), _ALONE, widened)
+    one, another = other // hardware.WARP_SIZE, lanes // hardware.WARP_SIZE
+    # Lanes of a batch before are those of other blocks.
+    together = (one // clocks.warps == another // clocks.warps) & (tags >> _TIME >= clocks.start)
+    inside = np.where(one == another, _ONE_WARP, _MANY_WARPS)
+    widened = np.where(together, np.maximum(group, inside), _MANY_BLOCKS)
+    return np.where(together & (other == lanes) & (group == _ALONE), _ALONE, widened)
