@@ -45,13 +45,14 @@ EXCEPTIONS = {
     "rows-20x7-3-float32": _ASKEW,
 }
 #: Permutations of rows that begin inside of sectors, and the sectors that their tiles move: each
-#: piece of a row costs up to one more than its bytes fill.
+#: piece of a row costs up to one more than its bytes fill, where they are not loaded by aligned
+#: vectors.
 TILES = {
     "permute-33x7-10-float32": 74,
-    "permute-1000x33-10-float32": 10000,
+    "permute-1000x33-10-float32": 8375,
     "permute-7x33-10-float64": 126,
     "permute-7x1000-10-float32": 1875,
-    "permute-4096x34-10-float32": 37888,
+    "permute-4096x34-10-float32": 35328,
     "permute-8x9x10-210-float32": 198,
     "permute-4x5x6x7-3102-float32": 345,
     "permute-2x3x4x5x6-42031-float32": 408,
@@ -61,6 +62,8 @@ TILES = {
     "permute-300x7-10-int8": 215,
     "permute-2x6x6x64-0312-float32": 1280,
 }
+#: Tiles of aligned vectors whose pitch is not free of conflicts: a tenth of 10,752 wavefronts.
+CONFLICTS = {"permute-4096x34-10-float32": 1024}
 
 
 @pytest.mark.matrix
@@ -69,7 +72,7 @@ def test_pattern(pattern: Pattern) -> None:
     with cuda_target("sm_90"):
         path, report = run(pattern)
     assert not report.hazards
-    assert report.bank_conflicts == 0
+    assert report.bank_conflicts == CONFLICTS.get(pattern.name, 0)
     if pattern.name in TILES:
         assert (path, report.sectors) == ("staged", TILES[pattern.name])
     elif pattern.index is None and pattern.name not in EXCEPTIONS:
