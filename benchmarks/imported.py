@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import tvm
 import typer
 from tvm import relax
 
@@ -100,12 +99,6 @@ def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) 
     return Model(mod, inputs, lambda _, *a: module(*a))
 
 
-def built(model: Model, graphs: bool) -> tuple[dict[str, Any], dict[str, str], dict[str, float]]:
-    """As :func:`benchmarks.models.built`, with CUDA graphs or without."""
-    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": graphs}):
-        return models.built(model, tlx.default_target())
-
-
 def prepared(
     name: str, wide: bool = False, dynamic: bool = False, graphs: bool = False
 ) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
@@ -115,7 +108,7 @@ def prepared(
     torch.manual_seed(0)
     module = MODELS[name]().eval()
     model = imported(name, module, wide, dynamic)
-    executables, choices, seconds = built(model, graphs)
+    executables, choices, seconds = models.built(model, tlx.default_target(), graphs)
     half, full = copy.deepcopy(module).cuda().half(), module.cuda()
     in_half = replace(model, torch=lambda _, x, *more: half(x.half(), *more))
     calls = models.calls_of(in_half, executables, "reduce-overhead" if graphs else None)
@@ -141,7 +134,7 @@ def main(
         return
     for name in names:
         model = imported(name, MODELS[name]().eval(), wide, dynamic)
-        _, choices, seconds = built(model, graphs)
+        _, choices, seconds = models.built(model, tlx.default_target(), graphs)
         print(name, "compiled in", {who: round(one, 1) for who, one in seconds.items()}, flush=True)
         print("\n".join(f"  {one}: {how}" for one, how in choices.items()), flush=True)
 

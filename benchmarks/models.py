@@ -18,6 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,8 +43,13 @@ WAIT = 400
 TOLD = 12
 
 
-def built(model: Model, target: Target) -> tuple[dict[str, Any], dict[str, str], dict[str, float]]:
-    """Executables of both pipelines, what ours chose by function, and seconds of compilation."""
+def built(
+    model: Model, target: Target, graphs: bool = False
+) -> tuple[dict[str, Any], dict[str, str], dict[str, float]]:
+    """Executables of both pipelines, what ours chose by function, and seconds of compilation.
+
+    ``graphs`` lets them capture CUDA graphs.
+    """
     schedule = tlx.DefaultSchedule()
     pipelines = {
         "ours": tlx.relax_pipeline(target, schedule),
@@ -53,7 +59,8 @@ def built(model: Model, target: Target) -> tuple[dict[str, Any], dict[str, str],
     for name, pipeline in pipelines.items():
         begin = time.perf_counter()
         try:
-            found[name] = tvm.compile(model.module, target=target, relax_pipeline=pipeline)
+            with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": graphs}):
+                found[name] = tvm.compile(model.module, target=target, relax_pipeline=pipeline)
         except (AssertionError, RuntimeError, ValueError, tlx.ScheduleError) as error:
             print(
                 f"{name} does not compile: {type(error).__name__} {str(error)[-300:]}", flush=True
@@ -196,10 +203,13 @@ def measured(name: str, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     return {"model": name, "sums": sums, "wall": walls, "errors": errors, "kernels": kernels}
 
 
-def prepared(name: str) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+def prepared(
+    name: str, graphs: bool = False
+) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
-    executables, choices, seconds = built(model := MODELS[name](), tlx.default_target())
-    return {"choices": choices, "compile": seconds}, calls_of(model, executables)
+    executables, choices, seconds = built(model := MODELS[name](), tlx.default_target(), graphs)
+    calls = calls_of(model, executables, "reduce-overhead" if graphs else None)
+    return {"choices": choices, "compile": seconds}, calls
 
 
 def work(prepare: Prepare, name: str, ready: Any, turn: Any, rows: Any) -> None:
@@ -261,16 +271,17 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
+    graphs: Annotated[bool, typer.Option(help="Capture CUDA graphs, as torch.compile.")] = False,
 ) -> None:
     """Build all models at once, each in a process, then time one after the other."""
     names = [name for name in MODELS if any(one in name for one in only.split("|"))]
     if dry_run:
         for name in names:
-            _, choices, seconds = built(MODELS[name](), tlx.default_target())
+            _, choices, seconds = built(MODELS[name](), tlx.default_target(), graphs)
             print(name, "compiled in", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
             print("\n".join(f"  {k}: {v}" for k, v in choices.items()), flush=True)
         return
-    timed(names, prepared, "models", out)
+    timed(names, partial(prepared, graphs=graphs), "models", out)
 
 
 def timed(names: list[str], prepare: Prepare, module: str, out: Path | None) -> None:

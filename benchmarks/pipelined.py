@@ -110,6 +110,8 @@ def contestants(stream: Stream) -> dict[str, Callable[[], Any]]:
 
     shapes = stream.row().shapes()
     inputs = [draw(*each) for each in shapes[:-1]]
+    # Of more than 8 programs of one code object torch compiles none.
+    torch._dynamo.reset()
     compiled = torch.compile(stream.torch, dynamic=False)
     want = stream.torch(*(x.double() for x in inputs)) if stream.is_sum else _flow(inputs[0])
     calls: dict[str, Callable[[], Any]] = {}

@@ -103,6 +103,8 @@ def run(
     output = torch.empty_like(inputs[0])
     peer = torch.empty_like(inputs[0])
     function = functions()[kind]
+    # Of more than 8 programs of one code object torch compiles none.
+    torch._dynamo.reset()
     compiled = torch.compile(function, dynamic=False)
     plan, path = built
     calls: dict[str, Call] = {
