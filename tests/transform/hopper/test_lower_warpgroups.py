@@ -129,6 +129,84 @@ def test_persistent_blocks_go_on_through_stages_and_chunks(
     assert any(f"{FEW} persistent blocks" in str(one) for one in made)
 
 
+KEPT = "B copied once a block"
+
+
+def lowered_text(sch: s_tir.Schedule) -> tuple[str, str]:
+    """What is told of the only kernel, and its script."""
+    with decisions.collect() as made:
+        (kernel,) = w.program(sch).kernels.values()
+    (told,) = (str(one) for one in made if one.maker == "LowerWarpgroups")
+    return told, kernel.script()
+
+
+@pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
+@pytest.mark.parametrize("b_transposed", [True, False])
+@pytest.mark.parametrize("shape", [(1000, 104, 24), (900, 112, 200)])
+def test_b_stays_where_a_tile_has_all_columns(
+    shape: tuple[int, int, int],
+    b_transposed: bool,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", FEW)
+    product = w.product(shape, b_transposed=b_transposed)
+    sch = w.schedule(product, (128, 112), 2, persistent=True, mode=mode)
+    a, b, want = w.operands(shape, "float16", b_transposed)
+    assert_close(simulated(sch, a, b), want)
+    told, text = lowered_text(sch)
+    assert KEPT in told
+    # Where a block begins the bytes of both tiles are expected, then those of A alone.
+    a_bytes = 128 * (64 if mode == "pingpong" else 128)
+    b_bytes = 128 * (112 if b_transposed else 128)
+    assert [text.count(f"T.uint32({size})") for size in (a_bytes + b_bytes, a_bytes)] == [1, 1]
+    chart = tlx.explain_pipeline(sch, target=w.SM90A).text()
+    assert "B comes with the steps of a block's first tile, and stays." in chart
+
+
+def test_a_batch_of_products_by_one_b_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", FEW)
+    batch, m, n, k = 5, 200, 64, 72
+    A, B = (
+        te.placeholder(shape, "float16", name)
+        for shape, name in (((batch, m, k), "A"), ((n, k), "B"))
+    )
+    r = te.reduce_axis((0, k), "r")
+
+    def term(b: Any, i: Any, j: Any) -> Any:
+        return te.sum(A[b, i, r].astype("float32") * B[j, r].astype("float32"), axis=r)
+
+    out = te.compute((batch, m, n), term, name="product")
+    result = te.compute((batch, m, n), lambda *x: out(*x).astype("float16"), name="C")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, result]))
+    with w.SM90A:
+        tc = sch.use_tensor_core("product", "wgmma", multiples=(128, 64, 64))
+    tlx.schedule.composed.gemm.by_warpgroups(sch, tc, (128, 64), 3, 2)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(x).astype(np.float16) for x in ((batch, m, k), (n, k)))
+    want = a.astype(np.float64) @ b.T.astype(np.float64)
+    assert_close(simulated(sch, a, b), want)
+    assert KEPT in lowered_text(sch)[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "more"),
+    [
+        ((1000, 136, 64), {}),  # Two tiles of columns.
+        ((384, 104, 64), {}),  # A tile a block.
+        ((1000, 104, 64), {"persistent": False}),
+        ((1000, 104, 64), {"cluster": (2, 1)}),
+        ((1000, 104, 1000), {}),  # 16 steps of 14,336 bytes do not fit beside three stages of A.
+    ],
+)
+def test_b_comes_with_each_tile_otherwise(
+    shape: tuple[int, int, int], more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "MULTIPROCESSORS", FEW)
+    sch = w.schedule(w.product(shape), (128, 112), **({"persistent": True} | more))
+    assert KEPT not in lowered_text(sch)[0]
+
+
 @pytest.mark.parametrize(
     ("cluster", "tile", "shape", "b_transposed"),
     [

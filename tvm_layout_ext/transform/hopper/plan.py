@@ -19,6 +19,7 @@ from ...gpu.warpgroups import (
     WARPGROUP_THREADS,
     most_sums,
 )
+from ...ir.queries import uses
 from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
 from .members import MemberRows
 from .read_kernel import Kernel
@@ -40,6 +41,7 @@ class Plan:
     stages: int
     stores_by_box: bool
     grid: Any
+    keeps_b: bool = False  #: Whether B is copied in a block's first tile, and stays for the others.
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -113,9 +115,20 @@ class Plan:
         return WARPGROUP_ROWS * self.sharing * self.kernel.held * PANEL_BYTES
 
     @property
+    def b_bytes(self) -> int:
+        """Bytes of a tile of B."""
+        return b_rows(self.kernel) * PANEL_BYTES
+
+    @property
     def stage_bytes(self) -> int:
-        """Bytes of a tile of A and one of B."""
-        return self.a_bytes + b_rows(self.kernel) * PANEL_BYTES
+        """Bytes of a stage: a tile of A, and one of B unless that stays."""
+        return self.a_bytes + (0 if self.keeps_b else self.b_bytes)
+
+    def b_at(self, stage: Any, k: Any) -> Any:
+        """Where the tile of B of a step begins in shared memory."""
+        if self.keeps_b:
+            return self.stages * self.stage_bytes + k * self.b_bytes
+        return stage * self.stage_bytes + self.a_bytes
 
     @property
     def chunk_columns(self) -> int:
@@ -143,7 +156,8 @@ class Plan:
     @property
     def results_at(self) -> int:
         """Where results begin in shared memory."""
-        return self.stages * self.stage_bytes
+        kept = self.steps * self.b_bytes if self.keeps_b else 0
+        return self.stages * self.stage_bytes + kept
 
     @property
     def arena_bytes(self) -> int:
@@ -204,6 +218,8 @@ class Plan:
             rows += f"rows of {self.kernel.groups.count} groups, "
         if self.kernel.members:
             rows += f"sums of {self.kernel.members.count} products, "
+        if self.keeps_b:
+            rows += "B copied once a block, "
         return (
             f"{self.kernel.instruction.name} on tiles of {m}x{n}x{k}, {rows}{self.stages} stages "
             f"by TMA, {self.kernel.consumers} warpgroups that multiply {turns}and 1 that copies, "
@@ -217,10 +233,12 @@ def recorded(plan: Plan) -> PipelineRecord:
     A stage is given back one product late, but where the sums of each are waited for.
     """
     kernel, ahead = plan.kernel, plan.stages - 1
-    sizes = (plan.a_bytes, plan.stage_bytes - plan.a_bytes)
+    versions = (plan.stages, plan.steps if plan.keeps_b else plan.stages)
     buffers = tuple(
-        VersionedBuffer(str(one.source.buffer.name), "shared.dyn", plan.stages, size)
-        for one, size in zip((kernel.a, kernel.b), sizes, strict=True)
+        VersionedBuffer(str(one.source.buffer.name), "shared.dyn", count, size)
+        for one, count, size in zip(
+            (kernel.a, kernel.b), versions, (plan.a_bytes, plan.b_bytes), strict=True
+        )
     )
     names = tuple(one.name for one in buffers)
     last = kernel.consumers
@@ -229,7 +247,7 @@ def recorded(plan: Plan) -> PipelineRecord:
     role += " in turns" if kernel.pingpong else ""
     copies = (
         PipelineStep(f"copy {name}", place, ahead, True, name, (), copy_role)
-        for place, name in enumerate(names)
+        for place, name in enumerate(names[: 1 if plan.keeps_b else 2])
     )
     steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names, role), *copies)
     given_back = "after its products" if kernel.scaled else "one iteration after its products"
@@ -237,6 +255,8 @@ def recorded(plan: Plan) -> PipelineRecord:
         f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
         f"empty[version]: {plan.arrivals} arrivals, {given_back}, waited for by {copy_role}.",
     )
+    if plan.keeps_b:
+        channels += (f"{names[1]} comes with the steps of a block's first tile, and stays.",)
     return PipelineRecord("k", str(plan.steps), ahead, steps, buffers, None, None, False, channels)
 
 
@@ -267,6 +287,8 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     few = isinstance(plan.count, int) and plan.count < most
     plan = replace(plan, grid=most if kernel.persistent and not few else plan.count)
     _check_cluster(plan)
+    kept = replace(plan, keeps_b=True)
+    plan = kept if _may_keep(plan) and _needed(kept) <= gpu.shared_per_block else plan
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b
         boxed = side == "B" or kernel.windows is None
@@ -274,13 +296,30 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
             raise ScheduleError(
                 f"A tile of {side} has {extent} rows; a box of TMA has {BOX_ELEMENTS} at most."
             )
-    needed = plan.arena_bytes + 2 * stages * _BARRIER_BYTES
-    if -(-needed // _ALIGNED) * _ALIGNED > gpu.shared_per_block:
+    if _needed(plan) > gpu.shared_per_block:
+        needed = plan.arena_bytes + 2 * stages * _BARRIER_BYTES
         raise ScheduleError(
             f"{stages} stages of {plan.stage_bytes:,} bytes and the results take {needed:,} bytes "
             f"of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
         )
     return plan
+
+
+def _needed(plan: Plan) -> int:
+    """Bytes of shared memory of a block, rounded up."""
+    needed = plan.arena_bytes + 2 * plan.stages * _BARRIER_BYTES
+    return -(-needed // _ALIGNED) * _ALIGNED
+
+
+def _may_keep(plan: Plan) -> bool:
+    """Whether all tiles of a block multiply by the same columns of the same B."""
+    kernel = plan.kernel
+    same = kernel.batch is None or not any(
+        uses(index, kernel.batch) for index in kernel.b.source.indices
+    )
+    again = not isinstance(plan.turns, int) or plan.turns > 1
+    alone = plan.blocks == kernel.slices == plan.tiles[1] == 1
+    return alone and again and same and kernel.groups is None and kernel.scaled is None
 
 
 def _check_groups(kernel: Kernel) -> None:

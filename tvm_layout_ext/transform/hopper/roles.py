@@ -166,11 +166,21 @@ def produce(parts: Parts) -> Any:
     plan = parts.plan
     first = slice_of(parts) * plan.steps if plan.kernel.slices > 1 else 0
 
+    def copied(tile: Tile, k: Any, stage: Any) -> list[Any]:
+        """Copy the tiles of a step; B, where it stays, only for the first tile of a block."""
+        every, begins = plan.a_bytes + plan.b_bytes, tile.turn.equal(0)
+        expect = asynchronous.expect_bytes(parts.full, stage, every)
+        a = _copies(parts, "a", stage * plan.stage_bytes, stage, tile, first + k)
+        b = _copies(parts, "b", plan.b_at(stage, k), stage, tile, first + k)
+        if plan.keeps_b:
+            less = asynchronous.expect_bytes(parts.full, stage, plan.a_bytes)
+            expect, b = tirx.IfThenElse(begins, expect, less), [when(begins, *b)]
+        return [expect, *a, *b]
+
     def step(tile: Tile) -> Callable[[Any], Any]:
         def body(k: Any) -> Any:
             it = tirx.Var("step", "int32")
             stage = it % plan.stages
-            at = stage * plan.stage_bytes
             bound = tirx.Bind(it, tile.turn * plan.steps + k)
             return sequence(
                 [
@@ -178,9 +188,7 @@ def produce(parts: Parts) -> Any:
                     asynchronous.wait_barrier(
                         parts.empty, stage, T.bitwise_xor(phase(it, plan.stages), 1)
                     ),
-                    asynchronous.expect_bytes(parts.full, stage, plan.stage_bytes),
-                    *_copies(parts, "a", at, stage, tile, first + k),
-                    *_copies(parts, "b", at + plan.a_bytes, stage, tile, first + k),
+                    *copied(tile, k, stage),
                 ]
             )
 
@@ -355,7 +363,7 @@ def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int])
             own = [sums[place * each + i] for i in range(each)]
             number = first_piece(parts, kernel.held) + piece
             a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
-            b = _described(parts, kernel.b, stage * plan.stage_bytes + plan.a_bytes, s)
+            b = _described(parts, kernel.b, plan.b_at(stage, k), s)
             adds = bool(s) or k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
             made.append(asynchronous.multiply(one, own, a, b, adds, turned))
