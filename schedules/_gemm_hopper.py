@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, s_tir
 
-from tvm_layout_ext.analysis.contraction import read_contraction
+from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTES, Architecture
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
@@ -143,8 +143,7 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     extents = [ceil(int(sch.get(loop).extent) / n) for loop, n in ((tc.m, rows // 64), (tc.n, 1))]
     resident = _resident(tile, prod(extents) * together)
     alone = resident == together == cluster == 1 and not tc.batch
-    depth = int(sch.get(tc.k).extent) * PANEL_BYTES
-    sizes = (extents[0] * rows, extents[1] * columns, depth) if alone else (0, 0, 0)
+    sizes = _sizes_of(what, swap) if alone else (0, 0, 0)
     by_warpgroups(
         sch,
         tc,
@@ -156,6 +155,15 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         stay=resident == together == 1,
         mode="pingpong" if in_turns else "cooperative",
     )
+
+
+def _sizes_of(what: Contraction, swap: bool) -> tuple[int, int, int]:
+    """Rows and columns of an instruction's sums, and bytes along K in whole steps."""
+    m, n, k = what.sizes
+    depth = what.extents[what.depth[-1]] if what.a.is_window else k
+    steps = ceil(depth * np.dtype(what.operand).itemsize / PANEL_BYTES)
+    rows, columns = (n, m) if swap else (m, n)
+    return rows, columns, k // depth * steps * PANEL_BYTES
 
 
 def _moved(config: Config) -> tuple[int, int]:
