@@ -159,6 +159,9 @@ def calls_of(
 
     if model.unpacked is not None:
         tensors = list(model.unpacked(torch, *tensors))
+    for tensor in tensors if mode else ():
+        # Its CUDA graphs would copy whatever is no parameter of a module, weights too.
+        torch._dynamo.mark_static_address(tensor)
     fast = torch.compile(lambda *a: model.torch(torch, *a), dynamic=False, mode=mode)
     calls: dict[str, Callable[[], Any]] = {n: vm_call(e) for n, e in executables.items()}
     calls["torch eager"] = lambda: model.torch(torch, *tensors)

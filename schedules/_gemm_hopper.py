@@ -39,6 +39,7 @@ _TILES = (
     *((256, columns) for columns in (176, 160, 144, 128, 96, 64)),
     *((64, columns) for columns in (256, 128, 64)),
     *((rows, columns) for rows in (8, 16, 24, 32, 48) for columns in (128, 64)),
+    *((rows, 32) for rows in (64, 128)),
 )
 #: Those that two warpgroups take in turns, each its own.
 _IN_TURNS = (
@@ -372,7 +373,9 @@ def fit_images(sizes: tuple[int, int, int], dtype: str, b_transposed: bool, imag
     tiles = [
         one
         for one, rows, columns in sizes_of
-        if rows >= WARPGROUP_ROWS and rows * columns <= _LARGEST and not _is_in_turns(one)
+        if rows >= WARPGROUP_ROWS
+        and rows * columns <= _LARGEST
+        and not (_is_in_turns(one) or _is_narrow(one, n))
     ]
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
 
@@ -391,7 +394,7 @@ def _best(
     size = np.dtype(dtype).itemsize
     # Each tile of few rows reads all columns: two of them at most.
     near = (tile for tile in TILES if _SIZES[tile][0] >= min(WARPGROUP_ROWS, shape[0] / 2))
-    tiles = [tile for tile in near if _has_tile(dtype, tile)]
+    tiles = [tile for tile in near if _has_tile(dtype, tile) and not _is_narrow(tile, shape[1])]
     rows = [shape[2], shape[2] if b_transposed else shape[1]]
     torn = any(_row_bytes(row * size) > PANEL_BYTES for row in rows)
     found = {
@@ -428,6 +431,11 @@ def _is_default(tile: str, slices: int, cluster: int, torn: bool, after: float) 
 def _has_tile(dtype: str, tile: str) -> bool:
     rows, columns = _SIZES[tile]
     return has_columns(dtype, rows if _is_swapped((rows, columns)) else columns)
+
+
+def _is_narrow(tile: str, columns: int) -> bool:
+    """Whether a tile has fewer columns than TMA stores, without need."""
+    return _SIZES[tile][1] < min(columns, _CHUNK_COLUMNS)
 
 
 def _most_slices(shape: tuple[int, ...], size: int) -> int:

@@ -10,8 +10,9 @@ A location's shadow is one int64 *tag* for its last write and one for its reads 
     time << 34 | site << 20 | group << 18 | lane
 
 ``group`` says who the tag stands for: 0 the lane alone, 1 several lanes of its warp, 2 several
-warps of its block, 3 several blocks that no barrier orders. Reads are logged and written into tags only when the same memory is written
-before the next barrier, so that a loop that only reads pays nothing for them.
+warps of its block, 3 several blocks that no barrier orders. Reads are logged and written into tags
+only when the same memory is written before the next barrier, so that a loop that only reads pays
+nothing for them.
 """
 
 from __future__ import annotations

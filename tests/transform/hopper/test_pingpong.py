@@ -89,7 +89,9 @@ def test_tiles_of_a_warpgroup_are_one_behind_the_other() -> None:
     with decisions.collect() as made:
         (kernel,) = w.program(in_turns(shape, (64, 128))).kernels.values()
     (told,) = (str(one) for one in made if one.maker == "LowerWarpgroups")
-    assert "on tiles of 64x128x64, B copied once a block, 3 stages by TMA, 2 warpgroups that" in told
+    assert (
+        "on tiles of 64x128x64, B copied once a block, 3 stages by TMA, 2 warpgroups that" in told
+    )
     assert "multiply in turns and" in told
     text = kernel.script()
     counts = {"m64n128k16": 4, '"shared::cluster"': 2, '"bulk_group"': 2, "T.ptx.bar(": 6}

@@ -17,6 +17,7 @@ from tvm_layout_ext import NotModelled, ScheduleError, SimulationError, decision
 from tvm_layout_ext.simulate.memory.memory import Memory
 from tvm_layout_ext.simulate.warpgroups.tensor_map import TensorMap
 from tvm_layout_ext.transform.hopper.windows import best_box
+from tvm_layout_ext.tune.space.operator import find_operator
 
 Shape = tuple[int, ...]
 
@@ -192,6 +193,20 @@ def test_no_register_is_spilled(tile: tuple[int, int], tmp_path: Path) -> None:
     sch = convolution((64, 14, 14, 256), (256, 3, 3, 256), 2, 1)
     sch = w.schedule(sch, tile, block="conv", persistent=True)
     assert "C75" not in require_no_spills(cuda_text(sch, w.SM90A), tmp_path)
+
+
+@pytest.mark.nvcc
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@pytest.mark.parametrize(("count", "channels", "out"), [(64, 64, 64), (16, 128, 32)])
+def test_the_warpgroup_that_copies_keeps_its_few_registers(
+    count: int, channels: int, out: int, tmp_path: Path
+) -> None:
+    operator = find_operator("conv2d")
+    shape = (count, 56, 56, channels, out, 3, 3)
+    config = operator.default_config() | {"wgmma": "128x64"}
+    with w.SM90A:
+        sch = operator.schedule(operator.compute(shape, "float16"), config)
+    require_no_spills(cuda_text(sch, w.SM90A), tmp_path)
 
 
 @pytest.mark.parametrize(

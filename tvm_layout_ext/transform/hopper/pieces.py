@@ -18,11 +18,14 @@ PIECE_BYTES = 64 * PANEL_BYTES
 STEP_BYTES = 32
 
 
-def loop(name: str, extent: int, body: Callable[[Any], Any], kind: Any = None) -> Any:
-    """Write a loop."""
+def loop(
+    name: str, extent: int, body: Callable[[Any], Any], kind: Any = None, rolled: bool = False
+) -> Any:
+    """Write a loop; nvcc leaves it one where it is ``rolled``."""
     var = tirx.Var(name, "int32")
     kind = tirx.ForKind.SERIAL if kind is None else kind
-    return tirx.For(var, 0, extent, kind, body(var), None, {})
+    annotations = {"disable_unroll": True} if rolled else {}
+    return tirx.For(var, 0, extent, kind, body(var), None, annotations)
 
 
 def when(condition: Any, *body: Any) -> Any:

@@ -251,7 +251,7 @@ def recorded(plan: Plan) -> PipelineRecord:
     )
     steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names, role), *copies)
     given_back = "after its products" if kernel.scaled else "one iteration after its products"
-    channels = (
+    channels: tuple[str, ...] = (
         f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
         f"empty[version]: {plan.arrivals} arrivals, {given_back}, waited for by {copy_role}.",
     )

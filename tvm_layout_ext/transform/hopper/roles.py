@@ -194,7 +194,9 @@ def produce(parts: Parts) -> Any:
 
         return body
 
-    loops = over_tiles(parts, lambda tile: loop("k", plan.steps, step(tile)))
+    # Unrolled, places of a window took more registers than a thread that copies has: 18 steps of
+    # 16x56x56x128 by 3x3 spilled 352 bytes.
+    loops = over_tiles(parts, lambda tile: loop("k", plan.steps, step(tile), rolled=True))
     leads = parts.thread.equal(plan.kernel.consumers * WARPGROUP_THREADS)
     # Those that multiply meet those of other blocks twice to add up.
     met = asynchronous.cluster_barrier() * 2 if plan.kernel.slices > 1 else []
