@@ -14,6 +14,7 @@ from tvm import s_tir, tirx
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tvm_layout_ext import te
+from tvm_layout_ext.ir.queries import loads_in
 from tvm_layout_ext.transform.hopper.short_erf import shorten_erf
 
 ROWS, COLUMNS, TERMS = 128, 64, 8
@@ -88,3 +89,9 @@ def test_what_is_stored_in_float32_is_computed_as_written() -> None:
 def test_other_sums_of_an_error_function_stay(other: Callable[[Any], Any]) -> None:
     value = other(tirx.Var("x", "float32"))
     assert tvm_ffi.structural_equal(shorten_erf(value), value)
+
+
+def test_what_the_argument_reads_is_written_once() -> None:
+    values = tirx.decl_buffer((1,), "float32", "values")
+    short = shorten_erf(number(1) + erf(values[0], ROOT))
+    assert len(loads_in(short)) == 1

@@ -55,10 +55,13 @@ def _scaled(expr: Any) -> tuple[float, Any]:
 
 
 def _tail(x: Any, scale: float) -> Any:
-    size = tirx.abs(x)
+    # Named, or the text of x, and all that it reads, would stand there 17 times.
+    own, size, tail = (tirx.Var(name, "float32") for name in ("erf_of", "erf_size", "erf_tail"))
     exponent = tirx.const(_TAIL[-1], "float32")
     for coefficient in (*reversed(_TAIL[:-1]), log2(scale)):
         exponent = exponent * size + tirx.const(coefficient, "float32")
-    tail = tirx.exp2(exponent)
-    below = x < tirx.const(0, "float32")
-    return tirx.Select(below, tail, tirx.const(2 * scale, "float32") - tail)
+    below = own < tirx.const(0, "float32")
+    found = tirx.Select(below, tail, tirx.const(2 * scale, "float32") - tail)
+    for var, value in ((tail, tirx.exp2(exponent)), (size, tirx.abs(own)), (own, x)):
+        found = tirx.Let(var, value, found)
+    return found
