@@ -274,8 +274,8 @@ def best_box(extents: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
     found = _boxes(WARPGROUP_ROWS, steps)
     if not found:
         raise ScheduleError(
-            f"Pixels lie {steps[-1]} apart along one dim; TMA has no boxes of {WARPGROUP_ROWS} such "
-            f"pixels, which span more than {BOX_ELEMENTS}."
+            f"Pixels lie {steps[-1]} apart along one dim; TMA has no boxes of {WARPGROUP_ROWS} "
+            f"such pixels, which span more than {BOX_ELEMENTS}."
         )
     return min(found, key=key)
 
