@@ -72,7 +72,11 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # The pass that mistakes them.
     "tirx.FlattenBuffer": (transform.ProtectReversedIndices,),
     # Indices are flat by now; what follows plans memory and barriers.
-    "tirx.BF16ComputeLegalize": (transform.RestoreReversedIndices, transform.ExposePointers),
+    "tirx.BF16ComputeLegalize": (
+        transform.RestoreReversedIndices,
+        transform.ExposePointers,
+        transform.WidenSmallBuffers,
+    ),
     # Indices are flat by now, and vectors are still loops.
     "tirx.VectorizeLoop": (
         transform.AlignOffsets,

@@ -48,6 +48,8 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
         ("warpgroups", (2, 64, 8, 8), (72, 64, 3, 3), {"padding": 1}),
         ("warpgroups", (3, 72, 7, 9), (72, 72, 3, 3), {"padding": [1, 0, 2, 1], "strides": 2}),
         ("warpgroups", (1, 64, 9, 10), (64, 64, 3, 3), {"padding": 2, "dilation": 2}),
+        ("warpgroups", (2, 72, 1, 90), (72, 72, 1, 3), {"padding": [0, 1], "strides": [1, 2]}),
+        ("warpgroups", (2, 72, 90, 1), (72, 72, 3, 1), {"padding": [1, 0]}),
         (
             "warpgroups",
             (2, 7, 9, 64),

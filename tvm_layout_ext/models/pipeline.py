@@ -17,6 +17,7 @@ from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
 from .batch_norm import BatchNormsAsScales
 from .convolutions.channels_last import ChannelsLast
+from .convolutions.rows_as_images import RowsAsImages
 from .convolutions.space_to_depth import SpaceToDepth
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
@@ -108,6 +109,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         # Before TVM puts its kernels of scans into masks.
         ComposeAttention(),
         *stock.library_dispatch_passes(target),
+        RowsAsImages(),
         SpaceToDepth(),
         ChannelsLast(),
         DropBroadcasts(),

@@ -73,6 +73,15 @@ def name_of(value: Any) -> str:
     return str(value.op.name).removeprefix("relax.")
 
 
+def calls_operator(mod: tvm.IRModule, name: str) -> bool:
+    """Whether a Relax function of a module calls an operator."""
+    found: list[Any] = []
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, found.append)
+    return any(name_of(one) == name for one in found)
+
+
 def dims_of(value: Any) -> list[int] | None:
     """Extents of a tensor, or None where some are not known."""
     shape = getattr(getattr(value.ty, "shape", None), "values", None)

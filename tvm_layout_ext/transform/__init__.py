@@ -38,6 +38,7 @@ from .tvm_fixes.rename_operands import RenameOperands
 from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedIndices
 from .tvm_fixes.straighten_indices import StraightenIndices
 from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
+from .tvm_fixes.widen_small_buffers import WidenSmallBuffers
 from .tvm_fixes.write_out_sigmoids import WriteOutSigmoids
 from .tvm_fixes.write_out_starts import WriteOutStarts
 from .vectors.guard_vectors import GuardVectors
@@ -92,6 +93,7 @@ __all__ = [
     "SwizzleSharedMemory",
     "TurnTiles",
     "TypeMatrixLoads",
+    "WidenSmallBuffers",
     "WriteOutSigmoids",
     "WriteOutStarts",
 ]

@@ -74,6 +74,19 @@ def test_sums_of_one_level_share_a_round() -> None:
     np.testing.assert_allclose(report.outputs["squares"], (a.astype("f8") ** 2).sum(1), rtol=1e-5)
 
 
+def test_rows_kept_in_32_bits_of_a_block_have_places() -> None:
+    # Two values of 16 bits each, of two inputs, which TVM takes for registers.
+    x, y = (te.placeholder((3, 2), "float16", name) for name in "XY")
+    k, j = (te.reduce_axis((0, 2), name) for name in "kj")
+    first = te.compute((3,), lambda i: te.sum(x[i, k].astype("float32"), k), "first")
+    second = te.compute((3,), lambda i: te.sum(y[i, j].astype("float32"), j), "second")
+    sch = fused([x, y, first, second], cluster=2, keep="shared", vector_bytes=16)
+    a, b = (drawn(3, 2).astype("float16") for _ in range(2))
+    report = gives(sch, a, b, None, None, progress=False)
+    np.testing.assert_allclose(report.outputs["first"], a.sum(1, dtype="float32"), rtol=1e-5)
+    np.testing.assert_allclose(report.outputs["second"], b.sum(1, dtype="float32"), rtol=1e-5)
+
+
 def test_all_blocks_have_the_same_bits() -> None:
     x = te.placeholder((5, 32768), "float32", "X")
     k = te.reduce_axis((0, 32768), "k")

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ... import decisions
-from ..relax_values import name_of, rewritten
+from ..relax_values import calls_operator, rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
 _VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
@@ -26,7 +26,8 @@ class ChannelsLast:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        if not _has_convolutions(mod):
+        # TVM's pass knows fewer operators than a model without layouts may have.
+        if not calls_operator(mod, "nn.conv2d"):
             return mod
         try:
             moved = relax.transform.ConvertLayout({}, _layouts)(rewritten(mod, _Clips))
@@ -36,15 +37,6 @@ class ChannelsLast:
             decisions.note("fused", "ConvertLayout", text, refused=True)
             return mod
         return relax.transform.EliminateCommonSubexpr()(moved)
-
-
-def _has_convolutions(mod: tvm.IRModule) -> bool:
-    """Whether anything has a layout: TVM's pass knows fewer operators than a model may have."""
-    calls: list[Any] = []
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, calls.append)
-    return any(name_of(one) == "nn.conv2d" for one in calls)
 
 
 @mutator

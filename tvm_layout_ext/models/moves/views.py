@@ -9,12 +9,12 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import is_number
-from ..relax_values import axes_of, bound_to, extents_of, name_of, rewritten
+from ..relax_values import VIEWS, axes_of, bound_to, extents_of, name_of, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.PermutationsAsViews")
 class PermutationsAsViews:
-    """Make a reshape of each ``permute_dims`` of dims of extent 1, and one of several."""
+    """Make a reshape of each ``permute_dims`` of dims of extent 1, and one of several views."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
@@ -39,4 +39,4 @@ class _PermutationRewriter(PyExprMutator):
     def _before(self, value: relax.Expr) -> relax.Expr:
         """What a reshaped value was before."""
         bound = bound_to(value, self.lookup_binding)
-        return bound.args[0] if name_of(bound) == "reshape" else value
+        return bound.args[0] if name_of(bound) in VIEWS else value

@@ -107,20 +107,19 @@ def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: s
 
     Raises ScheduleError if an index is no sum of digits, or a condition no bound of one.
     """
-    known = {var.__chandle__() for var in sizes}
     limits = {var.__chandle__(): int(size) for var, size in sizes.items()}
+    others = [one for one in bounds if not _limits_iterator(_at_least_zero(one, limits), limits)]
     indices = []
     for index in load.indices:
         # The image of a batch is where the kernel's block is.
         is_fixed = not any(uses(index, var) for var in sizes)
-        found: Sum | None = {None: index} if is_fixed else _sum(index, known)
+        found: Sum | None = {None: index} if is_fixed else _sum(index, limits)
         if found is None:
             raise ScheduleError(f"{name} reads {load}, which is no window of pixels.")
         indices.append(found)
     extents = [size_of(extent) for extent in load.source.shape]
-    for bound in bounds:
-        least = _at_least_zero(bound, known)
-        if least is None or not _limit(least, indices, extents, limits):
+    for bound in others:
+        if not _limits_index(_at_least_zero(bound, limits), indices, extents):
             raise ScheduleError(
                 f"{name} reads {load} under {bound}, which is no bound of an index; TMA leaves out "
                 "only what lies outside of a buffer."
@@ -129,14 +128,23 @@ def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: s
     return WindowLoad(load.source, tuple(indices), tuple(extents), ends)
 
 
-def _limit(least: Sum, indices: Sequence[Sum], extents: list[Any], limits: dict[Any, int]) -> bool:
-    """Note what a condition says about an iterator or an index; False if that is nothing."""
+def _limits_iterator(least: Sum | None, limits: dict[Any, int]) -> bool:
+    """Note what a condition says about an iterator; False if that is nothing."""
+    terms, constant = _apart(least or {})
+    if len(terms) != 1:
+        return False
+    ((digit, factor),) = terms.items()
+    if digit[1:] != (1, None) or factor != -1:
+        return False
+    limits[digit[0]] = min(limits[digit[0]], constant + 1)
+    return True
+
+
+def _limits_index(least: Sum | None, indices: Sequence[Sum], extents: list[Any]) -> bool:
+    """Note what a condition says about an index; False if that is nothing."""
+    if least is None:
+        return False
     terms, constant = _apart(least)
-    if len(terms) == 1:
-        ((digit, factor),) = terms.items()
-        if digit[1:] == (1, None) and factor == -1:
-            limits[digit[0]] = min(limits[digit[0]], constant + 1)
-            return True
     for i, index in enumerate(indices):
         own, offset = _apart(index)
         if terms == own:
@@ -152,7 +160,7 @@ def _apart(found: Sum) -> tuple[dict[Digit, int], Any]:
     return terms, found.get(None, 0)
 
 
-def _at_least_zero(bound: Any, known: set[Any]) -> Sum | None:
+def _at_least_zero(bound: Any, known: dict[Any, int]) -> Sum | None:
     """What a comparison says is not negative."""
     if isinstance(bound, tirx.LT | tirx.LE):
         more, less = bound.b, bound.a
@@ -166,7 +174,7 @@ def _at_least_zero(bound: Any, known: set[Any]) -> Sum | None:
     return found
 
 
-def _sum(expr: Any, known: set[Any], factor: int = 1) -> Sum | None:
+def _sum(expr: Any, known: dict[Any, int], factor: int = 1) -> Sum | None:
     """Take an expression apart; None if it is no sum of digits."""
     if isinstance(expr, tirx.IntImm):
         return {None: int(expr) * factor}
@@ -182,8 +190,8 @@ def _sum(expr: Any, known: set[Any], factor: int = 1) -> Sum | None:
     return None if digit is None else {digit: factor}
 
 
-def _digit(expr: Any, known: set[Any]) -> Digit | None:
-    """A digit of one of the variables."""
+def _digit(expr: Any, known: dict[Any, int]) -> Digit | None:
+    """A digit of one of the variables, which have so many values."""
     if isinstance(expr, tirx.Var):
         return (expr.__chandle__(), 1, None) if expr.__chandle__() in known else None
     if not isinstance(expr, tirx.FloorDiv | tirx.FloorMod) or not isinstance(expr.b, tirx.IntImm):
@@ -195,7 +203,9 @@ def _digit(expr: Any, known: set[Any]) -> Digit | None:
     if modulus is not None and modulus % by:
         return None
     if isinstance(expr, tirx.FloorMod):
-        return var, divisor, by
+        # Of 240 terms, those modulo 240 are all: TVM leaves that out in an index alone.
+        is_whole = modulus is None and ceil(known[var] / divisor) <= by
+        return inner if is_whole else (var, divisor, by)
     return var, divisor * by, None if modulus is None else modulus // by
 
 
@@ -261,7 +271,13 @@ def best_box(extents: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
         covered = prod(ceil(n / size) for n, size in zip(extents, box, strict=True))
         return covered, -prod(box[1:]), max(box)
 
-    return min(_boxes(WARPGROUP_ROWS, steps), key=key)
+    found = _boxes(WARPGROUP_ROWS, steps)
+    if not found:
+        raise ScheduleError(
+            f"Pixels lie {steps[-1]} apart along one dim; TMA has no boxes of {WARPGROUP_ROWS} "
+            f"such pixels, which span more than {BOX_ELEMENTS}."
+        )
+    return min(found, key=key)
 
 
 def _boxes(rows: int, steps: Sequence[int]) -> list[tuple[int, ...]]:
