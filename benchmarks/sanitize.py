@@ -33,6 +33,8 @@ __all__ = ["Kernel", "kernels", "main", "pipelined"]
 _SHAPE = (128, 128, 192)
 #: Sizes with ragged ends and several tiles for each of the persistent blocks, by ``wgmma``.
 _RAGGED = (1000, 1544, 520)
+#: Sizes of which B stays in shared memory.
+_TALL = (17100, 144, 88)
 #: Operator, shape, type, and wishes of the kernels of warpgroups.
 _WARPGROUPS: tuple[tuple[str, tuple[int, ...], str, dict[str, Any]], ...] = (
     ("gemm_nt", _RAGGED, "float16", {"wgmma": "128x256"}),
@@ -45,6 +47,8 @@ _WARPGROUPS: tuple[tuple[str, tuple[int, ...], str, dict[str, Any]], ...] = (
     ("gemm_nt", _RAGGED, "float16", {"wgmma": "128x128", "split_k": 2}),
     ("gemm_nt", _RAGGED, "float16", {"wgmma": "2x128x128"}),
     ("gemm_nt", _RAGGED, "float16", {"wgmma": "2x64x128", "cluster": 2}),
+    ("gemm_nt", _TALL, "float16", {"wgmma": "128x144", "cluster": 1}),
+    ("gemm_nt", _TALL, "float16", {"wgmma": "2x64x192", "cluster": 1}),
     ("gemm_nt", (16, 1536, 1024), "float16", {"wgmma": "16x64"}),
     ("gemm_nt", (5, 1536, 1024), "float16", {"wgmma": "8x128", "cluster": 2, "split_k": 2}),
     ("gemm", _RAGGED, "bfloat16", {"wgmma": "128x256"}),

@@ -224,8 +224,8 @@ def kept_bytes(sizes: tuple[int, int, int], tile: tuple[int, int], k_major: bool
     """Bytes of B that stay in shared memory for all tiles of a block, or 0.
 
     ``sizes`` are those of an instruction's rows and columns, and bytes along K. Tiles have all
-    columns then, and are more than the multiprocessors: 200704x144x24 with ReLU took 60 us where
-    each tile copied B again, and 29 where none did (float16, H200, NaN for B).
+    columns then, and are more than the multiprocessors: 200704x144x24 took 47.8 us where each tile
+    copied B again, 32.6 where it stays (float16, H100, ``benchmarks/results/h100_kept_b.json``).
     """
     rows, columns = sorted(tile, reverse=True) if _is_swapped(tile) else tile
     many = ceil(sizes[0] / rows) > MULTIPROCESSORS
