@@ -26,6 +26,7 @@ from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
+from tests.transform.tvm_fixes import test_widen_small_buffers as small
 from tests.transform.tvm_fixes import test_write_out_sigmoids as sigmoids
 from tests.transform.tvm_fixes import test_write_out_starts as starts
 from tvm_layout_ext import pipeline, transform
@@ -146,6 +147,13 @@ def _loaded(mod: tvm.IRModule) -> set[str]:
     found: list[Any] = []
     tvm_ffi.structural_walk(mod["main"].body, [(tvm.ir.Call, found.append)])
     return {str(call.ty) for call in found if call.op.name == ops.PTX_LEGACY_LDMATRIX}
+
+
+def test_widen_small_buffers(without: Without) -> None:
+    """Shared memory of 32 bits is taken for a register, and has no place beside other buffers."""
+    without("WidenSmallBuffers")
+    with pytest.raises(tlx.ScheduleError, match="buffer_byte_offsets"):
+        tlx.simulate(small.two_small_buffers(), np.zeros((4, 4), "float16"), None)
 
 
 def test_write_out_sigmoids(without: Without) -> None:

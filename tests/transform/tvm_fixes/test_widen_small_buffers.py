@@ -44,7 +44,7 @@ def test_others_stay_as_they_are(count: int, dtype: str, scope: str) -> None:
     assert widened(func).body.same_as(func.body)
 
 
-def test_two_small_buffers_have_places_beside_each_other() -> None:
+def two_small_buffers() -> Any:
     @T.prim_func(s_tir=True)
     def func(A: T.Buffer((4, 4), "float16"), B: T.Buffer((4, 4), "float16")) -> None:
         for b in T.thread_binding(4, thread="blockIdx.x"):
@@ -59,5 +59,9 @@ def test_two_small_buffers_have_places_beside_each_other() -> None:
                     B[vb, vt] = S[vt]
                     B[vb, vt + 2] = U[vt]
 
+    return func.with_attr("global_symbol", "main")
+
+
+def test_two_small_buffers_have_places_beside_each_other() -> None:
     a = np.arange(16).reshape(4, 4).astype("float16")
-    gives(func.with_attr("global_symbol", "main"), a, B=a)
+    gives(two_small_buffers(), a, B=a)
