@@ -376,12 +376,9 @@ def test_a_batch_and_a_result_of_another_order() -> None:
 
 
 def test_the_kernel_is_made_of_what_the_decision_says() -> None:
-    with decisions.collect() as made:
-        kernels = w.program(w.schedule(w.product((256, 256, 256)), (128, 256), 4)).kernels
-    (told,) = (str(one) for one in made if one.maker == "LowerWarpgroups")
+    told, text = lowered_text(w.schedule(w.product((256, 256, 256)), (128, 256), 4))
     assert "wgmma.m64n256k16.f32.f16 on tiles of 128x256x64, 4 stages by TMA, 2 warpgroups" in told
     assert "results stored by TMA" in told
-    text = next(iter(kernels.values())).script()
     # Four wgmma a step, one box of A and B each, and four chunks of 64 columns.
     counts = {"m64n256k16": 4, '"shared::cluster"': 2, '"bulk_group"': 4, "setmaxnreg": 2}
     assert {name: text.count(name) for name in counts} == counts

@@ -164,6 +164,11 @@ class Plan:
         """Bytes of dynamic shared memory."""
         return self.results_at + self.kernel.consumers * self.chunks * self.chunk_bytes
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory, barriers included."""
+        return self.arena_bytes + 2 * self.stages * _BARRIER_BYTES
+
     def parts(self, side: str) -> Iterator[MemberRows]:
         """The rows of a factor that come to a tile of ``a`` or ``b``: those of each member."""
         kernel, tile = self.kernel, self.tile["ab".index(side)]
@@ -288,7 +293,7 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     plan = replace(plan, grid=most if kernel.persistent and not few else plan.count)
     _check_cluster(plan)
     kept = replace(plan, keeps_b=True)
-    plan = kept if _may_keep(plan) and _needed(kept) <= gpu.shared_per_block else plan
+    plan = kept if _may_keep(plan) and _fits(kept, gpu) else plan
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b
         boxed = side == "B" or kernel.windows is None
@@ -296,19 +301,17 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
             raise ScheduleError(
                 f"A tile of {side} has {extent} rows; a box of TMA has {BOX_ELEMENTS} at most."
             )
-    if _needed(plan) > gpu.shared_per_block:
-        needed = plan.arena_bytes + 2 * stages * _BARRIER_BYTES
+    if not _fits(plan, gpu):
         raise ScheduleError(
-            f"{stages} stages of {plan.stage_bytes:,} bytes and the results take {needed:,} bytes "
-            f"of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
+            f"{stages} stages of {plan.stage_bytes:,} bytes and the results take "
+            f"{plan.shared_bytes:,} bytes of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
         )
     return plan
 
 
-def _needed(plan: Plan) -> int:
-    """Bytes of shared memory of a block, rounded up."""
-    needed = plan.arena_bytes + 2 * plan.stages * _BARRIER_BYTES
-    return -(-needed // _ALIGNED) * _ALIGNED
+def _fits(plan: Plan, gpu: Architecture) -> bool:
+    """Whether a block's shared memory, rounded up, is there."""
+    return ceil(plan.shared_bytes / _ALIGNED) * _ALIGNED <= gpu.shared_per_block
 
 
 def _may_keep(plan: Plan) -> bool:
