@@ -134,9 +134,7 @@ def contestants(row: Row, kernels: Any, inputs: list[Any]) -> dict[str, Call]:
     import torch
 
     want = row.torch(*inputs)
-    # Of more than 8 programs of one code object torch compiles none.
-    torch._dynamo.reset()
-    compiled_torch = torch.compile(row.torch, dynamic=False)
+    compiled_torch = compiled_by_torch(row.torch)
     ours = built(row.tensors())
     outputs = {name: torch.empty_like(want) for name in ("ours", "triton")}
     views = [tvm.runtime.from_dlpack(tensor) for tensor in (*inputs, outputs["ours"])]
@@ -201,6 +199,15 @@ def table(results: list[dict[str, Any]]) -> str:
         cells += [f"{result['of_limit']:.3f}", f"{result['of_best_peer']:.3f}"]
         lines.append(f"{result['name']:26}" + "".join(f"{cell:>15}" for cell in cells))
     return "\n".join(lines)
+
+
+def compiled_by_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile by torch, which of more than 8 programs of one code object compiles none."""
+    import torch
+
+    torch._dynamo.reset()
+    made: Callable[..., Any] = torch.compile(function, dynamic=False)
+    return made
 
 
 def provenance(module: str = "memory_bound") -> dict[str, Any]:

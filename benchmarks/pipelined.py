@@ -19,7 +19,7 @@ import tvm
 import typer
 
 import tvm_layout_ext as tlx
-from benchmarks.memory_bound import Bench, Only, Out, draw, provenance
+from benchmarks.memory_bound import Bench, Only, Out, compiled_by_torch, draw, provenance
 from benchmarks.memory_rows import Row
 from tvm_layout_ext.schedules import stencil, stream_reduce
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
@@ -110,9 +110,7 @@ def contestants(stream: Stream) -> dict[str, Callable[[], Any]]:
 
     shapes = stream.row().shapes()
     inputs = [draw(*each) for each in shapes[:-1]]
-    # Of more than 8 programs of one code object torch compiles none.
-    torch._dynamo.reset()
-    compiled = torch.compile(stream.torch, dynamic=False)
+    compiled = compiled_by_torch(stream.torch)
     want = stream.torch(*(x.double() for x in inputs)) if stream.is_sum else _flow(inputs[0])
     calls: dict[str, Callable[[], Any]] = {}
     shape, dtype = shapes[-1]

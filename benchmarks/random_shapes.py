@@ -26,7 +26,7 @@ import typer
 from tvm import s_tir
 
 from benchmarks.limits import VECTOR_BYTES
-from benchmarks.memory_bound import Bench, draw, provenance
+from benchmarks.memory_bound import Bench, compiled_by_torch, draw, provenance
 from benchmarks.thread_maps import wrong
 from benchmarks.thread_programs import Program
 from tvm_layout_ext.target import cuda_target
@@ -162,9 +162,7 @@ def run(one: Program, folder: str, bench: Bench) -> dict[str, Any]:
     error = wrong(one, inputs, outs, want)
     del want
     peer = one.peer()
-    # Of more than 8 programs of one code object torch compiles none.
-    torch._dynamo.reset()
-    compiled = torch.compile(peer, dynamic=False)
+    compiled = compiled_by_torch(peer)
     calls: dict[str, Any] = {"ours": lambda: kernel(*views), "torch eager": lambda: peer(*inputs)}
     try:
         compiled(*inputs)

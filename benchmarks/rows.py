@@ -27,7 +27,7 @@ import typer
 from tvm import s_tir
 
 import tvm_layout_ext as tlx
-from benchmarks.memory_bound import BEST, Bench, draw, provenance
+from benchmarks.memory_bound import BEST, Bench, compiled_by_torch, draw, provenance
 from tvm_layout_ext import te
 from tvm_layout_ext.coalesce.rows.chain import read_chain
 from tvm_layout_ext.coalesce.rows.plan import RowPlan, ranked_plans
@@ -103,9 +103,7 @@ def run(
     output = torch.empty_like(inputs[0])
     peer = torch.empty_like(inputs[0])
     function = functions()[kind]
-    # Of more than 8 programs of one code object torch compiles none.
-    torch._dynamo.reset()
-    compiled = torch.compile(function, dynamic=False)
+    compiled = compiled_by_torch(function)
     plan, path = built
     calls: dict[str, Call] = {
         "ours": bound(tvm.runtime.load_module(path), inputs, output),

@@ -28,7 +28,7 @@ import typer
 from tvm import s_tir, tirx
 
 from benchmarks.limits import VECTOR_BYTES
-from benchmarks.memory_bound import Bench, draw, provenance
+from benchmarks.memory_bound import Bench, compiled_by_torch, draw, provenance
 from benchmarks.thread_programs import Program
 from tvm_layout_ext import te
 from tvm_layout_ext.coalesce.cost import count_kernels
@@ -258,8 +258,7 @@ def run(one: Any, rows: list[dict[str, Any]], bench: Bench) -> dict[str, Any]:
         torch.cuda.synchronize()
         row["error"] = _wrong(one, out, want)
         calls[row["way"]] = lambda kernel=kernel, views=views: kernel(*views)
-    torch._dynamo.reset()
-    compiled = torch.compile(peer, dynamic=False)
+    compiled = compiled_by_torch(peer)
     compiled(*inputs)
     calls["torch.compile"] = lambda: compiled(*inputs)
     size = max(one.bytes(), 1 << 20) // (2 * VECTOR_BYTES) * (2 * VECTOR_BYTES)
