@@ -304,7 +304,8 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     if not _fits(plan, gpu):
         raise ScheduleError(
             f"{stages} stages of {plan.stage_bytes:,} bytes and the results take "
-            f"{plan.shared_bytes:,} bytes of shared memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
+            f"{plan.shared_bytes:,} bytes of shared memory; {gpu.name} has "
+            f"{gpu.shared_per_block:,} for a block."
         )
     return plan
 
