@@ -45,3 +45,13 @@ def test_the_chosen_plan_is_near_the_fastest(row: dict[str, Any]) -> None:
     assert times == sorted(times)
     fastest = min(seconds[_kernel(plan)] for plan in proposed)
     assert seconds[_kernel(proposed[0])] < _SLOWER * fastest
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm", "softmax"])
+def test_a_single_row_is_loaded_once(kind: str) -> None:
+    """Nothing tells its elements from what many rows share: both were loaded in each sweep."""
+    func = te.create_prim_func(find_operator(kind).compute((1, 4096), "float16"))
+    chain = read_chain(func, [str(block.name_hint) for block in blocks_in(func.body.block.body)])
+    plan = ranked_plans(RowTraffic(chain), architecture("sm_90a"))[0]
+    assert all(load.by_row for load in chain.loads)
+    assert (plan.registers, plan.lanes) == (plan.steps(chain), 512)

@@ -332,6 +332,7 @@ def _name_of(chain: RowChain, buffer: Any, at: tuple[Any, ...]) -> Any | None:
         any(uses(index, var) for index in at for var in variables)
         for variables in (chain.column_vars, chain.row_vars)
     )
+    by_row = by_row or not chain.row_vars  # A single row shares nothing.
     if not along or any(loads_in(index) for index in at) or not _is_inside(chain, buffer, at):
         return None
     for known in chain.loads:
