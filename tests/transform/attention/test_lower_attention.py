@@ -19,6 +19,7 @@ from tvm_layout_ext import ScheduleError, SimulationError, decisions
 from tvm_layout_ext.analysis.attention import read_attention
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
+from tvm_layout_ext.ir.annotations import ATTENTION
 from tvm_layout_ext.transform.attention import lower_attention
 from tvm_layout_ext.transform.attention.plan import fit_attention
 from tvm_layout_ext.tune.space.operator import find_operator
@@ -75,6 +76,45 @@ def test_the_result_is_that_of_float64(name: str) -> None:
     assert hazards == []
     # Weights and results are rounded once each.
     assert off < (1.2e-2 if case.dtype == "bfloat16" else 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("case", "numbers"),
+    [
+        (Heads(2, 1, 130, 64 * 5), (64, 2, 2, 3, 1)),
+        (Heads(3, 3, 200, 64 * 4 - 5, order="bsh"), (64, 2, 3, 2, 4)),
+        (Heads(1, 1, 100, 300, 96, 40, bias=True), (64, 2, 1, 2, 1)),
+        (Heads(5, 5, 3, 200, seen=(lambda i, j: j <= 150,)), (64, 2, 1, 2, 3)),
+    ],
+    ids=("2 heads", "rows by TMA", "stored by threads", "few rows"),
+)
+def test_blocks_share_the_keys_of_the_last_tiles(case: Heads, numbers: tuple[int, ...]) -> None:
+    sch = case.schedule(keys=64)
+    sch.annotate(sch.get_sblock("mean"), ATTENTION, list(numbers))
+    off, hazards = error(case, sch)
+    assert hazards == []
+    assert off < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal", "shared"),
+    [
+        ((4, 16, 16, 2048, 2048, 64), False, (3, 660)),  # 704 tiles: 44 by three blocks each.
+        ((2, 8, 8, 4096, 4096, 40), False, (3, 264)),  # 88 tiles in two thirds of a round.
+        ((4, 16, 16, 2048, 2048, 64), True, (1, 0)),  # Short tiles are last anyway.
+        ((8, 12, 12, 384, 384, 64), False, (1, 0)),  # A second kernel would take longer.
+        ((1, 16, 16, 1024, 1024, 64), False, (1, 0)),
+    ],
+)
+def test_a_last_round_is_shared_where_that_is_worth_it(
+    shape: tuple[int, ...], causal: bool, shared: tuple[int, int]
+) -> None:
+    operator = find_operator("attention_causal" if causal else "attention")
+    func = operator.unscheduled(shape, "float16")["main"]
+    plan = fit_attention(read_attention(func), architecture("sm_90a"))
+    assert (plan.splits, plan.whole) == shared
+    tiles = shape[0] * shape[1] * plan.tiles
+    assert plan.blocks == plan.whole + (tiles - plan.whole) * plan.splits
 
 
 def test_large_scores_neither_overflow_nor_lose_rows() -> None:

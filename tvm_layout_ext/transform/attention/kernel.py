@@ -33,14 +33,15 @@ from ..hopper.pieces import (
     tiles_arena,
     when,
 )
-from ..launch.rasterize_blocks import grouped
 from .parts import PartResults
 from .plan import PANEL, STEP, AttentionPlan
-from .reach import Reach, Span, reach, read_bounds
+from .reach import Reach, Span, reach
 from .softmax import RowRegisters, typed, weigh
 
 #: Steps of a panel along K.
 _STEPS = PANEL // STEP
+#: Number of the barrier at which the first warpgroup waits for its turn.
+_TURNS = 4
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,18 @@ class AttentionKernel:
         return tirx.IfThenElse(produces, self._produce(), self._consume())
 
     def _place(self) -> list[Any]:
-        """Which rows of which attention a block has; those with the most keys are first."""
-        plan = self.plan
-        number = self.block // plan.splits
-        head, turn = grouped(0, number, plan.heads, plan.tiles, plan.group)
-        grows = any(b.is_upper and b.slope > 0 for b in read_bounds(plan.attention, plan.keys)[0])
-        tile = plan.tiles - 1 - turn if grows else turn
+        """Which rows of which attention a block has, and which keys."""
+        plan, split = self.plan, tirx.const(0, "int32")
+        number, count, shared = self.block, tirx.const(1, "int32"), self.block - plan.whole
+        if plan.splits > 1:
+            number, count = plan.whole + shared // plan.splits, tirx.const(plan.splits, "int32")
+            split = shared % plan.splits
+        if plan.whole:
+            number, count, split = (
+                tirx.Select(shared < 0, own, part)
+                for own, part in ((self.block, number), (1, count), (0, split))
+            )
+        head, tile = plan.tile_of(number)
         made = [tirx.Bind(self.first_row, tile * plan.rows)]
         number = tirx.Var("head", "int32")
         made.append(tirx.Bind(number, head))
@@ -113,13 +120,17 @@ class AttentionKernel:
             left = left // extent
         first, end = self.reach.first, self.reach.end
         if plan.splits > 1:
-            split, each = self.block % plan.splits, (end - first + plan.splits - 1) // plan.splits
-            made.append(tirx.Bind(self.part, (head * plan.tiles + tile) * plan.splits + split))
+            each = (end - first + count - 1) // count
+            made.append(tirx.Bind(self.part, shared))
             first = first + split * each
             end = tirx.min(end, first + each)
         return [*made, tirx.Bind(self.first, first), tirx.Bind(self.end, end)]
 
     # The warpgroup that copies.
+
+    @property
+    def _warpgroup(self) -> Any:
+        return self.thread // WARPGROUP_THREADS
 
     def _produce(self) -> Any:
         plan = self.plan
@@ -175,6 +186,7 @@ class AttentionKernel:
         made = [
             *registers(self.plan.consumers, 1),
             *rows.start(),
+            *self._first_turn(),
             asynchronous.wait_barrier(bars.q, 0, zero),
             asynchronous.wait_barrier(bars.k[0], 0, zero),
             asynchronous.fence_sums(),
@@ -213,6 +225,7 @@ class AttentionKernel:
         body = [
             tirx.Bind(it, j - self.first),
             asynchronous.wait_barrier(bars.k[0], stage, phase(it, self.plan.stages)),
+            *self._take_turn(),
             asynchronous.fence_sums(),
             *self._scores(it),
             asynchronous.commit_products(),
@@ -220,6 +233,7 @@ class AttentionKernel:
             asynchronous.fence_sums(),
             *self._means(it - 1),
             asynchronous.commit_products(),
+            *self._pass_turn(),
             asynchronous.wait_products(1),
             *self._weigh(j, span.masked),
             # Asks for the sums, which are never negative: ptxas would put the powers behind the
@@ -237,6 +251,29 @@ class AttentionKernel:
             start = tirx.max(tirx.min(start, self.end), self.first + 1)
             stop = tirx.max(tirx.min(stop, self.end), start)
         return tirx.For(j, start, stop - start, tirx.ForKind.SERIAL, sequence(body), None, {})
+
+    def _take_turn(self) -> list[Any]:
+        """Wait until the warpgroup before this one has issued its products.
+
+        So one computes weights while another one's products are under way.
+        """
+        if not self.plan.turns:
+            return []
+        return [asynchronous.named_barrier(_TURNS + self._warpgroup, 2 * WARPGROUP_THREADS)]
+
+    def _pass_turn(self) -> list[Any]:
+        """Let the next warpgroup issue its products."""
+        if not self.plan.turns:
+            return []
+        following = (self._warpgroup + 1) % self.plan.consumers
+        return [asynchronous.arrive_named(_TURNS + following, 2 * WARPGROUP_THREADS)]
+
+    def _first_turn(self) -> list[Any]:
+        """The first turn is the first warpgroup's."""
+        if not self.plan.turns:
+            return []
+        is_last = self._warpgroup.equal(self.plan.consumers - 1)
+        return [when(is_last, *self._pass_turn())]
 
     def _weigh(self, j: Any, masked: bool) -> list[Any]:
         one = self.plan.attention
@@ -280,10 +317,18 @@ class AttentionKernel:
     # The result.
 
     def _finish(self) -> list[Any]:
+        """Store the means of a whole row, or leave those of a part of its keys."""
+        if self.parts is None:
+            return self._put_all()
+        left = self._leave(self.parts)
+        if not self.plan.whole:
+            return left
+        is_whole = self.block < self.plan.whole
+        return [tirx.IfThenElse(is_whole, sequence(self._put_all()), sequence(left))]
+
+    def _put_all(self) -> list[Any]:
         """Write the means: into the place of this warpgroup's rows of Q, or from registers."""
         plan = self.plan
-        if self.parts is not None:
-            return self._leave(self.parts)
         if not plan.stores_by_box:
             return [
                 part for i in range(0, plan.attention.sizes[3] // 2, 2) for part in self._put(i)

@@ -14,13 +14,14 @@ from ...intrin import asynchronous
 from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from ..hopper.lower_warpgroups import launched
+from ..hopper.pieces import when
 from .plan import AttentionPlan
 from .softmax import by_weights, typed
 
 
 @dataclass(frozen=True)
 class PartResults:
-    """Workspace of all parts: means by tile, part, row and column; tops and sums by row."""
+    """Workspace of all parts: means by tile and part, row and column; tops and sums by row."""
 
     plan: AttentionPlan
     means: Any
@@ -29,7 +30,7 @@ class PartResults:
     @classmethod
     def of(cls, plan: AttentionPlan) -> PartResults:
         """Name the buffers."""
-        parts = plan.heads * plan.tiles * plan.splits
+        parts = plan.blocks - plan.whole
         means = tirx.decl_buffer((parts, plan.rows, plan.attention.sizes[3]), "float32", "means")
         return cls(plan, means, tirx.decl_buffer((parts, plan.rows, 2), "float32", "row_sums"))
 
@@ -38,9 +39,9 @@ class PartResults:
         plan, one = self.plan, self.plan.attention
         block, thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
         queries, _, _, width = one.sizes
-        row = block % queries
-        at = (block // queries * plan.tiles + row // plan.rows) * plan.splits
-        inside = row % plan.rows
+        each = min(plan.rows, queries)
+        head, tile = plan.tile_of(plan.whole + block // each)
+        row, inside, at = tile * plan.rows + block % each, block % each, block // each * plan.splits
         names = ("top", "sum", "total", "weight")
         held = {name: tirx.decl_buffer((1,), "float32", name, scope="local") for name in names}
 
@@ -59,7 +60,7 @@ class PartResults:
             mean = self.means[at + part, inside, thread]
             made.append(put("total", held["total"][0] + held["weight"][0] * mean))
         values: dict[Any, Any] = {one.row: row, one.column: thread}
-        left = block // queries
+        left = head
         for var, extent in reversed(one.batch):
             values[var] = left % extent
             left = left // extent
@@ -70,4 +71,6 @@ class PartResults:
             substitute(one.store.value, values | {one.total: total}),
             [substitute(index, values) for index in one.store.indices],
         )
-        return launched(sequence([*made, store]), block, thread, (plan.heads * queries, width))
+        done = [when(row < queries, *made, store)] if queries % each else [*made, store]
+        tiles = plan.heads * plan.tiles - plan.whole
+        return launched(sequence(done), block, thread, (tiles * each, width))

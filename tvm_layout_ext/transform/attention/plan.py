@@ -21,6 +21,7 @@ from ...gpu.warpgroups import (
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
 from ...ir.queries import USUAL_BATCH, size_of, uses
 from ..hopper.read_kernel import BoxedBuffer, SumsReader
+from ..launch.rasterize_blocks import grouped
 from .reach import read_bounds
 
 #: Elements of 16 bits of a panel's row, and terms of one instruction.
@@ -36,6 +37,9 @@ _PER_ROW = {3: 1.0, 2: 1.18, 1: 1.64}
 _FEWEST_KEYS = 64
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
+#: Of a multiprocessor in a microsecond; of all in one, what parts leave and what reads it; the
+#: microseconds of a second kernel.
+_FLOPS, _BYTES, _SECOND_KERNEL = 4.0e6, 3.0e6, 3.0
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
 _BARRIER_BYTES, _ALIGNED = 8, 1024
 
@@ -46,7 +50,8 @@ class AttentionPlan:
 
     A block has ``consumers`` warpgroups of 64 rows each, and goes over tiles of ``keys`` rows of K
     and V, of which it has room for ``stages``. Where ``splits`` is above 1 so many blocks share the
-    keys, and another kernel puts their results together.
+    keys of each tile of rows but the first ``whole`` ones, and another kernel puts their results
+    together.
     """
 
     attention: Attention
@@ -54,6 +59,7 @@ class AttentionPlan:
     stages: int
     consumers: int
     splits: int = 1
+    whole: int = 0
 
     @property
     def dtype(self) -> str:
@@ -64,6 +70,19 @@ class AttentionPlan:
     def rows(self) -> int:
         """Rows of Q of a block."""
         return self.consumers * WARPGROUP_ROWS
+
+    @property
+    def turns(self) -> bool:
+        """Whether warpgroups issue their products one after the other.
+
+        Of three, 4x16x2048x64 takes 169 us for 172, causal 100 for 103; two lose 1 to 3% (H100).
+        """
+        return self.consumers == 3
+
+    @property
+    def blocks(self) -> Any:
+        """Blocks of the kernel."""
+        return self.whole + (self.heads * self.tiles - self.whole) * self.splits
 
     @property
     def q(self) -> BoxedBuffer:
@@ -101,7 +120,8 @@ class AttentionPlan:
         """Whether TMA can store the result, from the place that Q had."""
         _, _, depth, width = self.attention.sizes
         size = np.dtype(str(self.attention.store.buffer.dtype)).itemsize
-        return self.splits == 1 and width <= depth and size == 2 and self.result.is_boxed
+        leaves = self.splits > 1 and not self.whole
+        return not leaves and width <= depth and size == 2 and self.result.is_boxed
 
     @property
     def instructions(self) -> tuple[WarpgroupInstruction, WarpgroupInstruction]:
@@ -170,21 +190,28 @@ class AttentionPlan:
             extents.append(min([size_of(extent), *limits]) if limits else size_of(extent))
         return BoxedBuffer(buffer, indices=tuple(indices), moving=moving, extents=tuple(extents))
 
+    def tile_of(self, number: Any) -> tuple[Any, Any]:
+        """Head and tile of a number; those with the most keys are first."""
+        head, turn = grouped(0, number, self.heads, self.tiles, self.group)
+        grows = any(b.is_upper and b.slope > 0 for b in read_bounds(self.attention, self.keys)[0])
+        return head, self.tiles - 1 - turn if grows else turn
+
     def _blocks_told(self) -> str:
-        each = self.tiles * self.splits
         if isinstance(self.heads, int):
-            return f"{self.heads * each} blocks"
-        return f"{each} blocks for each head of any batch"
+            return f"{self.blocks} blocks"
+        return f"{self.tiles * self.splits} blocks for each head of any batch"
 
     def told(self) -> str:
         """Describe it in a line."""
         out = "TMA" if self.stores_by_box else "each thread"
+        ends = f"results stored by {out}"
+        if self.splits > 1:
+            behind = f" behind the first {self.whole} tiles" if self.whole else ""
+            ends = f"{self.splits} of them for the keys of a row{behind}"
         return (
             f"{self.rows} rows by tiles of {self.keys} keys, {self.stages} stages of K and V by "
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
-            f"{self._blocks_told()}, "
-            + (f"{self.splits} of them for the keys of a row" if self.splits > 1 else "")
-            + ("" if self.splits > 1 else f"results stored by {out}")
+            f"{self._blocks_told()}, {ends}"
         )
 
 
@@ -204,7 +231,8 @@ def fit_attention(
         room = (gpu.shared_per_block - 2 * _ALIGNED - best.q_bytes) // sum(best.stage_bytes)
         best = replace(best, stages=min(3, room))
     best = replace(best, stages=stages or best.stages)
-    return checked(replace(best, splits=_splits(best)), gpu)
+    splits, whole = _shared(best)
+    return checked(replace(best, splits=splits, whole=whole), gpu)
 
 
 def keys_of(depth: int, width: int, count: int | None = None) -> int:
@@ -216,26 +244,50 @@ def keys_of(depth: int, width: int, count: int | None = None) -> int:
     return min(most, max(_FEWEST_KEYS, ceil(even / STEP) * STEP))
 
 
-def _splits(plan: AttentionPlan) -> int:
-    """Blocks that share the keys of a row, where tiles leave most multiprocessors idle.
+def _shared(plan: AttentionPlan) -> tuple[int, int]:
+    """Blocks that share the keys of a tile, and how many tiles before those have a block each.
 
-    Each has at least two tiles of keys, and all but the last as many as one another.
+    They do where tiles leave most multiprocessors idle: all of them by one warpgroup, or those of
+    the last round. Each block has at least two tiles of keys, and all but the last as many as one
+    another.
     """
-    blocks, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
     bounds, _ = read_bounds(plan.attention, plan.keys)
-    if plan.consumers > 1 or any(one.slope or not one.is_upper for one in bounds):
-        return 1
-    most = [one.offset // plan.keys + 1 for one in bounds]
-    count = max(1, min([count, *most]))
-    wanted = max(1, min(MULTIPROCESSORS // blocks, count // 2))
-    return ceil(count / ceil(count / wanted))
+    if any(one.slope or not one.is_upper for one in bounds):
+        return 1, 0
+    tiles, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
+    count = max(1, min([count, *(one.offset // plan.keys + 1 for one in bounds)]))
+    left = tiles if tiles <= MULTIPROCESSORS else tiles % MULTIPROCESSORS
+    most = max(1, count // 2)
+    if plan.consumers == 1 and left == tiles:
+        most = max(1, min(MULTIPROCESSORS // left, most))
+        return ceil(count / ceil(count / most)), 0
+    if left in (0, tiles) or not isinstance(plan.heads, int):
+        return 1, 0
+    ways = sorted({ceil(count / ceil(count / n)) for n in range(1, most + 1)})
+    best = min(ways, key=lambda n: _last_round(plan, left, n))
+    return (best, tiles - left) if best > 1 else (1, 0)
+
+
+def _last_round(plan: AttentionPlan, left: int, splits: int) -> float:
+    """Microseconds of the tiles that are left for the last round, by blocks that share keys."""
+    _, keys, depth, width = plan.attention.sizes
+    alone = 2 * plan.rows * keys * (depth + width) / _FLOPS
+    if splits == 1:
+        return alone
+    moved = 2 * left * splits * plan.rows * width * 4
+    rounds = ceil(left * splits / MULTIPROCESSORS) / splits
+    return alone * rounds + _SECOND_KERNEL + moved / _BYTES
 
 
 def _waves(plan: AttentionPlan) -> float:
     """How long the tiles take: rounds of blocks, which end together unless their keys differ."""
     waves = plan.usual_heads * plan.tiles / MULTIPROCESSORS
     differ = any(bound.slope for bound in read_bounds(plan.attention, plan.keys)[0])
-    whole = waves + 0.5 if differ and waves > 2 else ceil(waves)
+    whole: float = waves + 0.5 if differ and waves > 2 else ceil(waves)
+    splits, first = _shared(plan)
+    if first:
+        left = plan.usual_heads * plan.tiles - first
+        whole += _last_round(plan, left, splits) / _last_round(plan, left, 1) - 1
     return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 
 
