@@ -140,7 +140,7 @@ def calls_of(
 ) -> dict[str, Callable[[], Any]]:
     """What runs a model, by contestant; a torch tensor comes out of each.
 
-    ``mode`` is that of torch.compile.
+    ``mode`` is that of torch.compile, which is given packed weights as they are, too.
     """
     import torch
 
@@ -157,15 +157,21 @@ def calls_of(
         main = relax.VirtualMachine(executable, tvm.cuda(0))["main"]
         return lambda: main(*views)
 
-    if model.unpacked is not None:
-        tensors = list(model.unpacked(torch, *tensors))
-    for tensor in tensors if mode else ():
-        # Its CUDA graphs would copy whatever is no parameter of a module, weights too.
-        torch._dynamo.mark_static_address(tensor)
-    fast = torch.compile(lambda *a: model.torch(torch, *a), dynamic=False, mode=mode)
+    def compiled(function: Callable[..., Any], given: list[Any]) -> Callable[[], Any]:
+        for tensor in given if mode else ():
+            # Its CUDA graphs would copy whatever is no parameter of a module, weights too.
+            torch._dynamo.mark_static_address(tensor)
+        fast = torch.compile(function, dynamic=False, mode=mode)
+        return lambda: fast(*given)
+
     calls: dict[str, Callable[[], Any]] = {n: vm_call(e) for n, e in executables.items()}
+    if (unpacked := model.unpacked) is not None:
+        packed, tensors = tensors, list(unpacked(torch, *tensors))
+        calls["torch.compile, packed"] = compiled(
+            lambda *a: model.torch(torch, *unpacked(torch, *a)), packed
+        )
     calls["torch eager"] = lambda: model.torch(torch, *tensors)
-    calls["torch.compile"] = lambda: fast(*tensors)
+    calls["torch.compile"] = compiled(lambda *a: model.torch(torch, *a), tensors)
     wide = [t.float() if t.is_floating_point() else t for t in tensors]
     calls["float32"] = lambda: model.torch(torch, *wide)
     return calls

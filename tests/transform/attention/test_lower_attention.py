@@ -100,7 +100,8 @@ def test_blocks_share_the_keys_of_the_last_tiles(case: Heads, numbers: tuple[int
     ("shape", "causal", "shared"),
     [
         ((4, 16, 16, 2048, 2048, 64), False, (3, 660)),  # 704 tiles: 44 by three blocks each.
-        ((2, 8, 8, 4096, 4096, 40), False, (3, 264)),  # 88 tiles in two thirds of a round.
+        ((2, 10, 10, 4096, 4096, 64), False, (3, 396)),
+        ((8, 32, 32, 4096, 4096, 128), False, (1, 0)),  # One of 63 rounds.
         ((4, 16, 16, 2048, 2048, 64), True, (1, 0)),  # Short tiles are last anyway.
         ((8, 12, 12, 384, 384, 64), False, (1, 0)),  # A second kernel would take longer.
         ((1, 16, 16, 1024, 1024, 64), False, (1, 0)),
