@@ -11,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import tvm
+
 import tvm_layout_ext as tlx
 from benchmarks.hopper_check import _seconds
 from benchmarks.memory_bound import provenance
@@ -20,6 +22,13 @@ from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.space import Space
 
 Shape = tuple[int, ...]
+#: Bytes of all weights that take turns, so that they come from memory.
+WEIGHTS = 400_000_000
+
+
+def name_of(shape: Shape, variant: Any) -> str:
+    """File of a variant."""
+    return f"{'x'.join(map(str, shape))}_{str(variant).replace(' ', '_')}.so"
 
 
 def export(
@@ -33,6 +42,26 @@ def export(
         sch = operator.schedule(operator.compute(shape, dtype), config)
     tlx.build(sch, target=target).export_library(str(path))
     return config
+
+
+def loaded(path: Path) -> Any:
+    """The kernel of a library."""
+    return tvm.runtime.load_module(str(path))["main"]
+
+
+def count_wrong(got: Any, want: Any, relative: float, absolute: Any) -> int:
+    """Elements of a result, NaN among them, that are further from those in float64."""
+    off = (got.double() - want).abs()
+    return int((~(off <= relative * want.abs() + absolute)).sum())
+
+
+def row_of(
+    shape: Shape, calls: Mapping[str, Any], wrong: dict[str, int], flops: float
+) -> dict[str, Any]:
+    """Microseconds of calls, which take turns, and how many results of each of ours are wrong."""
+    seconds = _seconds(calls, int(flops))
+    us = {name: round(s * 1e6, 2) for name, s in seconds.items()}
+    return {"shape": shape, "us": us, "wrong": wrong}
 
 
 def speeds(calls: Mapping[str, Any], flops: int) -> dict[str, float]:

@@ -8,7 +8,6 @@ turns. Weights are others in every call, so that they come from memory.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from functools import partial
@@ -20,7 +19,8 @@ from tvm.relax.frontend import nn
 
 import tvm_layout_ext as tlx
 from benchmarks import built_products
-from benchmarks.hopper_check import _seconds, _view
+from benchmarks.built_products import WEIGHTS, count_wrong, loaded, name_of
+from benchmarks.hopper_check import _turns, _view
 from tvm_layout_ext.models.pipeline import lowered_passes
 
 _DTYPE = "float16"
@@ -37,8 +37,6 @@ _LARGE = ("128x128", "128x112", "128x96", "128x88", "128x64", "256x80", "256x64"
 _SMALL = ("8x64", "16x64", "16x128", "64x64")
 #: Tiles beside the default, by the rows of a shape.
 VARIANTS = (None, "apart", *dict.fromkeys((*_LARGE, *_SMALL)))
-#: Bytes of all weights that take turns.
-_WEIGHTS = 400_000_000
 
 
 def wanted(shape: tuple[int, ...], tile: str | None) -> bool:
@@ -53,11 +51,6 @@ class _Gate(nn.Module):  # type: ignore[misc]
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         gate, up = nn.op.split(self.gate(x), 2, axis=-1)
         return nn.op.silu(gate) * up
-
-
-def name_of(shape: tuple[int, ...], tile: str | None) -> str:
-    """File of a variant."""
-    return f"{'x'.join(map(str, shape))}_{tile}.so"
 
 
 def build(folder: Path, job: tuple[tuple[int, ...], str | None]) -> str:
@@ -98,7 +91,7 @@ def prepared(folder: Path, shape: tuple[int, ...]) -> tuple[dict[str, Any], dict
     m, n, k = shape
     torch.manual_seed(m)
     x = torch.randn(m, k, device="cuda", dtype=torch.float16)
-    count = max(2, -(-_WEIGHTS // (4 * n * k)))
+    count = max(2, -(-WEIGHTS // (4 * n * k)))
     weights = [
         torch.randn(2 * n, k, device="cuda", dtype=torch.float16) * k**-0.5 for _ in range(count)
     ]
@@ -110,7 +103,7 @@ def prepared(folder: Path, shape: tuple[int, ...]) -> tuple[dict[str, Any], dict
             made = _apart(path, x, weights, n)
         elif path.exists():
             out = torch.full((1, m, n), float("nan"), dtype=x.dtype, device="cuda")
-            kernel = tvm.runtime.load_module(str(path))["main"]
+            kernel = loaded(path)
             views = [_view(w.view(2, n, k)) for w in weights]
             made = out, [partial(kernel, _view(x), w, _view(out)) for w in views]
         else:
@@ -119,11 +112,10 @@ def prepared(folder: Path, shape: tuple[int, ...]) -> tuple[dict[str, Any], dict
         out, turns = made
         turns[0]()
         torch.cuda.synchronize()
-        off = (out.double().view(m, n) - want).abs()
-        wrong[name] = int((~(off <= 2**-8 * want.abs() + 2e-3)).sum())
+        wrong[name] = count_wrong(out.view(m, n), want, 2**-8, 2e-3)
         ours[name] = turns
     for name, turns in (ours | _peers(x, weights, n)).items():
-        calls[name] = _taking_turns(turns)
+        calls[name] = _turns(turns)
     return calls, wrong
 
 
@@ -131,20 +123,12 @@ def _gated(torch: Any, gate: Any, up: Any) -> Any:
     return torch.nn.functional.silu(gate) * up
 
 
-def _taking_turns(calls: list[Any]) -> Any:
-    endless = itertools.cycle(calls)
-    return lambda: next(endless)()
-
-
 def _apart(path: Path, x: Any, weights: list[Any], n: int) -> tuple[Any, list[Any]]:
     import torch
 
     both = torch.empty(x.shape[0], 2 * n, dtype=x.dtype, device="cuda")
     out = torch.full((x.shape[0], n), float("nan"), dtype=x.dtype, device="cuda")
-    product, gate = (
-        tvm.runtime.load_module(str(path.with_suffix(f".{which}.so")))["main"]
-        for which in ("product", "gate")
-    )
+    product, gate = (loaded(path.with_suffix(f".{which}.so")) for which in ("product", "gate"))
     views = tuple(map(_view, (x, both, out)))
 
     def one(weight: Any) -> None:
@@ -171,19 +155,9 @@ def _peers(x: Any, weights: list[Any], n: int) -> dict[str, list[Any]]:
 def run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     """Microseconds of each contestant."""
     calls, wrong = prepared(folder, shape)
-    return timed(shape, calls, wrong)
-
-
-def timed(shape: tuple[int, ...], calls: dict[str, Any], wrong: dict[str, int]) -> dict[str, Any]:
-    """A row of results."""
     flops = 4 * shape[0] * shape[1] * shape[2]
     least = 6e14 / 4e12 * 4 * shape[1] * shape[2]  # As long as its weights take, at least.
-    seconds = _seconds(calls, int(max(flops, least)))
-    return {
-        "shape": shape,
-        "us": {name: round(s * 1e6, 2) for name, s in seconds.items()},
-        "wrong": wrong,
-    }
+    return built_products.row_of(shape, calls, wrong, max(flops, least))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 
 from benchmarks import built_products
+from benchmarks.built_products import count_wrong, loaded, name_of
 from benchmarks.hopper_check import _view
 
 _DTYPE = "bfloat16"
@@ -32,14 +32,10 @@ _SHAPES = (
 _TILES = (None, "128x256", "128x192", "128x128", "128x64")
 
 
-def _name(shape: tuple[int, ...], tile: str | None) -> str:
-    return f"{'x'.join(map(str, shape))}_{tile}.so"
-
-
 def _build(folder: Path, job: tuple[tuple[int, ...], str | None]) -> str:
     shape, tile = job
     wishes = {"tile": tile} if tile else None
-    path = folder / _name(*job)
+    path = folder / name_of(*job)
     return json.dumps(built_products.export(path, "grouped_gemm", shape, _DTYPE, wishes))
 
 
@@ -88,10 +84,10 @@ def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     pairs = list(pairwise(ends))
     calls, wrong = _peers(a, b, offsets, torch.empty(m, n, device="cuda", dtype=a.dtype)), {}
     for tile in _TILES:
-        path = folder / _name(shape, tile)
+        path = folder / name_of(shape, tile)
         if not path.exists():
             continue
-        kernel = tvm.runtime.load_module(str(path))["main"]
+        kernel = loaded(path)
         out = torch.full((m, n), float("nan"), dtype=a.dtype, device="cuda")
         kernel(*map(_view, (a, b, offsets, out)))
         torch.cuda.synchronize()
@@ -99,8 +95,7 @@ def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
         wrong[name] = 0
         for g, (x, y) in enumerate(pairs):
             want = a[x:y].double() @ b[g].double().t()
-            off = (out[x:y].double() - want).abs()
-            wrong[name] += int((~(off <= 2**-8 * want.abs() + 2e-6 * k)).sum())
+            wrong[name] += count_wrong(out[x:y], want, 2**-8, 2e-6 * k)
         calls[name] = partial(kernel, *map(_view, (a, b, offsets, out)))
     tflops = built_products.speeds(calls, 2 * m * n * k)
     sizes = [y - x for x, y in pairs]

@@ -8,7 +8,6 @@ others in every call, so that they come from memory; results are checked against
 
 from __future__ import annotations
 
-import itertools
 import os
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,8 @@ from tvm.relax.frontend import nn
 
 import tvm_layout_ext as tlx
 from benchmarks import built_products
-from benchmarks.hopper_check import _seconds, _view
+from benchmarks.built_products import WEIGHTS, count_wrong, loaded, name_of
+from benchmarks.hopper_check import _turns, _view
 from benchmarks.model_zoo import PackedLinear
 from tvm_layout_ext.ir.tidy import tidy
 from tvm_layout_ext.models import rules
@@ -32,7 +32,7 @@ _ROWS = (1, 4, 8, 16, 32, 64)
 SHAPES = tuple((m, n, k) for n, k in _LAYERS for m in _ROWS)
 #: Rules that are asked for a schedule.
 VARIANTS = ("packed weights", "packed weights on threads", "warpgroups")
-_WEIGHTS, _GROUP = 400_000_000, 32
+_GROUP = 32
 
 
 class _Net(nn.Module):  # type: ignore[misc]
@@ -41,11 +41,6 @@ class _Net(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: nn.Tensor) -> nn.Tensor:
         return self.layer(x)
-
-
-def name_of(shape: tuple[int, ...], variant: str) -> str:
-    """File of a variant."""
-    return f"{'x'.join(map(str, shape))}_{variant.replace(' ', '_')}.so"
 
 
 def build(folder: Path, job: tuple[tuple[int, ...], str]) -> str:
@@ -80,7 +75,7 @@ def run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     m, n, k = shape
     torch.manual_seed(m + n)
     rng = np.random.default_rng(m)
-    count = max(2, -(-_WEIGHTS // (n * k // 2)))
+    count = max(2, -(-WEIGHTS // (n * k // 2)))
     x = torch.randn(m, k, device="cuda", dtype=torch.float16)
     words = [rng.integers(0, 1 << 32, (n, k // 8), np.uint32) for _ in range(2)]
     packed = [torch.from_numpy(words[i % 2].view(np.int32)).cuda() for i in range(count)]
@@ -92,27 +87,19 @@ def run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
         if not path.exists():
             continue
         out = torch.full((m, n), float("nan"), dtype=x.dtype, device="cuda")
-        kernel = tvm.runtime.load_module(str(path))["main"]
+        kernel = loaded(path)
         views = [
             (_view(p)._create_view((n, k // 8), "uint32"), _view(s))
             for p, s in zip(packed, scales, strict=True)
         ]
         kernel(*views[0], _view(x), _view(out))
         torch.cuda.synchronize()
-        off = (out.double() - want).abs()
-        wrong[variant] = int((~(off <= 2**-9 * want.abs() + 2e-3 * want.abs().mean())).sum())
-        endless = itertools.cycle([partial(kernel, *v, _view(x), _view(out)) for v in views])
-        calls[variant] = lambda turns=endless: next(turns)()
+        wrong[variant] = count_wrong(out, want, 2**-9, 2e-3 * want.abs().mean())
+        calls[variant] = _turns([partial(kernel, *v, _view(x), _view(out)) for v in views])
     halves = [torch.randn(n, k, device="cuda", dtype=torch.float16) for _ in range(2)]
-    halves = halves * max(1, -(-_WEIGHTS // (n * k * 4)))
-    turns = itertools.cycle([partial(torch.nn.functional.linear, x, w) for w in halves])
-    calls["cuBLAS, float16"] = lambda: next(turns)()
-    seconds = _seconds(calls, int(6e14 / 3e12 * n * k))
-    return {
-        "shape": shape,
-        "us": {name: round(s * 1e6, 2) for name, s in seconds.items()},
-        "wrong": wrong,
-    }
+    halves = halves * max(1, -(-WEIGHTS // (n * k * 4)))
+    calls["cuBLAS, float16"] = _turns([partial(torch.nn.functional.linear, x, w) for w in halves])
+    return built_products.row_of(shape, calls, wrong, 6e14 / 3e12 * n * k)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tvm
-
 from benchmarks import built_products
+from benchmarks.built_products import count_wrong, loaded, name_of
 from benchmarks.hopper_check import _view
 
 _DTYPE = "float8_e4m3fn"
@@ -40,14 +39,10 @@ _VARIANTS: tuple[tuple[str, dict[str, Any] | None], ...] = (
 )
 
 
-def _name(shape: tuple[int, ...], number: int) -> str:
-    return f"{'x'.join(map(str, shape))}_{number}.so"
-
-
 def _build(folder: Path, job: tuple[tuple[int, ...], int]) -> str:
     shape, number = job
     name, wishes = _VARIANTS[number]
-    config = built_products.export(folder / _name(*job), name, shape, _DTYPE, wishes)
+    config = built_products.export(folder / name_of(*job), name, shape, _DTYPE, wishes)
     kept = ("tile", "wgmma", "split_k", "cluster")
     return json.dumps([name, {key: config[key] for key in kept if key in config}])
 
@@ -95,11 +90,11 @@ def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
     m, n, k = shape
     calls, wrong = _peers(a, b, sa, sb), {}
     for number, (name, wishes) in enumerate(_VARIANTS):
-        path = folder / _name(shape, number)
+        path = folder / name_of(shape, number)
         if not path.exists():
             continue
         scaled = name == "gemm_scaled"
-        kernel = tvm.runtime.load_module(str(path))["main"]
+        kernel = loaded(path)
         dtype = torch.bfloat16 if scaled else torch.float16
         out = torch.full((m, n), float("nan"), dtype=dtype, device="cuda")
         views = [_view(one) for one in (a, b, *((sa, sb) if scaled else ()), out)]
@@ -107,8 +102,7 @@ def _run(folder: Path, shape: tuple[int, ...]) -> dict[str, Any]:
         torch.cuda.synchronize()
         full = " ".join([name, *map(str, (wishes or {"": "default"}).values())])
         if scaled:
-            off = (out[:256].double() - want).abs()
-            wrong[full] = int((~(off <= 2**-8 * want.abs() + 2**-10 * k)).sum())
+            wrong[full] = count_wrong(out[:256], want, 2**-8, 2**-10 * k)
             kernel(*views)
             wrong[full] += int(out.isnan().sum())
         calls[full] = partial(kernel, *views)

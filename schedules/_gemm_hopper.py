@@ -10,6 +10,7 @@ of sixteen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, prod
 from typing import Any
@@ -156,6 +157,38 @@ def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
         stay=resident == together == 1,
         mode="pingpong" if in_turns else "cooperative",
     )
+
+
+def keep_members(
+    sch: s_tir.Schedule,
+    tc: Any,
+    rows: int,
+    group: int,
+    stages: int,
+    batch: Sequence[Any] = (),
+    step: Any = None,
+    cluster: int = 1,
+    stay: bool = True,
+) -> None:
+    """Schedule a batch of products whose sums another block reads where they are, in registers.
+
+    The loops of ``batch`` go inside of a tile, and copies to ``step``, or each step along K. The
+    reader is still to be placed. The other arguments are as of
+    :func:`tvm_layout_ext.schedule.composed.gemm.by_warpgroups`.
+    """
+    step = tc.k if step is None else step
+    count = min(2, rows // WARPGROUP_ROWS)
+    m, warpgroup, piece = sch.split(tc.m, [None, count, rows // WARPGROUP_ROWS // count])
+    sch.reorder(m, tc.n, warpgroup, *batch, tc.k, piece)
+    sch.rasterize(m, tc.n, group)
+    if stay:
+        sch.persistent(m)
+    sch.cluster(m, cluster, multicast=True)
+    for copy in (tc.a, tc.b):
+        sch.compute_at(copy, step)
+    sch.pipeline(step, stages, async_copy="tma")
+    sch.specialize_warps(warpgroup)
+    sch.compute_inline(tc.result)
 
 
 def _sizes_of(what: Contraction, swap: bool) -> tuple[int, int, int]:
@@ -480,6 +513,16 @@ def check_wgmma(architecture: Architecture) -> Refusal | None:
     return None
 
 
+def check_pitch(names: str, pitch: int) -> Refusal | None:
+    """Why TMA cannot copy operands whose rows are so many bytes apart, or None."""
+    if pitch % MAP_PITCH_BYTES == 0:
+        return None
+    return Refusal(
+        "row pitch",
+        f"Rows of {names} are {pitch} bytes apart; TMA needs a multiple of {MAP_PITCH_BYTES}.",
+    )
+
+
 def check(
     shape: tuple[int, ...],
     dtype: str,
@@ -504,12 +547,8 @@ def check(
             return Refusal(
                 "no wgmma", f"Rows of {name} do not lie along K; wgmma reads {dtype} only so."
             )
-        if row * size % MAP_PITCH_BYTES:
-            return Refusal(
-                "row pitch",
-                f"Rows of {name} are {row * size} bytes apart; TMA needs a multiple of "
-                f"{MAP_PITCH_BYTES}.",
-            )
+        if refusal := check_pitch(name, row * size):
+            return refusal
     return None if config is None else _check_cluster(tile, *_moved(config))
 
 

@@ -21,7 +21,7 @@ from tvm import s_tir
 from tvm_layout_ext import te
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS, Architecture
-from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, WARPGROUP_ROWS
+from tvm_layout_ext.gpu.warpgroups import WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction
 from tvm_layout_ext.schedules import _gemm_hopper, _gemm_types
 from tvm_layout_ext.transform.hopper.members import are_read
@@ -89,19 +89,13 @@ def multiply(sch: s_tir.Schedule, block: str, after: str, config: Config) -> Non
     for copy in (tc.a, tc.b):
         while producers := sch.get_producers(copy):
             sch.compute_inline(producers[0])
-    consumers = min(2, rows // WARPGROUP_ROWS)
-    m, warpgroup, piece = sch.split(tc.m, [None, consumers, rows // WARPGROUP_ROWS // consumers])
-    sch.reorder(m, tc.n, warpgroup, *tc.batch, tc.k, piece)
-    tiles = int(sch.get(m).extent) * int(sch.get(tc.n).extent)
-    resident = min(_MOST_RESIDENT, ceil(tiles / MULTIPROCESSORS)) if swap and consumers == 1 else 1
-    sch.rasterize(m, tc.n, int(config["group"]))
-    if resident == 1:
-        sch.persistent(m)
-    for copy in (tc.a, tc.b):
-        sch.compute_at(copy, tc.k)
-    sch.pipeline(tc.k, _stages(config, tc.b_k_major, resident), async_copy="tma")
-    sch.specialize_warps(warpgroup)
-    sch.compute_inline(tc.result)
+    resident = 1
+    if swap and rows == WARPGROUP_ROWS:
+        tiles = int(sch.get(tc.m).extent) * int(sch.get(tc.n).extent)
+        resident = min(_MOST_RESIDENT, ceil(tiles / MULTIPROCESSORS))
+    stages = _gemm_hopper.stages(_plain(str(config["tile"])), tc.b_k_major, resident)
+    group, stay = int(config["group"]), resident == 1
+    _gemm_hopper.keep_members(sch, tc, rows, group, stages, tc.batch, stay=stay)
     sch.reverse_compute_at(after, tc.n)
 
 
@@ -123,25 +117,15 @@ def _plain(tile: str) -> tuple[int, int]:
     return rows, columns * _PRODUCTS
 
 
-def _stages(config: Config, k_major: bool, resident: int) -> int:
-    return _gemm_hopper.stages(_plain(str(config["tile"])), k_major, resident)
-
-
 def check(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
-    row = shape[2] * _BYTES
     if 1 in shape[:2]:
         return Refusal("one row", "Products of a single row or column are sums; two are legal.")
     if refusal := _gemm_hopper.check_wgmma(architecture):
         return refusal
-    if row % MAP_PITCH_BYTES:
-        return Refusal(
-            "row pitch",
-            f"Rows of A and B are {row} bytes apart; TMA needs a multiple of {MAP_PITCH_BYTES}.",
-        )
-    return None
+    return _gemm_hopper.check_pitch("A and B", shape[2] * _BYTES)
 
 
 def fit(

@@ -16,7 +16,6 @@ from tvm import s_tir
 
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
-from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES
 from tvm_layout_ext.schedules import _gemm_hopper, _gemm_types
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance, draw
@@ -58,16 +57,9 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
     rows, columns = map(int, str(config["tile"]).split("x"))
     tc = sch.use_tensor_core("product", "wgmma", multiples=(rows, columns, _DEPTH))
-    m, warpgroup, piece = sch.split(tc.m, [None, 2, rows // 128])
-    sch.reorder(m, tc.n, warpgroup, tc.k, piece)
-    sch.rasterize(m, tc.n, int(config["group"]))
-    sch.persistent(m)
     sch.compute_inline("own")
-    sch.compute_at(tc.a, tc.k)
-    sch.compute_at(tc.b, tc.k)
-    sch.pipeline(tc.k, _gemm_hopper.stages((rows, columns), True), async_copy="tma")
-    sch.specialize_warps(warpgroup)
-    sch.compute_inline(tc.result)
+    stages = _gemm_hopper.stages((rows, columns), True)
+    _gemm_hopper.keep_members(sch, tc, rows, int(config["group"]), stages)
     sch.reverse_compute_at("C", tc.n)
     return sch
 
@@ -76,15 +68,9 @@ def check(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> Refusal | None:
     """Why a configuration is not legal, or None."""
-    row = shape[3] * _BYTES
     if refusal := _gemm_hopper.check_wgmma(architecture):
         return refusal
-    if row % MAP_PITCH_BYTES:
-        return Refusal(
-            "row pitch",
-            f"Rows of A and B are {row} bytes apart; TMA needs a multiple of {MAP_PITCH_BYTES}.",
-        )
-    return None
+    return _gemm_hopper.check_pitch("A and B", shape[3] * _BYTES)
 
 
 def fit(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,6 +12,22 @@ import tvm_layout_ext as tlx
 from tests.programs.mapped import computed
 from tests.programs.pipelines import block, copy, loop, program
 from tvm_layout_ext.build import check_fits, compile_checked, compile_lowered
+from tvm_layout_ext.errors import LayoutExtError
+from tvm_layout_ext.transform import mark_annotated
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def _asserting(_func: object) -> bool:
+    raise AssertionError("this cannot be")
+
+
+#: What breaks the first of our passes, and what it raises then.
+PASS_MISTAKES: list[tuple[Break, type[Exception]]] = [
+    (lambda patch: patch.delattr(mark_annotated, "is_annotated"), NameError),
+    (lambda patch: patch.setattr(mark_annotated, "is_annotated", None), TypeError),
+    (lambda patch: patch.setattr(mark_annotated, "is_annotated", _asserting), AssertionError),
+]
 
 
 def _scale(rows: int = 64, bind: bool = True) -> s_tir.Schedule:
@@ -233,6 +250,18 @@ def test_refuses_a_launch_that_no_gpu_makes(extents: dict[str, int], problem: st
         tlx.build(s, [a, b])
     with pytest.raises(tlx.SimulationError, match=problem):
         tlx.simulate(s, np.zeros(tuple(extents.values()), "float32"), args=[a, b])
+
+
+@pytest.mark.parametrize(("break_it", "kind"), PASS_MISTAKES)
+def test_a_mistake_in_a_pass_comes_out_as_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, break_it: Break, kind: type[Exception]
+) -> None:
+    sch = _scale()
+    break_it(monkeypatch)
+    for use in (tlx.lower, tlx.build):
+        with pytest.raises(kind) as error:
+            use(sch)
+        assert not isinstance(error.value, LayoutExtError)
 
 
 @pytest.mark.parametrize("target", ["foo", 3, {"kind": "nope"}])

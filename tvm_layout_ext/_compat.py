@@ -77,7 +77,7 @@ def pass_name(compiler_pass: Any) -> str:
 
 
 def register_errors() -> None:
-    """Let our errors cross TVM's C++ frames with their own class instead of RuntimeError."""
+    """Let errors of passes cross TVM's C++ frames with their own class instead of RuntimeError."""
     from tvm_ffi import register_error
 
     from . import errors
@@ -85,8 +85,11 @@ def register_errors() -> None:
     # TVM has a ScheduleError of its own under the bare name.
     for name in errors.__all__:
         register_error(f"tvm_layout_ext.{name}", getattr(errors, name))
-    # Ctrl-C inside one of our passes would come out of TVM as a RuntimeError, and be taken for one.
-    register_error("KeyboardInterrupt", KeyboardInterrupt)
+    # Ctrl-C inside one of our passes would come out of TVM as a RuntimeError, and be taken for one;
+    # so would a name that is not there, and be told as a refusal of TVM's. The FFI itself knows
+    # others that only a mistake raises, as AttributeError and AssertionError.
+    for kind in (KeyboardInterrupt, NameError, UnboundLocalError):
+        register_error(kind.__name__, kind)
 
 
 _capture_lock = threading.Lock()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import tvm
@@ -57,17 +59,28 @@ def to_module(source: Any, args: Sequence[Any] | None = None, name: str = "main"
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Turn a failed check inside TVM's own passes into one sentence."""
+    """Turn a failed check inside TVM's own passes into one sentence.
+
+    TVM's checks of types raise TypeError, as lines of this package by mistake do; these come out.
+    """
     try:
         yield
     except LayoutExtError:
         raise
     except (RuntimeError, ValueError, TypeError) as error:
+        if isinstance(error, TypeError) and _is_raised_here(error):
+            raise
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         reason = text.rpartition(" is false: ")[2].strip() or text.removeprefix("Check failed: ")
         raise ScheduleError(
             f"TVM {tvm_version()} cannot lower this program; it says: {reason.rstrip('.')}."
         ) from error
+
+
+def _is_raised_here(error: Exception) -> bool:
+    """Whether a line of this package raised an error, and not one of TVM below it."""
+    *_, (frame, _line) = walk_tb(error.__traceback__)
+    return Path(frame.f_code.co_filename).is_relative_to(Path(__file__).parent)
 
 
 def _target_of(source: Any, target: str | Target | None) -> Target:

@@ -113,6 +113,12 @@ def capability(target: Target | None) -> tuple[int, int]:
     return int(digits[:-1] or 0), int(digits[-1:] or 0)
 
 
+def has_warpgroups_around() -> bool:
+    """Whether the target around is ``sm_90a``, whose warpgroups multiply, as it was given."""
+    target = Target.current(allow_none=True)
+    return target is not None and str(target.attrs.get("arch", "")) == "sm_90a"
+
+
 def _around(func: tvm.tirx.PrimFunc | None) -> Target | None:
     """The CUDA target of a function, or of the ``with`` around; TVM's guess means the default."""
     own = None if func is None else func.attrs.get("target", None)

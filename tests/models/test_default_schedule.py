@@ -15,6 +15,7 @@ from tvm.relax.frontend import nn
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import Model, block, convolution, head, mlp
 from tests.models.running import TARGET, Scheduled, bound_by_dlight, check, fused, scheduled
+from tests.test_build import PASS_MISTAKES, Break
 from tests.tune.apply.test_apply import unscheduled
 from tvm_layout_ext.analysis.contraction import read_contraction
 from tvm_layout_ext.build import device_program
@@ -162,6 +163,20 @@ def test_a_mistake_of_a_rule_is_told_as_one(
     sentence = "Rule rows fails by a mistake of tvm_layout_ext, TypeError: no number."
     assert schedule.choices[0].refused == (sentence,)
     assert caplog.records[0].getMessage() == f"main: {sentence}"
+
+
+@pytest.mark.parametrize(("break_it", "kind"), PASS_MISTAKES)
+def test_a_mistake_of_a_pass_is_no_refusal(
+    monkeypatch: pytest.MonkeyPatch, break_it: Break, kind: type[Exception]
+) -> None:
+    break_it(monkeypatch)
+    with TARGET:
+        (schedule := tlx.DefaultSchedule())(unscheduled(64))
+    (choice,) = schedule.choices
+    assert choice.rule == rules.LAST
+    for sentence in choice.refused:
+        assert f"fails by a mistake of tvm_layout_ext, {kind.__name__}: " in sentence
+    assert choice.refused
 
 
 def test_scheduled_functions_and_other_targets_are_left_alone() -> None:

@@ -31,7 +31,7 @@ _MAKER = "DefaultSchedule"
 #: What primitives, and TVM below them, raise on a program that they do not take.
 _REFUSALS = (LayoutExtError, RuntimeError, ValueError)
 #: What only a mistake of this package raises: others are asked, and the choice says so.
-_MISTAKES = (TypeError, IndexError, KeyError)
+_MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError, TypeError)
 #: How many times the least time a schedule may take before others are asked.
 _WORTH = 1.5
 #: What a model that was fitted to our kernels may be wrong about dlight's.

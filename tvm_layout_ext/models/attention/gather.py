@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.target import Target
 
 from ...analysis.attention import read_attention
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...ir.rebuild import stripped
+from ...target import has_warpgroups_around
 from ...transform.attention.plan import fit_attention
 from ..bindings import Bindings
 from ..relax_values import extents_of, name_of, scalar_of
+from ..replace_calls import Make, with_calls_replaced
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, so that the kernel reads them in place.
@@ -53,21 +54,14 @@ class GatherAttention:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        target = Target.current(allow_none=True)
-        arch = str(target.attrs["arch"]) if target is not None and "arch" in target.attrs else ""
-        if arch != "sm_90a":
+        if not has_warpgroups_around():
             return mod
-        found = {}
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                found[gv] = [made for one in _groups(func) if (made := _made(one)) is not None]
-        if not any(found.values()):
-            return mod
-        one = _Call(mod)
-        for gv, groups in found.items():
-            one.groups = groups
-            one.builder_.update_func(gv, one.visit_expr(mod[gv]))
-        return relax.transform.DeadCodeElimination()(one.builder_.get())
+        found = {
+            gv: [made for one in _groups(func) if (made := _made(one)) is not None]
+            for gv, func in mod.functions_items()
+            if isinstance(func, relax.Function)
+        }
+        return with_calls_replaced(mod, found) if any(found.values()) else mod
 
 
 @dataclass
@@ -241,8 +235,8 @@ def has_kernel(operator: Callable[..., relax.Expr], operands: Sequence[relax.Exp
     return any(_made(one) is not None for one in _groups(builder.get()["main"]))
 
 
-def _made(group: _Group) -> tuple[_Group, tirx.PrimFunc] | None:
-    """The group and its function, if there is a kernel of it."""
+def _made(group: _Group) -> tuple[relax.Call, Make] | None:
+    """The call that ends a group, and what calls its kernel in that place; None without one."""
     try:
         func = group.function()
         if loose := [str(one) for one in func.params if not hasattr(one, "shape")]:
@@ -251,25 +245,16 @@ def _made(group: _Group) -> tuple[_Group, tirx.PrimFunc] | None:
     except ScheduleError as refused:
         _log.info("Attention stays products and a softmax: %s", refused)
         return None
-    return group, func
+    return group.bindings[-1][1], partial(_called, group, func)
 
 
-@mutator
-class _Call(PyExprMutator):
-    """Puts calls into the places of results."""
-
-    groups: Sequence[tuple[_Group, tirx.PrimFunc]] = ()
-
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        for group, func in self.groups:
-            if call.same_as(group.bindings[-1][1]):
-                given = [self.visit_expr(one) for one in group.inputs]
-                gv = self.builder_.add_func(func, "attention")
-                kind, made = group.result.ty, str(func.params[-1].dtype)
-                # TVM lowers the operator with a scale of its own to one of float32.
-                one = relax.TensorType(kind.shape, made)
-                out = relax.call_tir(gv, relax.Tuple(given), one)
-                if made == str(kind.dtype):
-                    return out
-                return relax.op.astype(self.builder_.emit(out), kind.dtype)
-        return super().visit_call_(call)
+def _called(group: _Group, func: tirx.PrimFunc, inside: Any) -> relax.Expr:
+    """A call of the function, in the type of the group's result."""
+    given = [inside.visit_expr(one) for one in group.inputs]
+    gv = inside.builder_.add_func(func, "attention")
+    kind, made = group.result.ty, str(func.params[-1].dtype)
+    # TVM lowers the operator with a scale of its own to one of float32.
+    out = relax.call_tir(gv, relax.Tuple(given), relax.TensorType(kind.shape, made))
+    if made == str(kind.dtype):
+        return out
+    return relax.op.astype(inside.builder_.emit(out), kind.dtype)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.target import Target
 
 from ...gpu.hardware import architecture
 from ...schedules import gemm_gated
+from ...target import has_warpgroups_around
 from ..bindings import Bindings
 from ..quantised import tensor_rows
 from ..relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of
+from ..replace_calls import Make, with_calls_replaced
 from ..widen_functions import legalize_ops
 
 _SUMS = "float32"
@@ -33,9 +34,7 @@ class GatedProducts:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        target = Target.current(allow_none=True)
-        arch = str(target.attrs["arch"]) if target is not None and "arch" in target.attrs else ""
-        if arch != "sm_90a":
+        if not has_warpgroups_around():
             return mod
         # What is sliced leaves its split behind, which nobody reads.
         mod = relax.transform.DeadCodeElimination()(mod)
@@ -44,13 +43,7 @@ class GatedProducts:
             for gv, func in mod.functions_items()
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr)
         }
-        if not any(found.values()):
-            return mod
-        one = _Call(mod)
-        for gv, pairs in found.items():
-            one.pairs = pairs
-            one.builder_.update_func(gv, one.visit_expr(mod[gv]))
-        return relax.transform.DeadCodeElimination()(one.builder_.get())
+        return with_calls_replaced(mod, found) if any(found.values()) else mod
 
 
 @dataclass
@@ -75,12 +68,12 @@ def _known(value: Any) -> list[int]:
     return dims_of(value) or []
 
 
-def _found(reader: Bindings) -> Iterator[tuple[Any, _Pair, tirx.PrimFunc]]:
-    """Calls whose results are made of pairs, these, and their functions."""
+def _found(reader: Bindings) -> Iterator[tuple[relax.Call, Make]]:
+    """Calls whose results are made of pairs, and what calls a function in their place."""
     for var in reader.order:
         pair = _pair(reader, var)
         if pair is not None and _is_legal(reader, pair):
-            yield reader.bound[var], pair, _function(reader, pair)
+            yield reader.bound[var], partial(_called, pair, _function(reader, pair))
 
 
 def _pair(reader: Bindings, var: Any) -> _Pair | None:
@@ -259,32 +252,18 @@ def _again(builder: relax.BlockBuilder, reader: Bindings, value: Any, known: dic
     return known[value]
 
 
-@mutator
-class _Call(PyExprMutator):
-    """Puts calls into the places of results."""
+def _called(pair: _Pair, func: tirx.PrimFunc, inside: Any) -> relax.Expr:
+    """A call of the function, whose operands and result are views."""
+    given = [
+        _viewed(inside, inside.visit_expr(one), param.shape)
+        for one, param in zip((pair.x, *pair.weights), func.params, strict=False)
+    ]
+    made = relax.TensorType(func.params[-1].shape, str(func.params[-1].dtype))
+    gv = inside.builder_.add_func(func, "gated")
+    out = inside.builder_.emit(relax.call_tir(gv, relax.Tuple(given), made))
+    return _viewed(inside, out, pair.result.ty.shape)
 
-    pairs: Sequence[tuple[Any, _Pair, tirx.PrimFunc]] = ()
 
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        for old, pair, func in self.pairs:
-            if call.same_as(old):
-                return self._called(pair, func)
-        return super().visit_call_(call)
-
-    def _called(self, pair: _Pair, func: tirx.PrimFunc) -> relax.Expr:
-        """A call of the function, whose operands and result are views."""
-        operands = (pair.x, *pair.weights)
-        given = [
-            self._viewed(self.visit_expr(one), param.shape)
-            for one, param in zip(operands, func.params, strict=False)
-        ]
-        made = relax.TensorType(func.params[-1].shape, str(func.params[-1].dtype))
-        gv = self.builder_.add_func(func, "gated")
-        out = self.builder_.emit(relax.call_tir(gv, relax.Tuple(given), made))
-        return self._viewed(out, pair.result.ty.shape)
-
-    def _viewed(self, value: Any, shape: Sequence[Any]) -> Any:
-        dims = [int(one) for one in shape]
-        return (
-            value if dims_of(value) == dims else self.builder_.emit(relax.op.reshape(value, dims))
-        )
+def _viewed(inside: Any, value: Any, shape: Sequence[Any]) -> Any:
+    dims = [int(one) for one in shape]
+    return value if dims_of(value) == dims else inside.builder_.emit(relax.op.reshape(value, dims))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import are_equal, is_number
 from ..relax_values import ELEMENTWISE, extents_of, name_of, uses_of
+from ..replace_calls import Make, with_calls_replaced
 
 _REDUCTIONS = ("mean", "sum", "max", "min")
 #: What ends with elementwise operators itself.
@@ -27,27 +28,29 @@ class GatherRows:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        one = _Call(mod)
-        for gv, func in mod.functions_items():
-            if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
-                continue
-            if "Primitive" not in func.attrs:
-                one.bound = bound = dict(_bindings(func))
-                found = _Chains(func).found()
-                one.chains = {bound[chain[-1]].__chandle__(): chain for chain in found}
-                one.builder_.update_func(gv, one.visit_expr(func))
-        return relax.transform.DeadCodeElimination()(one.builder_.get())
+        found = {
+            gv: [*_found(func)]
+            for gv, func in mod.functions_items()
+            if isinstance(func, relax.Function)
+            and isinstance(func.body, relax.SeqExpr)
+            and "Primitive" not in func.attrs
+        }
+        return with_calls_replaced(mod, found)
 
 
-def _bindings(func: relax.Function) -> Iterator[tuple[Any, Any]]:
-    return ((one.var, one.value) for block in func.body.blocks for one in block.bindings)
+def _found(func: relax.Function) -> Iterator[tuple[relax.Call, Make]]:
+    """Calls that end chains, and what calls a function of its own in the place of each."""
+    reader = _Chains(func)
+    for chain in reader.found():
+        yield reader.bound[chain[-1]], partial(_called, reader.bound, chain)
 
 
 class _Chains:
     """The chains along rows of a function, each the variables of its calls in order."""
 
     def __init__(self, func: relax.Function) -> None:
-        self.bound = dict(_bindings(func))
+        bindings = (one for block in func.body.blocks for one in block.bindings)
+        self.bound = {one.var: one.value for one in bindings}
         self.order = list(self.bound)
         self.used = {var: set(uses_of(value)) for var, value in self.bound.items()}
         self.users: dict[Any, list[Any]] = {}
@@ -141,40 +144,31 @@ class _Chains:
         return False
 
 
-@mutator
-class _Call(PyExprMutator):
-    """Puts a call of a function of its own in the place of each chain's result."""
+def _called(bound: dict[Any, Any], chain: Sequence[Any], inside: Any) -> relax.Expr:
+    """A call of a function that is made of a chain."""
+    calls = [bound[var] for var in chain]
+    read = dict.fromkeys(one for call in calls for one in call.args)
+    inputs = [one for one in read if one not in chain and _is_input(one)]
+    name = "_".join(["fused", *(name_of(call).rpartition(".")[2] for call in calls)])
+    gv = inside.builder_.add_func(_function(bound, chain, inputs), name)
+    return relax.Call(gv, [inside.visit_expr(one) for one in inputs])
 
-    #: By the calls that end them
-    chains: dict[Any, list[Any]]
-    bound: dict[Any, Any]
 
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        chain = self.chains.get(call.__chandle__())
-        if chain is None:
-            return super().visit_call_(call)
-        calls = [self.bound[var] for var in chain]
-        read = dict.fromkeys(one for call in calls for one in call.args)
-        inputs = [one for one in read if one not in chain and _is_input(one)]
-        name = "_".join(["fused", *(name_of(call).rpartition(".")[2] for call in calls)])
-        gv = self.builder_.add_func(self._function(chain, inputs), name)
-        return relax.Call(gv, [self.visit_expr(one) for one in inputs])
-
-    def _function(self, chain: Sequence[Any], inputs: Sequence[Any]) -> relax.Function:
-        """The calls of a chain as a function that TVM fuses."""
-        values = {one: relax.Var(f"in_{at}", one.ty) for at, one in enumerate(inputs)}
-        builder = relax.BlockBuilder()
-        with builder.function("rows", list(values.values()), {"Primitive": 1}, private=True):
-            with builder.dataflow():
-                for var in chain:
-                    call = self.bound[var]
-                    given = [values.get(one, one) for one in call.args]
-                    again = relax.Call(call.op, given, call.attrs, call.ty_args)
-                    values[var] = builder.emit(again)
-                out = builder.emit_output(values[chain[-1]])
-            builder.emit_func_output(out)
-        (made,) = builder.get().functions.values()
-        return relax.utils.copy_with_new_vars(made)
+def _function(bound: dict[Any, Any], chain: Sequence[Any], inputs: Sequence[Any]) -> relax.Function:
+    """The calls of a chain as a function that TVM fuses."""
+    values = {one: relax.Var(f"in_{at}", one.ty) for at, one in enumerate(inputs)}
+    builder = relax.BlockBuilder()
+    with builder.function("rows", list(values.values()), {"Primitive": 1}, private=True):
+        with builder.dataflow():
+            for var in chain:
+                call = bound[var]
+                given = [values.get(one, one) for one in call.args]
+                again = relax.Call(call.op, given, call.attrs, call.ty_args)
+                values[var] = builder.emit(again)
+            out = builder.emit_output(values[chain[-1]])
+        builder.emit_func_output(out)
+    (made,) = builder.get().functions.values()
+    return relax.utils.copy_with_new_vars(made)
 
 
 def _is_input(value: Any) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend.nn.llm.kv_cache import RopeMode
-from tvm.target import Target
 
 from ... import decisions
 from ...analysis.assumptions import divisible
@@ -19,6 +18,7 @@ from ...gpu.hardware import architecture
 from ...ir import ops
 from ...ir.queries import nodes_in
 from ...ir.rebuild import block_with, realize_with, sequence
+from ...target import has_warpgroups_around
 from .attention import ROLES, on_tensor_cores
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -51,14 +51,12 @@ class PagedCache:
 
 def _on_tensor_cores(creation: Any, functions: dict[Any, Any]) -> dict[Any, Any]:
     """Functions of a cache that have a kernel of warpgroups; of others a sentence is logged."""
-    target = Target.current(allow_none=True)
-    arch = str(target.attrs.get("arch", "")) if target is not None else ""
     found = {}
-    for place, role in ROLES.items() if arch == "sm_90a" else ():
+    for place, role in ROLES.items() if has_warpgroups_around() else ():
         for gv in _functions_in(creation.args[place]):
             try:
                 _check_cache(creation)
-                found[gv] = on_tensor_cores(functions[gv], role, architecture(arch))
+                found[gv] = on_tensor_cores(functions[gv], role, architecture("sm_90a"))
                 text = "on tensor cores, by TMA and wgmma"
             except ScheduleError as refused:
                 text = f"It stays TVM's. {refused}"
