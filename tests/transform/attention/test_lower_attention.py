@@ -78,20 +78,38 @@ def test_the_result_is_that_of_float64(name: str) -> None:
     assert off < (1.2e-2 if case.dtype == "bfloat16" else 2e-3)
 
 
-@pytest.mark.parametrize(
-    ("case", "numbers"),
-    [
-        (Heads(2, 1, 130, 64 * 5), (64, 2, 2, 3, 1)),
-        (Heads(3, 3, 200, 64 * 4 - 5, order="bsh"), (64, 2, 3, 2, 4)),
-        (Heads(1, 1, 100, 300, 96, 40, bias=True), (64, 2, 1, 2, 1)),
-        (Heads(5, 5, 3, 200, seen=(lambda i, j: j <= 150,)), (64, 2, 1, 2, 3)),
-    ],
-    ids=("2 heads", "rows by TMA", "stored by threads", "few rows"),
-)
-def test_blocks_share_the_keys_of_the_last_tiles(case: Heads, numbers: tuple[int, ...]) -> None:
+TURNS = {
+    "2 heads, parts": (Heads(2, 1, 130, 64 * 5), (64, 2, 2, 3, 1, 0)),
+    "parts, rows by TMA": (Heads(3, 3, 200, 64 * 4 - 5, order="bsh"), (64, 2, 3, 2, 4, 0)),
+    "parts, rows by threads": (Heads(1, 1, 100, 300, 96, 40, bias=True), (64, 2, 1, 2, 1, 0)),
+    "parts of few rows": (
+        Heads(5, 5, 3, 200, seen=(lambda i, j: j <= 150,)), (64, 2, 1, 2, 3, 0),
+    ),
+    "two blocks in turns": (Heads(3, 3, 130, 130), (64, 2, 1, 1, 0, 2)),
+    "two blocks in turns, stages of three": (Heads(3, 1, 130, 200), (64, 3, 2, 1, 0, 2)),
+    "turns of three warpgroups, causal": (
+        Heads(4, 4, 200, 260, seen=(causal,)), (64, 2, 3, 1, 0, 3),
+    ),
+    "turns of one tile of keys": (Heads(3, 3, 70, 60, order="bsh"), (64, 2, 2, 1, 0, 2)),
+    "turns, rows by threads": (Heads(5, 1, 64, 130, 40, 72), (64, 2, 1, 1, 0, 2)),
+    "turns and parts": (Heads(3, 3, 130, 64 * 4), (64, 2, 2, 2, 3, 2)),
+    "a window in turns": (Heads(2, 2, 200, 200, seen=(causal, recent)), (64, 2, 2, 1, 0, 3)),
+}  # fmt: skip
+
+
+def planned(case: Heads, *numbers: int) -> s_tir.Schedule:
+    """A schedule by a plan of one's own."""
     sch = case.schedule(keys=64)
-    sch.annotate(sch.get_sblock("mean"), ATTENTION, list(numbers))
-    off, hazards = error(case, sch)
+    block = sch.get_sblock("mean")
+    sch.unannotate(block, ATTENTION)
+    sch.annotate(block, ATTENTION, numbers)
+    return sch
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_blocks_take_tiles_in_turns_and_share_keys(name: str) -> None:
+    case, numbers = TURNS[name]
+    off, hazards = error(case, planned(case, *numbers))
     assert hazards == []
     assert off < 2e-3
 
@@ -115,7 +133,8 @@ def test_a_last_round_is_shared_where_that_is_worth_it(
     plan = fit_attention(read_attention(func), architecture("sm_90a"))
     assert (plan.splits, plan.whole) == shared
     tiles = shape[0] * shape[1] * plan.tiles
-    assert plan.blocks == plan.whole + (tiles - plan.whole) * plan.splits
+    assert plan.parts == plan.whole + (tiles - plan.whole) * plan.splits
+    assert plan.resident == (132 if plan.parts > 132 else 0)
 
 
 def test_large_scores_neither_overflow_nor_lose_rows() -> None:
@@ -193,6 +212,30 @@ MUTATIONS: dict[str, tuple[str, Any, int, str]] = {
 }  # fmt: skip
 
 
+TURNED: dict[str, tuple[str, Any, int, str]] = {
+    "Q given back by nobody": (
+        ops.PTX_MBARRIER_ARRIVE_NOCOUNT, _left_out, 4, r"Deadlock: .*q_empty",
+    ),
+    "Q taken before it is given back": (
+        ops.CUDA_MBARRIER_WAIT, _left_out, 0, "tiles|q_full",
+    ),
+    "a turn that nobody passes on": (ops.PTX_BAR_ARRIVE, _left_out, 1, "Deadlock"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_broken_turn_is_found(name: str) -> None:
+    call, change, which, text = TURNED[name]
+    case = Heads(4, 4, 192, 128)
+    broken = changed(w.program(planned(case, 64, 2, 3, 1, 0, 1)), call, change, which)
+    try:
+        _, hazards = error(case, broken)
+        told = " ".join(one.message for one in hazards)
+    except SimulationError as stopped:
+        told = str(stopped)
+    assert re.search(text, told, re.DOTALL), told
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_found(name: str) -> None:
     call, change, which, text = MUTATIONS[name]
@@ -233,11 +276,12 @@ def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("case", "consumers"),
     [
-        (Heads(16, 16, 1024, 1024, seen=(causal,)), 3),
-        (Heads(8, 8, 1024, 1024, 128, 128, seen=(causal,)), 2),
+        (Heads(32, 32, 1024, 1024, seen=(causal,)), 3),
+        (Heads(64, 64, 1024, 1024), 3),
+        (Heads(32, 32, 1024, 1024, 128, 128, seen=(causal,)), 2),
         (Heads(8, 8, 1024, 1024, 256, 256, dtype="bfloat16"), 2),
     ],
-    ids=("64", "128", "256"),
+    ids=("64", "64, shared", "128", "256"),
 )
 def test_ptxas_keeps_everything_in_registers(case: Heads, consumers: int, tmp_path: Path) -> None:
     """No spill, and no warning that wgmma is serialised."""

@@ -54,7 +54,6 @@ def fuse_attention(
     gpu = architecture(own_arch(sch))
     attention = read_attention(holder[1], name)
     plan = fit_attention(attention, gpu, keys=keys, stages=stages, consumers=consumers)
-    numbers = [plan.keys, plan.stages, plan.consumers, plan.splits, plan.whole]
-    annotate(sch, found, ATTENTION, numbers)
+    annotate(sch, found, ATTENTION, plan.numbers())
     decisions.note(NAME, name, plan.told())
     return plan

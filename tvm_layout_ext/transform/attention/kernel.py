@@ -3,13 +3,15 @@
 The weights of a tile multiply V while the next tile's scores are computed: in each step a
 warpgroup issues both products, and works on the scores when the first of them is done.
 
-Q has one mbarrier, and each stage of K and of V two: ``full`` ends a phase when its bytes have
-come, ``empty`` when every consuming warpgroup has read them. Step ``it`` of a block uses stage
-``it % stages`` in phase ``it // stages``.
+Each place of Q and each stage of K and of V has two mbarriers: ``full`` ends a phase when its bytes
+have come, ``empty`` when every consuming warpgroup has read them. Step ``it`` of a block uses stage
+``it % stages`` in phase ``it // stages``, and so do its tiles places of Q. A block of one tile has
+no use for an empty place of Q.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -48,7 +50,7 @@ _TURNS = 4
 class TileBarriers:
     """The mbarriers: when something is full, and for tiles when it is empty."""
 
-    q: Any
+    q: tuple[Any, Any]
     k: tuple[Any, Any]
     v: tuple[Any, Any]
 
@@ -60,25 +62,37 @@ class AttentionKernel:
         self, plan: AttentionPlan, maps: dict[str, Any], parts: PartResults | None = None
     ) -> None:
         self.plan, self.maps, self.parts = plan, maps, parts
-        self.part = tirx.Var("part", "int32")
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
         self.arena = tiles_arena(plan.arena_bytes)
-        stages = plan.stages
-        names = ("k_full", "k_empty", "v_full", "v_empty")
-        one, *four = (mbarriers(n, c) for n, c in (("q_full", 1), *((n, stages) for n in names)))
-        self.bars = TileBarriers(one, (four[0], four[1]), (four[2], four[3]))
+        counts = {"q": plan.places_of_q, "k": plan.stages, "v": plan.stages}
+        self.bars = TileBarriers(
+            *(
+                (mbarriers(f"{side}_full", n), mbarriers(f"{side}_empty", n))
+                for side, n in counts.items()
+            )
+        )
         self.rows = RowRegisters.of(plan)
-        self.first_row = tirx.Var("first_row", "int32")
+        #: Steps of the tiles that a block has done.
+        self.done = tirx.decl_buffer((1,), "int32", "done", scope="local")
+        self._name_tile()
+
+    def _name_tile(self) -> None:
+        """Name what a tile is known by; each role has names of its own."""
+        plan = self.plan
+        names = ("turn", "number", "part", "first_row", "first", "end")
+        self.turn, self.number, self.part, self.first_row, self.first, self.end = (
+            tirx.Var(name, "int32") for name in names
+        )
+        if not plan.resident:
+            self.number = self.block
         self.batch = {var: tirx.Var(f"{var.name}_at", "int32") for var, _ in plan.attention.batch}
         self.reach: Reach = reach(plan.attention, self.first_row, plan.rows, plan.keys)
-        self.first, self.end = (tirx.Var(name, "int32") for name in ("first", "end"))
 
     def body(self) -> Any:
         """The kernel, without its launch."""
-        bars, consumers = self.bars, self.plan.consumers
-        every = [bars.q, *bars.k, *bars.v]
-        counts = [(bars.q, 1), (bars.k[0], 1), (bars.k[1], consumers)]
-        counts += [(bars.v[0], 1), (bars.v[1], consumers)]
+        bars, turns = self.bars, bool(self.plan.resident)
+        every = [*bars.q[: 1 + turns], *bars.k, *bars.v]
+        counts = [(bar, self.plan.consumers if "empty" in bar.name else 1) for bar in every]
         init = [
             asynchronous.init_barrier(barrier, i, count)
             for barrier, count in counts
@@ -89,7 +103,7 @@ class AttentionKernel:
                 *map(tirx.AllocBuffer, (self.arena, *every)),
                 when(self.thread.equal(0), *init),
                 *asynchronous.publish_barriers(),
-                *self._place(),
+                *([tirx.AllocBuffer(self.done)] if turns else self._place()),
                 self._roles(),
             ]
         )
@@ -98,17 +112,49 @@ class AttentionKernel:
         produces = self.thread >= self.plan.consumers * WARPGROUP_THREADS
         return tirx.IfThenElse(produces, self._produce(), self._consume())
 
+    def _each_tile(self, body: Callable[[], list[Any]]) -> list[Any]:
+        """Do something for the tile of a block, or for each of those that it takes in turns.
+
+        Where tiles differ by their keys every other turn goes the other way round.
+        """
+        plan, count = self.plan, self.plan.resident
+        if not count:
+            return body()
+        self._name_tile()
+        place = self.block
+        if any(bound.slope for bound in plan.bounds):
+            place = tirx.Select((self.turn % 2).equal(0), place, count - 1 - place)
+        steps = tirx.BufferStore(self.done, self._step(self.end), [0])
+        done: Any = sequence([*self._place(), *body(), steps])
+        if not isinstance(plan.parts, int) or plan.parts % count:
+            done = when(self.number < plan.parts, done)
+        done = sequence([tirx.Bind(self.number, self.turn * count + place), done])
+        turns = (plan.parts + (count - 1)) // count
+        loop = tirx.For(self.turn, 0, turns, tirx.ForKind.SERIAL, done, None, {})
+        return [tirx.BufferStore(self.done, 0, [0]), loop]
+
+    def _step(self, j: Any) -> Any:
+        """Number of a step of the block: at a tile of keys."""
+        step = j - self.first
+        return self.done[0] + step if self.plan.resident else step
+
+    def _q(self) -> tuple[Any, Any]:
+        """Place of a tile of Q, and the parity of its phase."""
+        if not self.plan.resident:
+            return 0, tirx.const(0, "int32")
+        return self.turn % self.plan.places_of_q, phase(self.turn, self.plan.places_of_q)
+
     def _place(self) -> list[Any]:
-        """Which rows of which attention a block has, and which keys."""
+        """Which rows of which attention a tile has, and which keys."""
         plan, split = self.plan, tirx.const(0, "int32")
-        number, count, shared = self.block, tirx.const(1, "int32"), self.block - plan.whole
+        number, count, shared = self.number, tirx.const(1, "int32"), self.number - plan.whole
         if plan.splits > 1:
             number, count = plan.whole + shared // plan.splits, tirx.const(plan.splits, "int32")
             split = shared % plan.splits
         if plan.whole:
             number, count, split = (
                 tirx.Select(shared < 0, own, part)
-                for own, part in ((self.block, number), (1, count), (0, split))
+                for own, part in ((self.number, number), (1, count), (0, split))
             )
         head, tile = plan.tile_of(number)
         made = [tirx.Bind(self.first_row, tile * plan.rows)]
@@ -133,13 +179,17 @@ class AttentionKernel:
         return self.thread // WARPGROUP_THREADS
 
     def _produce(self) -> Any:
+        consumers = self.plan.consumers
+        leads = self.thread.equal(consumers * WARPGROUP_THREADS)
+        return sequence([*registers(consumers, 0), when(leads, *self._each_tile(self._copy_tile))])
+
+    def _copy_tile(self) -> list[Any]:
         plan = self.plan
-        leads = self.thread.equal(plan.consumers * WARPGROUP_THREADS)
 
         def step(j: Any) -> Any:
             it = tirx.Var("step", "int32")
-            made = [tirx.Bind(it, j - self.first)]
-            at = plan.q_bytes
+            made = [tirx.Bind(it, self._step(j))]
+            at = plan.places_of_q * plan.q_bytes
             for side, barriers, size in (
                 ("k", self.bars.k, plan.stage_bytes[0]),
                 ("v", self.bars.v, plan.stage_bytes[1]),
@@ -155,15 +205,19 @@ class AttentionKernel:
                 at += plan.stages * size
             return sequence(made)
 
+        place, parity = self._q()
+        full, empty = self.bars.q
+        free = asynchronous.wait_barrier(empty, place, T.bitwise_xor(parity, 1))
         q = [
-            asynchronous.expect_bytes(self.bars.q, 0, plan.q_bytes),
-            *self._load("q", 0, (self.bars.q, 0), self.first_row),
+            *([free] if plan.resident else []),
+            asynchronous.expect_bytes(full, place, plan.q_bytes),
+            *self._load("q", place * plan.q_bytes, (full, place), self.first_row),
         ]
         j = tirx.Var("j", "int32")
         loop = tirx.For(
             j, self.first, self.end - self.first, tirx.ForKind.SERIAL, step(j), None, {}
         )
-        return sequence([*registers(plan.consumers, 0), when(leads, *q, loop)])
+        return [*q, loop]
 
     def _load(self, side: str, at: Any, barrier: tuple[Any, Any], first: Any) -> list[Any]:
         """Copy all panels of a tile."""
@@ -181,37 +235,41 @@ class AttentionKernel:
     # Those that multiply.
 
     def _consume(self) -> Any:
-        zero = tirx.const(0, "int32")
-        bars, rows = self.bars, self.rows
+        made = [*registers(self.plan.consumers, 1), *self.rows.allocate(), *self._first_turn()]
+        return sequence([*made, *self._each_tile(self._multiply_tile)])
+
+    def _multiply_tile(self) -> list[Any]:
+        bars, rows, stages = self.bars, self.rows, self.plan.stages
+        it, (place, parity) = self._step(self.first), self._q()
+        stage = it % stages
         made = [
-            *registers(self.plan.consumers, 1),
             *rows.start(),
-            *self._first_turn(),
-            asynchronous.wait_barrier(bars.q, 0, zero),
-            asynchronous.wait_barrier(bars.k[0], 0, zero),
+            asynchronous.wait_barrier(bars.q[0], place, parity),
+            asynchronous.wait_barrier(bars.k[0], stage, phase(it, stages)),
             asynchronous.fence_sums(),
-            *self._scores(zero),
+            *self._scores(it),
             asynchronous.commit_products(),
             asynchronous.wait_products(0),
-            release(self.thread, bars.k[1], zero),
+            release(self.thread, bars.k[1], stage),
             *self._weigh(self.first, self.reach.first_is_masked),
             *rows.pack(self.plan.dtype),
             *(self._over(span) for span in self.reach.rest),
         ]
         it = tirx.Var("step", "int32")
-        stage = it % self.plan.stages
+        stage = it % stages
         made += [
-            tirx.Bind(it, self.end - self.first - 1),
-            asynchronous.wait_barrier(bars.v[0], stage, phase(it, self.plan.stages)),
+            tirx.Bind(it, self._step(self.end - 1)),
+            asynchronous.wait_barrier(bars.v[0], stage, phase(it, stages)),
             *self._clean(stage),
             asynchronous.fence_sums(),
-            *self._means(it),
+            *self._means(it, self.end - 1 > self.first),
             asynchronous.commit_products(),
             asynchronous.wait_products(0),
+            *([release(self.thread, bars.v[1], stage)] if self.plan.resident else []),
             *rows.finish(self.plan.hides_rows),
             *self._finish(),
         ]
-        return sequence(made)
+        return made
 
     def _clean(self, stage: Any) -> list[Any]:
         """Zero what lies behind the last key in a stage of V, where TMA leaves no zeros."""
@@ -223,7 +281,7 @@ class AttentionKernel:
         stages, bars = self.plan.stages, self.bars
         stage, before = it % stages, (it - 1) % stages
         body = [
-            tirx.Bind(it, j - self.first),
+            tirx.Bind(it, self._step(j)),
             asynchronous.wait_barrier(bars.k[0], stage, phase(it, self.plan.stages)),
             *self._take_turn(),
             asynchronous.fence_sums(),
@@ -231,7 +289,7 @@ class AttentionKernel:
             asynchronous.commit_products(),
             asynchronous.wait_barrier(bars.v[0], before, phase(it - 1, self.plan.stages)),
             asynchronous.fence_sums(),
-            *self._means(it - 1),
+            *self._means(it - 1, j - 1 > self.first),
             asynchronous.commit_products(),
             *self._pass_turn(),
             asynchronous.wait_products(1),
@@ -285,32 +343,33 @@ class AttentionKernel:
         """Multiply Q by a tile of K."""
         plan, rows = self.plan, self.rows
         product = plan.instructions[0]
-        stage = plan.q_bytes + it % plan.stages * plan.stage_bytes[0]
+        stage = plan.places_of_q * plan.q_bytes + it % plan.stages * plan.stage_bytes[0]
+        q = self._q()[0] * plan.q_bytes
         group = self.thread // WARPGROUP_THREADS
         sums = [rows.scores[i] for i in range(plan.keys // 2)]
         made = []
         for step in range(ceil(plan.attention.sizes[2] / STEP)):
             panel, inside = divmod(step, _STEPS)
-            q_at = panel * plan.rows * PANEL_BYTES + group * PIECE_BYTES + inside * STEP_BYTES
+            q_at = q + panel * plan.rows * PANEL_BYTES + group * PIECE_BYTES + inside * STEP_BYTES
             k_at = stage + panel * plan.keys * PANEL_BYTES + inside * STEP_BYTES
-            q, k = (described(self.arena, at, 0) for at in (q_at, k_at))
+            q_tile, k_tile = (described(self.arena, at, 0) for at in (q_at, k_at))
             adds = tirx.const(step > 0, "bool")
-            made.append(asynchronous.multiply(product, sums, q, k, adds, (False, False)))
+            made.append(asynchronous.multiply(product, sums, q_tile, k_tile, adds, (False, False)))
         return made
 
-    def _means(self, it: Any) -> list[Any]:
-        """Multiply the weights by a tile of V, and add that up."""
+    def _means(self, it: Any, adds_up: Any) -> list[Any]:
+        """Multiply the weights by a tile of V, and add that up behind the first one."""
         plan, rows = self.plan, self.rows
         product = plan.instructions[1]
         tile = plan.keys * PANEL_BYTES
-        begin = plan.q_bytes + plan.stages * plan.stage_bytes[0]
+        begin = plan.places_of_q * plan.q_bytes + plan.stages * plan.stage_bytes[0]
         stage = begin + it % plan.stages * plan.stage_bytes[1]
         sums = [rows.means[i] for i in range(plan.attention.sizes[3] // 2)]
         made = []
         for step in range(plan.keys // STEP):
             held = [rows.weights[4 * step + i] for i in range(4)]
             v = described(self.arena, stage + step * STEP * PANEL_BYTES, tile)
-            adds = tirx.const(True, "bool") if step else it > 0
+            adds = tirx.const(True, "bool") if step else adds_up
             made.append(asynchronous.multiply(product, sums, held, v, adds, (False, True)))
         return made
 
@@ -323,17 +382,16 @@ class AttentionKernel:
         left = self._leave(self.parts)
         if not self.plan.whole:
             return left
-        is_whole = self.block < self.plan.whole
+        is_whole = self.number < self.plan.whole
         return [tirx.IfThenElse(is_whole, sequence(self._put_all()), sequence(left))]
 
     def _put_all(self) -> list[Any]:
         """Write the means: into the place of this warpgroup's rows of Q, or from registers."""
         plan = self.plan
         if not plan.stores_by_box:
-            return [
-                part for i in range(0, plan.attention.sizes[3] // 2, 2) for part in self._put(i)
-            ]
-        size = plan.q_bytes // 2
+            count = plan.attention.sizes[3] // 2
+            return [*(part for i in range(0, count, 2) for part in self._put(i)), *self._free_q()]
+        size = plan.places_of_q * plan.q_bytes // 2
         dtype = str(plan.attention.store.buffer.dtype)
         view = tirx.decl_buffer(
             (size,), dtype, "results", data=self.arena.data, elem_offset=0,
@@ -348,15 +406,21 @@ class AttentionKernel:
         stores = []
         target = plan.result.target
         for panel in range(plan.panels[1]):
-            at = panel * plan.rows * PANEL_BYTES + group * PIECE_BYTES
-            pointer = self.arena.access_ptr("r", offset=at)
+            at = self._q()[0] * plan.q_bytes + panel * plan.rows * PANEL_BYTES
+            pointer = self.arena.access_ptr("r", offset=at + group * PIECE_BYTES)
             place = dict(
                 zip(target.moving, (self.first_row + group * 64, panel * PANEL), strict=True)
             )
             where = target.place(typed(place | self.batch))
             stores.append(asynchronous.store_box(pointer, self.maps["o"], where))
         stores += [asynchronous.commit_stores(), asynchronous.wait_stores(0, read=True)]
-        return [*made, when(leads, *stores)]
+        return [*made, when(leads, *stores), *self._free_q()]
+
+    def _free_q(self) -> list[Any]:
+        """Give the place of Q back, in which the result may have been."""
+        if not self.plan.resident:
+            return []
+        return [release(self.thread, self.bars.q[1], self._q()[0])]
 
     def _leave(self, parts: PartResults) -> list[Any]:
         """Store what a part of the keys gives, for another kernel."""
@@ -372,7 +436,7 @@ class AttentionKernel:
             row = self.thread // WARPGROUP_THREADS * 64 + row_of(self.thread, half)
             for i, value in enumerate((self.rows.shifts[half], self.rows.sums[half])):
                 known.append(tirx.BufferStore(parts.rows, value, [self.part, row, i]))
-        return [*made, when((self.thread % 4).equal(0), *known)]
+        return [*made, when((self.thread % 4).equal(0), *known), *self._free_q()]
 
     def _named(self, number: int) -> tuple[Any, Any]:
         """Row of the tile and column of a register of the means."""
@@ -387,6 +451,7 @@ class AttentionKernel:
         panel, inside = divmod(number // 4 * 8, PANEL)
         turned = T.bitwise_xor(inside // 8, self.thread % 32 // 4)
         at = (panel * self.plan.rows + row) * PANEL + turned * 8 + self.thread % 4 * 2
+        at += self._q()[0] * (self.plan.q_bytes // 2)
         # Rows behind the last one are not copied out, but what is added to them would be read.
         place = tirx.min(self.first_row + row, self.plan.attention.sizes[0] - 1)
         value = self._pair(number, v, place, column)

@@ -30,8 +30,9 @@ from .plan import PANEL, AttentionPlan, checked
 def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that computes attention in one kernel, without scores in memory.
 
-    Annotation ``layout_ext.attention`` of the block that multiplies by V has five numbers: keys of
-    a tile, stages, warpgroups that multiply, blocks that share keys, tiles before those::
+    Annotation ``layout_ext.attention`` of the block that multiplies by V has six numbers: keys of a
+    tile, stages, warpgroups that multiply, blocks that share keys, tiles before those, and blocks
+    that take tiles in turns::
 
         # before                        # after, for each 64 rows of a warpgroup
         S = Q * K                       for keys: S = Q * K; W, top, sum = weights of S
@@ -49,8 +50,8 @@ def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for block in (one for one in blocks if ATTENTION in one.annotations):
         name, wanted = str(block.name_hint), [int(n) for n in block.annotations[ATTENTION]]
         attention = read_attention(func, name)
-        if len(wanted) != 5:
-            raise ScheduleError(f"Block {name} asks for attention by {wanted}; it takes 5 numbers.")
+        if len(wanted) != 6:
+            raise ScheduleError(f"Block {name} asks for attention by {wanted}; it takes 6 numbers.")
         plan = checked(AttentionPlan(attention, *wanted), architecture(target_arch(func)))
         decisions.note("LowerAttention", name, plan.told())
         func = _with_kernel(func, plan)
@@ -86,6 +87,6 @@ def _kernel(plan: AttentionPlan, parts: PartResults | None) -> Any:
         maps[side], statements = asynchronous.tensor_map(boxed.buffer, boxed.extents, box)
         host += statements
     kernel = AttentionKernel(plan, maps, parts)
-    sizes = plan.blocks, plan.threads
+    sizes = plan.resident or plan.parts, plan.threads
     made = [*host, launched(kernel.body(), kernel.block, kernel.thread, sizes)]
     return sequence(made if parts is None else [*made, parts.combine()])

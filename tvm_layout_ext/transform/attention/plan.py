@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil, prod
 from typing import Any
 
@@ -22,7 +22,7 @@ from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
 from ...ir.queries import USUAL_BATCH, size_of, uses
 from ..hopper.read_kernel import BoxedBuffer, SumsReader
 from ..launch.rasterize_blocks import grouped
-from .reach import read_bounds
+from .reach import Bound, read_bounds
 
 #: Elements of 16 bits of a panel's row, and terms of one instruction.
 PANEL, STEP = 64, 16
@@ -54,7 +54,8 @@ class AttentionPlan:
     A block has ``consumers`` warpgroups of 64 rows each, and goes over tiles of ``keys`` rows of K
     and V, of which it has room for ``stages``. Where ``splits`` is above 1 so many blocks share the
     keys of each tile of rows but the first ``whole`` ones, and another kernel puts their results
-    together.
+    together. Where ``resident`` is not 0 so many blocks take tiles in turns, with a second place
+    for Q, so that a tile's first loads lie under the end of the one before.
     """
 
     attention: Attention
@@ -63,6 +64,11 @@ class AttentionPlan:
     consumers: int
     splits: int = 1
     whole: int = 0
+    resident: int = 0
+
+    def numbers(self) -> list[int]:
+        """Write it for an annotation."""
+        return [getattr(self, one.name) for one in fields(self)[1:]]
 
     @property
     def dtype(self) -> str:
@@ -83,8 +89,8 @@ class AttentionPlan:
         return self.consumers == 3
 
     @property
-    def blocks(self) -> Any:
-        """Blocks of the kernel."""
+    def parts(self) -> Any:
+        """Tiles that have a block each, and parts of the keys of the others."""
         return self.whole + (self.heads * self.tiles - self.whole) * self.splits
 
     @property
@@ -147,9 +153,20 @@ class AttentionPlan:
         return k, v
 
     @property
+    def places_of_q(self) -> int:
+        """Tiles of Q in shared memory."""
+        return 2 if self.resident else 1
+
+    @property
     def arena_bytes(self) -> int:
         """Bytes of dynamic shared memory."""
-        return self.q_bytes + self.stages * sum(self.stage_bytes)
+        return self.places_of_q * self.q_bytes + self.stages * sum(self.stage_bytes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block, barriers included."""
+        barriers = 4 * self.stages + (2 * self.places_of_q if self.resident else 1)
+        return -(-(self.arena_bytes + barriers * _BARRIER_BYTES) // _ALIGNED) * _ALIGNED
 
     @property
     def threads(self) -> int:
@@ -193,15 +210,22 @@ class AttentionPlan:
             extents.append(min([size_of(extent), *limits]) if limits else size_of(extent))
         return BoxedBuffer(buffer, indices=tuple(indices), moving=moving, extents=tuple(extents))
 
+    @property
+    def bounds(self) -> list[Bound]:
+        """Which keys a row sees, and where the last tile of them ends."""
+        return read_bounds(self.attention, self.keys)[0]
+
     def tile_of(self, number: Any) -> tuple[Any, Any]:
         """Head and tile of a number; those with the most keys are first."""
         head, turn = grouped(0, number, self.heads, self.tiles, self.group)
-        grows = any(b.is_upper and b.slope > 0 for b in read_bounds(self.attention, self.keys)[0])
+        grows = any(bound.is_upper and bound.slope > 0 for bound in self.bounds)
         return head, self.tiles - 1 - turn if grows else turn
 
     def _blocks_told(self) -> str:
+        if self.resident:
+            return f"{self.resident} blocks that take tiles in turns"
         if isinstance(self.heads, int):
-            return f"{self.blocks} blocks"
+            return f"{self.parts} blocks"
         return f"{self.tiles * self.splits} blocks for each head of any batch"
 
     def told(self) -> str:
@@ -210,7 +234,8 @@ class AttentionPlan:
         ends = f"results stored by {out}"
         if self.splits > 1:
             behind = f" behind the first {self.whole} tiles" if self.whole else ""
-            ends = f"{self.splits} of them for the keys of a row{behind}"
+            ends = f"{self.splits} {'parts' if self.resident else 'of them'} for the keys of a row"
+            ends += behind
         return (
             f"{self.rows} rows by tiles of {self.keys} keys, {self.stages} stages of K and V by "
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
@@ -235,7 +260,8 @@ def fit_attention(
         best = replace(best, stages=min(3, room))
     best = replace(best, stages=stages or best.stages)
     splits, whole = _shared(best)
-    return checked(replace(best, splits=splits, whole=whole), gpu)
+    best = replace(best, splits=splits, whole=whole)
+    return checked(replace(best, resident=_resident(best, gpu)), gpu)
 
 
 def keys_of(depth: int, width: int, count: int | None = None) -> int:
@@ -254,7 +280,7 @@ def _shared(plan: AttentionPlan) -> tuple[int, int]:
     the last round. Each block has at least two tiles of keys, and all but the last as many as one
     another.
     """
-    bounds, _ = read_bounds(plan.attention, plan.keys)
+    bounds = plan.bounds
     if any(one.slope or not one.is_upper for one in bounds):
         return 1, 0
     tiles, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
@@ -284,10 +310,22 @@ def _last_round(plan: AttentionPlan, left: int, splits: int) -> float:
     return alone * rounds + _SECOND_KERNEL + moved / _BYTES
 
 
+def _resident(plan: AttentionPlan, gpu: Architecture) -> int:
+    """Blocks that take tiles in turns: one for each multiprocessor, where there are more tiles.
+
+    One warpgroup leaves room for several blocks, which hide each other's ends.
+    """
+    tiles = plan.usual_heads * plan.tiles
+    count = plan.whole + (tiles - plan.whole) * plan.splits
+    turned = replace(plan, resident=MULTIPROCESSORS)
+    fits = turned.shared_bytes <= gpu.shared_per_block
+    return MULTIPROCESSORS if plan.consumers > 1 and count > MULTIPROCESSORS and fits else 0
+
+
 def _waves(plan: AttentionPlan) -> float:
     """How long the tiles take: rounds of blocks, which end together unless their keys differ."""
     waves = plan.usual_heads * plan.tiles / MULTIPROCESSORS
-    differ = any(bound.slope for bound in read_bounds(plan.attention, plan.keys)[0])
+    differ = any(bound.slope for bound in plan.bounds)
     whole: float = waves + 0.5 if differ and waves > 2 else ceil(waves)
     splits, first = _shared(plan)
     if first:
@@ -364,8 +402,7 @@ def check_room(plan: AttentionPlan, gpu: Architecture) -> None:
         )
     if crowded := why_crowded(plan.keys, width, plan.consumers):
         raise ScheduleError(crowded)
-    needed = plan.arena_bytes + (4 * plan.stages + 1) * _BARRIER_BYTES
-    if -(-needed // _ALIGNED) * _ALIGNED > gpu.shared_per_block:
+    if (needed := plan.shared_bytes) > gpu.shared_per_block:
         raise ScheduleError(
             f"A tile of Q and {plan.stages} stages of K and V take {needed:,} bytes of shared "
             f"memory; {gpu.name} has {gpu.shared_per_block:,} for a block."

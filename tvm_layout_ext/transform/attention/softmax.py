@@ -60,9 +60,13 @@ class RowRegisters:
             *(_local(name, 2, "int32") for name in ("last", "first")),
         )
 
+    def allocate(self) -> list[Any]:
+        """Make room for them."""
+        return [tirx.AllocBuffer(one) for one in vars(self).values()]
+
     def start(self) -> list[Any]:
-        """Allocate them; there is nothing in the rows yet."""
-        made = [tirx.AllocBuffer(one) for one in vars(self).values()]
+        """Begin a tile: there is nothing in the rows yet."""
+        made = []
         for half in range(2):
             made.append(_put(self.tops, half, tirx.const(LOWEST, "float32")))
             made.append(_put(self.sums, half, tirx.const(0.0, "float32")))
