@@ -16,7 +16,8 @@ from tvm import s_tir, tirx
 from tvm_layout_ext import te
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules._gemm_hopper import check_wgmma
-from tvm_layout_ext.transform.attention.plan import keys_of, why_crowded
+from tvm_layout_ext.transform.attention.fit import keys_of
+from tvm_layout_ext.transform.attention.plan import why_crowded
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 

@@ -21,7 +21,7 @@ from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.ir.annotations import ATTENTION
 from tvm_layout_ext.transform.attention import lower_attention
-from tvm_layout_ext.transform.attention.plan import fit_attention
+from tvm_layout_ext.transform.attention.fit import fit_attention
 from tvm_layout_ext.tune.space.operator import find_operator
 
 
@@ -92,7 +92,10 @@ TURNS = {
     ),
     "turns of one tile of keys": (Heads(3, 3, 70, 60, order="bsh"), (64, 2, 2, 1, 0, 2)),
     "turns, rows by threads": (Heads(5, 1, 64, 130, 40, 72), (64, 2, 1, 1, 0, 2)),
-    "turns and parts": (Heads(3, 3, 130, 64 * 4), (64, 2, 2, 2, 3, 2)),
+    "turns of unlike numbers": (Heads(5, 5, 130, 64 * 3), (64, 2, 2, 1, 0, 4)),
+    "more tiles than one turn of seven": (
+        Heads(2, 2, 320, 64, seen=(causal,)), (64, 2, 1, 1, 0, 7),
+    ),
     "a window in turns": (Heads(2, 2, 200, 200, seen=(causal, recent)), (64, 2, 2, 1, 0, 3)),
 }  # fmt: skip
 
@@ -115,18 +118,20 @@ def test_blocks_take_tiles_in_turns_and_share_keys(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "causal", "shared"),
+    ("shape", "causal", "shared", "resident"),
     [
-        ((4, 16, 16, 2048, 2048, 64), False, (3, 660)),  # 704 tiles: 44 by three blocks each.
-        ((2, 10, 10, 4096, 4096, 64), False, (3, 396)),
-        ((8, 32, 32, 4096, 4096, 128), False, (1, 0)),  # One of 63 rounds.
-        ((4, 16, 16, 2048, 2048, 64), True, (1, 0)),  # Short tiles are last anyway.
-        ((8, 12, 12, 384, 384, 64), False, (1, 0)),  # A second kernel would take longer.
-        ((1, 16, 16, 1024, 1024, 64), False, (1, 0)),
+        ((4, 16, 16, 2048, 2048, 64), False, (1, 0), 132),  # 5.3 rounds; ends of tiles weigh more.
+        ((2, 10, 10, 4096, 4096, 64), False, (3, 396), 0),  # 440 tiles: 44 by three blocks each.
+        ((8, 32, 32, 4096, 4096, 128), False, (1, 0), 132),  # One of 63 rounds.
+        ((4, 16, 16, 2048, 2048, 64), True, (1, 0), 132),  # Short tiles are last anyway.
+        ((8, 12, 12, 384, 384, 64), False, (1, 0), 132),  # A second kernel would take longer.
+        ((1, 16, 16, 1024, 1024, 64), False, (1, 0), 0),
+        ((1, 2, 2, 16, 4096, 64), False, (16, 0), 0),
+        ((2, 16, 16, 2048, 2048, 256), False, (1, 0), 0),  # No room for a second tile of Q.
     ],
 )
-def test_a_last_round_is_shared_where_that_is_worth_it(
-    shape: tuple[int, ...], causal: bool, shared: tuple[int, int]
+def test_tiles_are_shared_or_taken_in_turns_where_that_is_worth_it(
+    shape: tuple[int, ...], causal: bool, shared: tuple[int, int], resident: int
 ) -> None:
     operator = find_operator("attention_causal" if causal else "attention")
     func = operator.unscheduled(shape, "float16")["main"]
@@ -134,7 +139,32 @@ def test_a_last_round_is_shared_where_that_is_worth_it(
     assert (plan.splits, plan.whole) == shared
     tiles = shape[0] * shape[1] * plan.tiles
     assert plan.parts == plan.whole + (tiles - plan.whole) * plan.splits
-    assert plan.resident == (132 if plan.parts > 132 else 0)
+    assert plan.resident == resident
+
+
+@pytest.mark.parametrize(
+    ("shape", "group", "alternates"),
+    [
+        ((16, 16, 16, 512, 512, 128), 1, True),  # Four tiles a head: 33 heads fill a turn.
+        ((8, 32, 32, 4096, 4096, 128), 16, True),
+        ((4, 16, 16, 2048, 2048, 64), 64, True),
+    ],
+)
+def test_heads_are_side_by_side_where_their_blocks_end_together(
+    shape: tuple[int, ...], group: int, alternates: bool
+) -> None:
+    func = find_operator("attention_causal").unscheduled(shape, "float16")["main"]
+    plan = fit_attention(read_attention(func), architecture("sm_90a"))
+    assert (plan.group, plan.alternates) == (group, alternates)
+    even = find_operator("attention").unscheduled(shape, "float16")["main"]
+    plan = fit_attention(read_attention(even), architecture("sm_90a"))
+    assert (plan.group, plan.alternates) == (1, False)
+
+
+def test_blocks_either_share_keys_or_take_turns() -> None:
+    sch = planned(Heads(3, 3, 130, 64 * 4), 64, 2, 2, 2, 3, 2)
+    with pytest.raises(ScheduleError, match="2 blocks take tiles in turns, and 2 share the keys"):
+        tlx.lower(sch.mod, target=tlx.cuda_target("sm_90a"))
 
 
 def test_large_scores_neither_overflow_nor_lose_rows() -> None:
@@ -214,8 +244,9 @@ MUTATIONS: dict[str, tuple[str, Any, int, str]] = {
 
 TURNED: dict[str, tuple[str, Any, int, str]] = {
     "Q given back by nobody": (
-        ops.PTX_MBARRIER_ARRIVE_NOCOUNT, _left_out, 4, r"Deadlock: .*q_empty",
+        ops.PTX_MBARRIER_ARRIVE_NOCOUNT, _left_out, 5, r"Deadlock: .*q_empty",
     ),
+    "the next tile's K not awaited": (ops.CUDA_MBARRIER_WAIT, _left_out, 8, "reads tiles"),
     "Q taken before it is given back": (
         ops.CUDA_MBARRIER_WAIT, _left_out, 0, "tiles|q_full",
     ),
@@ -281,7 +312,7 @@ def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
         (Heads(32, 32, 1024, 1024, 128, 128, seen=(causal,)), 2),
         (Heads(8, 8, 1024, 1024, 256, 256, dtype="bfloat16"), 2),
     ],
-    ids=("64", "64, shared", "128", "256"),
+    ids=("64, causal", "64", "128", "256"),
 )
 def test_ptxas_keeps_everything_in_registers(case: Heads, consumers: int, tmp_path: Path) -> None:
     """No spill, and no warning that wgmma is serialised."""
@@ -318,7 +349,7 @@ def test_what_is_left_is_read_once_whatever_the_number_of_buffers(
         ((32, 12, 12, 197, 197, 64), (2, 112)),  # Six rounds of either; 197 keys are twice 112.
         ((1, 16, 16, 1024, 1024, 64), (2, 128)),  # One round of either.
         ((512, 3, 3, 49, 49, 32), (1, 64)),
-        ((2, 8, 8, 4096, 77, 40), (3, 80)),
+        ((2, 8, 8, 4096, 77, 40), (2, 80)),  # Four rounds of 128 rows, not three of 192.
     ],
 )
 def test_tiles_take_the_fewest_rounds(shape: tuple[int, ...], chosen: tuple[int, int]) -> None:

@@ -16,7 +16,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...ir.rebuild import stripped
 from ...target import has_warpgroups_around
-from ...transform.attention.plan import fit_attention
+from ...transform.attention.fit import fit_attention
 from ..bindings import Bindings
 from ..relax_values import extents_of, name_of, scalar_of
 from ..replace_calls import Make, with_calls_replaced

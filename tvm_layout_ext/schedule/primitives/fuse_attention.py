@@ -9,7 +9,8 @@ from ...analysis.attention import read_attention
 from ...gpu.hardware import architecture
 from ...ir.annotations import ATTENTION
 from ...ir.block_bindings import holder_of
-from ...transform.attention.plan import AttentionPlan, fit_attention
+from ...transform.attention.fit import fit_attention
+from ...transform.attention.plan import AttentionPlan
 from ..handles import annotate, find_block, own_arch
 
 NAME = "fuse_attention"

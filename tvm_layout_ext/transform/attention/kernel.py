@@ -3,15 +3,13 @@
 The weights of a tile multiply V while the next tile's scores are computed: in each step a
 warpgroup issues both products, and works on the scores when the first of them is done.
 
-Each place of Q and each stage of K and of V has two mbarriers: ``full`` ends a phase when its bytes
-have come, ``empty`` when every consuming warpgroup has read them. Step ``it`` of a block uses stage
-``it % stages`` in phase ``it // stages``, and so do its tiles places of Q. A block of one tile has
-no use for an empty place of Q.
+Each stage of K and V has two mbarriers: ``full`` ends a phase when its bytes have come, ``empty``
+when every consuming warpgroup has read them. Step ``it`` of a tile uses stage ``it % stages`` in
+phase ``it // stages``. Q comes once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -37,8 +35,9 @@ from ..hopper.pieces import (
 )
 from .parts import PartResults
 from .plan import PANEL, STEP, AttentionPlan
-from .reach import Reach, Span, reach
+from .reach import Span
 from .softmax import RowRegisters, typed, weigh
+from .tile import Tile
 
 #: Steps of a panel along K.
 _STEPS = PANEL // STEP
@@ -48,11 +47,20 @@ _TURNS = 4
 
 @dataclass(frozen=True)
 class TileBarriers:
-    """The mbarriers: when something is full, and for tiles when it is empty."""
+    """The mbarriers: when a stage of K or V is full, and when it is empty."""
 
-    q: tuple[Any, Any]
     k: tuple[Any, Any]
     v: tuple[Any, Any]
+
+    @classmethod
+    def of(cls, stages: int) -> TileBarriers:
+        """Name the barriers."""
+        return cls(
+            *(
+                (mbarriers(f"{side}_full", stages), mbarriers(f"{side}_empty", stages))
+                for side in "kv"
+            )
+        )
 
 
 class AttentionKernel:
@@ -64,113 +72,41 @@ class AttentionKernel:
         self.plan, self.maps, self.parts = plan, maps, parts
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
         self.arena = tiles_arena(plan.arena_bytes)
-        counts = {"q": plan.places_of_q, "k": plan.stages, "v": plan.stages}
-        self.bars = TileBarriers(
-            *(
-                (mbarriers(f"{side}_full", n), mbarriers(f"{side}_empty", n))
-                for side, n in counts.items()
-            )
-        )
+        self.q_full, self.bars = mbarriers("q_full", 1), TileBarriers.of(plan.stages)
         self.rows = RowRegisters.of(plan)
-        #: Steps of the tiles that a block has done.
-        self.done = tirx.decl_buffer((1,), "int32", "done", scope="local")
-        self._name_tile()
-
-    def _name_tile(self) -> None:
-        """Name what a tile is known by; each role has names of its own."""
-        plan = self.plan
-        names = ("turn", "number", "part", "first_row", "first", "end")
-        self.turn, self.number, self.part, self.first_row, self.first, self.end = (
-            tirx.Var(name, "int32") for name in names
-        )
-        if not plan.resident:
-            self.number = self.block
-        self.batch = {var: tirx.Var(f"{var.name}_at", "int32") for var, _ in plan.attention.batch}
-        self.reach: Reach = reach(plan.attention, self.first_row, plan.rows, plan.keys)
+        self.tile = Tile.of(plan, self.block)
 
     def body(self) -> Any:
         """The kernel, without its launch."""
-        bars, turns = self.bars, bool(self.plan.resident)
-        every = [*bars.q[: 1 + turns], *bars.k, *bars.v]
-        counts = [(bar, self.plan.consumers if "empty" in bar.name else 1) for bar in every]
+        every = self._barriers()
         init = [
             asynchronous.init_barrier(barrier, i, count)
-            for barrier, count in counts
+            for barrier, count in every
             for i in range(int(barrier.shape[0]))
         ]
         return sequence(
             [
-                *map(tirx.AllocBuffer, (self.arena, *every)),
+                *map(tirx.AllocBuffer, (self.arena, *(barrier for barrier, _ in every))),
                 when(self.thread.equal(0), *init),
                 *asynchronous.publish_barriers(),
-                *([tirx.AllocBuffer(self.done)] if turns else self._place()),
+                *self._place(),
                 self._roles(),
             ]
         )
 
+    def _barriers(self) -> list[tuple[Any, int]]:
+        """The mbarriers, and how many arrive at each."""
+        (k_full, k_empty), (v_full, v_empty) = self.bars.k, self.bars.v
+        count = self.plan.consumers
+        return [(self.q_full, 1), (k_full, 1), (k_empty, count), (v_full, 1), (v_empty, count)]
+
+    def _place(self) -> list[Any]:
+        """Find out which tile the block has."""
+        return self.tile.bind(self.plan)
+
     def _roles(self) -> Any:
         produces = self.thread >= self.plan.consumers * WARPGROUP_THREADS
         return tirx.IfThenElse(produces, self._produce(), self._consume())
-
-    def _each_tile(self, body: Callable[[], list[Any]]) -> list[Any]:
-        """Do something for the tile of a block, or for each of those that it takes in turns.
-
-        Where tiles differ by their keys every other turn goes the other way round.
-        """
-        plan, count = self.plan, self.plan.resident
-        if not count:
-            return body()
-        self._name_tile()
-        place = self.block
-        if any(bound.slope for bound in plan.bounds):
-            place = tirx.Select((self.turn % 2).equal(0), place, count - 1 - place)
-        steps = tirx.BufferStore(self.done, self._step(self.end), [0])
-        done: Any = sequence([*self._place(), *body(), steps])
-        if not isinstance(plan.parts, int) or plan.parts % count:
-            done = when(self.number < plan.parts, done)
-        done = sequence([tirx.Bind(self.number, self.turn * count + place), done])
-        turns = (plan.parts + (count - 1)) // count
-        loop = tirx.For(self.turn, 0, turns, tirx.ForKind.SERIAL, done, None, {})
-        return [tirx.BufferStore(self.done, 0, [0]), loop]
-
-    def _step(self, j: Any) -> Any:
-        """Number of a step of the block: at a tile of keys."""
-        step = j - self.first
-        return self.done[0] + step if self.plan.resident else step
-
-    def _q(self) -> tuple[Any, Any]:
-        """Place of a tile of Q, and the parity of its phase."""
-        if not self.plan.resident:
-            return 0, tirx.const(0, "int32")
-        return self.turn % self.plan.places_of_q, phase(self.turn, self.plan.places_of_q)
-
-    def _place(self) -> list[Any]:
-        """Which rows of which attention a tile has, and which keys."""
-        plan, split = self.plan, tirx.const(0, "int32")
-        number, count, shared = self.number, tirx.const(1, "int32"), self.number - plan.whole
-        if plan.splits > 1:
-            number, count = plan.whole + shared // plan.splits, tirx.const(plan.splits, "int32")
-            split = shared % plan.splits
-        if plan.whole:
-            number, count, split = (
-                tirx.Select(shared < 0, own, part)
-                for own, part in ((self.number, number), (1, count), (0, split))
-            )
-        head, tile = plan.tile_of(number)
-        made = [tirx.Bind(self.first_row, tile * plan.rows)]
-        number = tirx.Var("head", "int32")
-        made.append(tirx.Bind(number, head))
-        left = number
-        for var, extent in reversed(plan.attention.batch):
-            made.append(tirx.Bind(self.batch[var], left % extent))
-            left = left // extent
-        first, end = self.reach.first, self.reach.end
-        if plan.splits > 1:
-            each = (end - first + count - 1) // count
-            made.append(tirx.Bind(self.part, shared))
-            first = first + split * each
-            end = tirx.min(end, first + each)
-        return [*made, tirx.Bind(self.first, first), tirx.Bind(self.end, end)]
 
     # The warpgroup that copies.
 
@@ -181,14 +117,15 @@ class AttentionKernel:
     def _produce(self) -> Any:
         consumers = self.plan.consumers
         leads = self.thread.equal(consumers * WARPGROUP_THREADS)
-        return sequence([*registers(consumers, 0), when(leads, *self._each_tile(self._copy_tile))])
+        return sequence([*registers(consumers, 0), when(leads, *self._copy())])
 
-    def _copy_tile(self) -> list[Any]:
-        plan = self.plan
+    def _copy(self) -> list[Any]:
+        """Load Q, and a tile of K and one of V a step."""
+        plan, tile = self.plan, self.tile
 
         def step(j: Any) -> Any:
             it = tirx.Var("step", "int32")
-            made = [tirx.Bind(it, self._step(j))]
+            made = [tirx.Bind(it, tile.step(j))]
             at = plan.places_of_q * plan.q_bytes
             for side, barriers, size in (
                 ("k", self.bars.k, plan.stage_bytes[0]),
@@ -205,19 +142,13 @@ class AttentionKernel:
                 at += plan.stages * size
             return sequence(made)
 
-        place, parity = self._q()
-        full, empty = self.bars.q
-        free = asynchronous.wait_barrier(empty, place, T.bitwise_xor(parity, 1))
         q = [
-            *([free] if plan.resident else []),
-            asynchronous.expect_bytes(full, place, plan.q_bytes),
-            *self._load("q", place * plan.q_bytes, (full, place), self.first_row),
+            asynchronous.expect_bytes(self.q_full, tile.q, plan.q_bytes),
+            *self._load("q", tile.q * plan.q_bytes, (self.q_full, tile.q), tile.first_row),
         ]
         j = tirx.Var("j", "int32")
-        loop = tirx.For(
-            j, self.first, self.end - self.first, tirx.ForKind.SERIAL, step(j), None, {}
-        )
-        return [*q, loop]
+        count = tile.end - tile.first
+        return [*q, tirx.For(j, tile.first, count, tirx.ForKind.SERIAL, step(j), None, {})]
 
     def _load(self, side: str, at: Any, barrier: tuple[Any, Any], first: Any) -> list[Any]:
         """Copy all panels of a tile."""
@@ -228,7 +159,7 @@ class AttentionKernel:
         for panel in range(plan.panels[side == "v"]):
             place = dict(zip(boxed.moving, (first, panel * PANEL), strict=True))
             pointer = self.arena.access_ptr("w", offset=at + panel * rows * PANEL_BYTES)
-            where = boxed.place(typed(place | self.batch))
+            where = boxed.place(typed(place | self.tile.batch))
             made.append(asynchronous.load_box(pointer, self.maps[side], where, *barrier))
         return made
 
@@ -236,40 +167,48 @@ class AttentionKernel:
 
     def _consume(self) -> Any:
         made = [*registers(self.plan.consumers, 1), *self.rows.allocate(), *self._first_turn()]
-        return sequence([*made, *self._each_tile(self._multiply_tile)])
+        return sequence([*made, *self._multiply()])
 
-    def _multiply_tile(self) -> list[Any]:
-        bars, rows, stages = self.bars, self.rows, self.plan.stages
-        it, (place, parity) = self._step(self.first), self._q()
-        stage = it % stages
-        made = [
+    def _multiply(self) -> list[Any]:
+        return [*self._begin(), *self._go_on(), *self._end()]
+
+    def _begin(self) -> list[Any]:
+        """Compute the weights of a tile's first keys."""
+        bars, rows, stages, tile = self.bars, self.rows, self.plan.stages, self.tile
+        it = tile.step(tile.first)
+        return [
             *rows.start(),
-            asynchronous.wait_barrier(bars.q[0], place, parity),
-            asynchronous.wait_barrier(bars.k[0], stage, phase(it, stages)),
+            asynchronous.wait_barrier(self.q_full, tile.q, tile.q_phase + tirx.const(0, "int32")),
+            asynchronous.wait_barrier(bars.k[0], it % stages, phase(it, stages)),
             asynchronous.fence_sums(),
-            *self._scores(it),
+            *self._scores(it, tile.q),
             asynchronous.commit_products(),
             asynchronous.wait_products(0),
-            release(self.thread, bars.k[1], stage),
-            *self._weigh(self.first, self.reach.first_is_masked),
+            release(self.thread, bars.k[1], it % stages),
+            *self._weigh(tile.first, tile.reach.first_is_masked),
             *rows.pack(self.plan.dtype),
-            *(self._over(span) for span in self.reach.rest),
         ]
-        it = tirx.Var("step", "int32")
+
+    def _go_on(self) -> list[Any]:
+        """Go over the other keys."""
+        return [self._over(span) for span in self.tile.reach.rest]
+
+    def _end(self) -> list[Any]:
+        """Multiply the last keys' weights by V, and store the result."""
+        stages, tile, it = self.plan.stages, self.tile, tirx.Var("step", "int32")
         stage = it % stages
-        made += [
-            tirx.Bind(it, self._step(self.end - 1)),
-            asynchronous.wait_barrier(bars.v[0], stage, phase(it, stages)),
+        return [
+            tirx.Bind(it, tile.step(tile.end - 1)),
+            asynchronous.wait_barrier(self.bars.v[0], stage, phase(it, stages)),
             *self._clean(stage),
             asynchronous.fence_sums(),
-            *self._means(it, self.end - 1 > self.first),
+            *self._means(it, tile.end - 1 > tile.first),
             asynchronous.commit_products(),
             asynchronous.wait_products(0),
-            *([release(self.thread, bars.v[1], stage)] if self.plan.resident else []),
-            *rows.finish(self.plan.hides_rows),
+            release(self.thread, self.bars.v[1], stage),
+            *self.rows.finish(self.rows.sums, self.plan.hides_rows),
             *self._finish(),
         ]
-        return made
 
     def _clean(self, stage: Any) -> list[Any]:
         """Zero what lies behind the last key in a stage of V, where TMA leaves no zeros."""
@@ -278,18 +217,18 @@ class AttentionKernel:
     def _over(self, span: Span) -> Any:
         """Go over tiles of keys: scores of one and means of the one before, at a time."""
         j, it = (tirx.Var(name, "int32") for name in ("j", "step"))
-        stages, bars = self.plan.stages, self.bars
+        stages, bars, tile = self.plan.stages, self.bars, self.tile
         stage, before = it % stages, (it - 1) % stages
         body = [
-            tirx.Bind(it, self._step(j)),
-            asynchronous.wait_barrier(bars.k[0], stage, phase(it, self.plan.stages)),
+            tirx.Bind(it, tile.step(j)),
+            asynchronous.wait_barrier(bars.k[0], stage, phase(it, stages)),
             *self._take_turn(),
             asynchronous.fence_sums(),
-            *self._scores(it),
+            *self._scores(it, tile.q),
             asynchronous.commit_products(),
-            asynchronous.wait_barrier(bars.v[0], before, phase(it - 1, self.plan.stages)),
+            asynchronous.wait_barrier(bars.v[0], before, phase(it - 1, stages)),
             asynchronous.fence_sums(),
-            *self._means(it - 1, j - 1 > self.first),
+            *self._means(it - 1, j - 1 > tile.first),
             asynchronous.commit_products(),
             *self._pass_turn(),
             asynchronous.wait_products(1),
@@ -306,8 +245,8 @@ class AttentionKernel:
         ]
         start, stop = span.start, span.stop
         if self.plan.splits > 1:
-            start = tirx.max(tirx.min(start, self.end), self.first + 1)
-            stop = tirx.max(tirx.min(stop, self.end), start)
+            start = tirx.max(tirx.min(start, tile.end), tile.first + 1)
+            stop = tirx.max(tirx.min(stop, tile.end), start)
         return tirx.For(j, start, stop - start, tirx.ForKind.SERIAL, sequence(body), None, {})
 
     def _take_turn(self) -> list[Any]:
@@ -336,15 +275,15 @@ class AttentionKernel:
     def _weigh(self, j: Any, masked: bool) -> list[Any]:
         one = self.plan.attention
         group = self.thread // WARPGROUP_THREADS
-        place = {one.row: self.first_row + group * 64, one.key: j * self.plan.keys}
-        return weigh(self.plan, self.rows, place | self.batch, self.thread, masked)
+        place = {one.row: self.tile.first_row + group * 64, one.key: j * self.plan.keys}
+        return weigh(self.plan, self.rows, place | self.tile.batch, self.thread, masked)
 
-    def _scores(self, it: Any) -> list[Any]:
-        """Multiply Q by a tile of K."""
+    def _scores(self, it: Any, place: Any) -> list[Any]:
+        """Multiply the Q of a place by a tile of K."""
         plan, rows = self.plan, self.rows
         product = plan.instructions[0]
         stage = plan.places_of_q * plan.q_bytes + it % plan.stages * plan.stage_bytes[0]
-        q = self._q()[0] * plan.q_bytes
+        q = place * plan.q_bytes
         group = self.thread // WARPGROUP_THREADS
         sums = [rows.scores[i] for i in range(plan.keys // 2)]
         made = []
@@ -382,7 +321,7 @@ class AttentionKernel:
         left = self._leave(self.parts)
         if not self.plan.whole:
             return left
-        is_whole = self.number < self.plan.whole
+        is_whole = self.tile.number < self.plan.whole
         return [tirx.IfThenElse(is_whole, sequence(self._put_all()), sequence(left))]
 
     def _put_all(self) -> list[Any]:
@@ -390,7 +329,7 @@ class AttentionKernel:
         plan = self.plan
         if not plan.stores_by_box:
             count = plan.attention.sizes[3] // 2
-            return [*(part for i in range(0, count, 2) for part in self._put(i)), *self._free_q()]
+            return [part for i in range(0, count, 2) for part in self._put(i)]
         size = plan.places_of_q * plan.q_bytes // 2
         dtype = str(plan.attention.store.buffer.dtype)
         view = tirx.decl_buffer(
@@ -406,21 +345,15 @@ class AttentionKernel:
         stores = []
         target = plan.result.target
         for panel in range(plan.panels[1]):
-            at = self._q()[0] * plan.q_bytes + panel * plan.rows * PANEL_BYTES
+            at = self.tile.q * plan.q_bytes + panel * plan.rows * PANEL_BYTES
             pointer = self.arena.access_ptr("r", offset=at + group * PIECE_BYTES)
             place = dict(
-                zip(target.moving, (self.first_row + group * 64, panel * PANEL), strict=True)
+                zip(target.moving, (self.tile.first_row + group * 64, panel * PANEL), strict=True)
             )
-            where = target.place(typed(place | self.batch))
+            where = target.place(typed(place | self.tile.batch))
             stores.append(asynchronous.store_box(pointer, self.maps["o"], where))
         stores += [asynchronous.commit_stores(), asynchronous.wait_stores(0, read=True)]
-        return [*made, when(leads, *stores), *self._free_q()]
-
-    def _free_q(self) -> list[Any]:
-        """Give the place of Q back, in which the result may have been."""
-        if not self.plan.resident:
-            return []
-        return [release(self.thread, self.bars.q[1], self._q()[0])]
+        return [*made, when(leads, *stores)]
 
     def _leave(self, parts: PartResults) -> list[Any]:
         """Store what a part of the keys gives, for another kernel."""
@@ -429,14 +362,14 @@ class AttentionKernel:
             v = tirx.Var("v", "int32")
             row, column = self._named(number)
             mean = self.rows.means[number + v] * self.rows.factors[number // 2 % 2]
-            store = tirx.BufferStore(parts.means, mean, [self.part, row, column + v])
+            store = tirx.BufferStore(parts.means, mean, [self.tile.part, row, column + v])
             made.append(tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {}))
         known = []
         for half in range(2):
             row = self.thread // WARPGROUP_THREADS * 64 + row_of(self.thread, half)
             for i, value in enumerate((self.rows.shifts[half], self.rows.sums[half])):
-                known.append(tirx.BufferStore(parts.rows, value, [self.part, row, i]))
-        return [*made, when((self.thread % 4).equal(0), *known), *self._free_q()]
+                known.append(tirx.BufferStore(parts.rows, value, [self.tile.part, row, i]))
+        return [*made, when((self.thread % 4).equal(0), *known)]
 
     def _named(self, number: int) -> tuple[Any, Any]:
         """Row of the tile and column of a register of the means."""
@@ -451,9 +384,9 @@ class AttentionKernel:
         panel, inside = divmod(number // 4 * 8, PANEL)
         turned = T.bitwise_xor(inside // 8, self.thread % 32 // 4)
         at = (panel * self.plan.rows + row) * PANEL + turned * 8 + self.thread % 4 * 2
-        at += self._q()[0] * (self.plan.q_bytes // 2)
+        at += self.tile.q * (self.plan.q_bytes // 2)
         # Rows behind the last one are not copied out, but what is added to them would be read.
-        place = tirx.min(self.first_row + row, self.plan.attention.sizes[0] - 1)
+        place = tirx.min(self.tile.first_row + row, self.plan.attention.sizes[0] - 1)
         value = self._pair(number, v, place, column)
         store = tirx.BufferStore(view, value, [at + v])
         return tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
@@ -462,18 +395,20 @@ class AttentionKernel:
         one = self.plan.attention
         mean = self.rows.means[number + v] * self.rows.factors[number // 2 % 2]
         values = {one.row: place, one.column: column + v}
-        return substitute(one.store.value, typed({**values, **self.batch}) | {one.total: mean})
+        return substitute(one.store.value, typed({**values, **self.tile.batch}) | {one.total: mean})
 
     def _put(self, number: int) -> list[Any]:
         """Store two neighbours from registers."""
         one = self.plan.attention
         v = tirx.Var("v", "int32")
         row, column = self._named(number)
-        values = typed({one.row: self.first_row + row, one.column: column + v, **self.batch})
+        values = typed(
+            {one.row: self.tile.first_row + row, one.column: column + v, **self.tile.batch}
+        )
         indices = [substitute(at, values) for at in one.store.indices]
-        value = self._pair(number, v, self.first_row + row, column)
+        value = self._pair(number, v, self.tile.first_row + row, column)
         store = tirx.BufferStore(one.store.buffer, value, indices)
         loop = tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
         if one.sizes[0] % self.plan.rows == 0:
             return [loop]
-        return [when(self.first_row + row < one.sizes[0], loop)]
+        return [when(self.tile.first_row + row < one.sizes[0], loop)]

@@ -23,6 +23,7 @@ from ..base import function_pass
 from ..hopper.lower_warpgroups import launched
 from .kernel import AttentionKernel
 from .parts import PartResults
+from .persistent import PersistentKernel
 from .plan import PANEL, AttentionPlan, checked
 
 
@@ -86,7 +87,7 @@ def _kernel(plan: AttentionPlan, parts: PartResults | None) -> Any:
         box = boxed.box((count, PANEL))
         maps[side], statements = asynchronous.tensor_map(boxed.buffer, boxed.extents, box)
         host += statements
-    kernel = AttentionKernel(plan, maps, parts)
+    kernel = PersistentKernel(plan, maps) if plan.resident else AttentionKernel(plan, maps, parts)
     sizes = plan.resident or plan.parts, plan.threads
     made = [*host, launched(kernel.body(), kernel.block, kernel.thread, sizes)]
     return sequence(made if parts is None else [*made, parts.combine()])

@@ -1,12 +1,13 @@
-"""Decide the numbers of a kernel of attention: tiles, stages, places in shared memory, launch."""
+"""Numbers of a kernel of attention: tiles, stages, places in shared memory, launch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
+from tvm import sym, tirx
 
 from ...analysis.attention import Attention
 from ...errors import ScheduleError
@@ -19,32 +20,26 @@ from ...gpu.warpgroups import (
     WARPGROUP_THREADS,
 )
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
-from ...ir.queries import USUAL_BATCH, size_of, uses
+from ...ir.queries import USUAL_BATCH, size_of, substitute, uses
 from ..hopper.read_kernel import BoxedBuffer, SumsReader
 from ..launch.rasterize_blocks import grouped
-from .reach import Bound, read_bounds
+from .reach import Bound, reach, read_bounds
+from .turns import Heads, order_of
 
 #: Elements of 16 bits of a panel's row, and terms of one instruction.
 PANEL, STEP = 64, 16
 #: Numbers that a thread can hold beside addresses and counters: scores, weights and means; of one
 #: warpgroup that multiplies, of two and of three.
 _HELD = {1: 220, 2: 200, 3: 132}
-#: How long a row takes in a block of so many warpgroups: 8x12x384x64 took 15.7 us in two rounds by
-#: three and 18.2 in three rounds by two, 32x12x197x64 34.6 and 26.8 in six each, 4x16x2048x64 165
-#: and 175, 2x8x4096x40 150 and 180 (float16, H100); beside one, nothing hides its softmax.
-_PER_ROW = {3: 1.0, 2: 1.18, 1: 1.64}
-#: Keys of the smallest tile that is chosen.
-_FEWEST_KEYS = 64
+#: How long a row takes in a block of so many warpgroups: 4x16x2048x64 took 165 us by three and 175
+#: by two, 2x8x4096x40 150 and 180 (float16, H100); beside one, nothing hides its softmax.
+PER_ROW = {3: 1.0, 2: 1.18, 1: 1.64}
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
-#: Of a multiprocessor in a microsecond; of all in one, what parts leave and what reads it; the
-#: microseconds of a second kernel.
-_FLOPS, _BYTES, _SECOND_KERNEL = 4.0e6, 3.0e6, 3.0
-#: Part of the whole time that sharing has to gain. Every loop then ends at a number that only the
-#: block knows: 8x32x4096x128, which gains nothing else, takes 2.8% longer (float16, H100).
-_WORTH = 0.04
+#: Of a multiprocessor in a microsecond.
+_FLOPS = 4.0e6
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
-_BARRIER_BYTES, _ALIGNED = 8, 1024
+_BARRIER_BYTES, ALIGNED = 8, 1024
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class AttentionPlan:
     and V, of which it has room for ``stages``. Where ``splits`` is above 1 so many blocks share the
     keys of each tile of rows but the first ``whole`` ones, and another kernel puts their results
     together. Where ``resident`` is not 0 so many blocks take tiles in turns, with a second place
-    for Q, so that a tile's first loads lie under the end of the one before.
+    for Q, so that a tile begins under the end of the one before.
     """
 
     attention: Attention
@@ -86,6 +81,11 @@ class AttentionPlan:
 
         Of three, 4x16x2048x64 takes 169 us for 172, causal 100 for 103; two lose 1 to 3% (H100).
         """
+        return self.consumers == 3
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a tile's first scores are computed beside the last means of the one before."""
         return self.consumers == 3
 
     @property
@@ -166,7 +166,7 @@ class AttentionPlan:
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block, barriers included."""
         barriers = 4 * self.stages + (2 * self.places_of_q if self.resident else 1)
-        return -(-(self.arena_bytes + barriers * _BARRIER_BYTES) // _ALIGNED) * _ALIGNED
+        return -(-(self.arena_bytes + barriers * _BARRIER_BYTES) // ALIGNED) * ALIGNED
 
     @property
     def threads(self) -> int:
@@ -196,9 +196,47 @@ class AttentionPlan:
     @property
     def group(self) -> int:
         """Attentions whose tiles are computed side by side."""
-        _, keys, depth, width = self.attention.sizes
-        most = max(1, _L2_BYTES // (2 * keys * (depth + width)))
+        return order_of(self.in_turns, self.most).group if self.resident else self.most
+
+    @property
+    def alternates(self) -> bool:
+        """Whether every other turn goes over the blocks the other way round."""
+        return order_of(self.in_turns, self.most).alternates
+
+    @property
+    def most(self) -> int:
+        """Attentions whose K and V L2 holds."""
+        most = max(1, _L2_BYTES // self._shared_bytes)
         return min(self.heads, most) if isinstance(self.heads, int) else most
+
+    @property
+    def step_time(self) -> float:
+        """Modelled microseconds of a block's tile of keys."""
+        flops = 2 * self.rows * self.keys * sum(self.attention.sizes[2:])
+        return flops / _FLOPS * PER_ROW.get(self.consumers, 1.0)
+
+    @property
+    def _shared_bytes(self) -> int:
+        _, keys, depth, width = self.attention.sizes
+        return 2 * keys * (depth + width)
+
+    @property
+    def in_turns(self) -> Heads:
+        """The tiles of all heads, as the model of turns sees them."""
+        first, analyzer, steps = tirx.Var("first_row", "int32"), sym.Analyzer(), list[int]()
+        seen = reach(self.attention, first, self.rows, self.keys)
+        for tile in range(self.tiles):
+            at = {first: tirx.const(tile * self.rows, "int32")}
+            steps.append(int(analyzer.simplify(substitute(seen.end - seen.first, at))))
+        own = 2 * self.rows * sum(self.attention.sizes[2:])
+        return Heads(
+            self.usual_heads,
+            tuple(reversed(steps) if self._grows else steps),
+            self.step_time,
+            self._shared_bytes,
+            own,
+            self.resident or MULTIPROCESSORS,
+        )
 
     def _boxed(self, buffer: Any, indices: Any, moving: tuple[Any, Any]) -> BoxedBuffer:
         """A buffer as TMA sees it; what lies behind the rows in use is zero."""
@@ -215,11 +253,15 @@ class AttentionPlan:
         """Which keys a row sees, and where the last tile of them ends."""
         return read_bounds(self.attention, self.keys)[0]
 
+    @property
+    def _grows(self) -> bool:
+        """Whether later rows see more keys."""
+        return any(bound.is_upper and bound.slope > 0 for bound in self.bounds)
+
     def tile_of(self, number: Any) -> tuple[Any, Any]:
         """Head and tile of a number; those with the most keys are first."""
         head, turn = grouped(0, number, self.heads, self.tiles, self.group)
-        grows = any(bound.is_upper and bound.slope > 0 for bound in self.bounds)
-        return head, self.tiles - 1 - turn if grows else turn
+        return head, self.tiles - 1 - turn if self._grows else turn
 
     def _blocks_told(self) -> str:
         if self.resident:
@@ -234,104 +276,12 @@ class AttentionPlan:
         ends = f"results stored by {out}"
         if self.splits > 1:
             behind = f" behind the first {self.whole} tiles" if self.whole else ""
-            ends = f"{self.splits} {'parts' if self.resident else 'of them'} for the keys of a row"
-            ends += behind
+            ends = f"{self.splits} of them for the keys of a row{behind}"
         return (
             f"{self.rows} rows by tiles of {self.keys} keys, {self.stages} stages of K and V by "
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
             f"{self._blocks_told()}, {ends}"
         )
-
-
-def fit_attention(
-    attention: Attention, gpu: Architecture, *, keys: int = 0, stages: int = 0, consumers: int = 0
-) -> AttentionPlan:
-    """Take the tiles that registers and shared memory have room for; 0 leaves a number open.
-
-    Raises ScheduleError if the kernel is not legal.
-    """
-    _, count, depth, width = attention.sizes
-    keys = keys or keys_of(depth, width, count)
-    usual = [n for n in _PER_ROW if n < 3 or max(depth, width) <= PANEL]
-    plans = [AttentionPlan(attention, keys, 2, n) for n in ([consumers] if consumers else usual)]
-    best = min(plans, key=_waves)
-    if best.consumers == 1:  # Nothing hides the way of the tiles but more of them.
-        room = (gpu.shared_per_block - 2 * _ALIGNED - best.q_bytes) // sum(best.stage_bytes)
-        best = replace(best, stages=min(3, room))
-    best = replace(best, stages=stages or best.stages)
-    splits, whole = _shared(best)
-    best = replace(best, splits=splits, whole=whole)
-    return checked(replace(best, resident=_resident(best, gpu)), gpu)
-
-
-def keys_of(depth: int, width: int, count: int | None = None) -> int:
-    """Keys of a tile, where nobody asks for others: ``count`` of them fill as many tiles evenly."""
-    most = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
-    if count is None:
-        return most
-    even = ceil(count / ceil(count / most))
-    return min(most, max(_FEWEST_KEYS, ceil(even / STEP) * STEP))
-
-
-def _shared(plan: AttentionPlan) -> tuple[int, int]:
-    """Blocks that share the keys of a tile, and how many tiles before those have a block each.
-
-    They do where tiles leave most multiprocessors idle: all of them by one warpgroup, or those of
-    the last round. Each block has at least two tiles of keys, and all but the last as many as one
-    another.
-    """
-    bounds = plan.bounds
-    if any(one.slope or not one.is_upper for one in bounds):
-        return 1, 0
-    tiles, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
-    count = max(1, min([count, *(one.offset // plan.keys + 1 for one in bounds)]))
-    left = tiles if tiles <= MULTIPROCESSORS else tiles % MULTIPROCESSORS
-    most = max(1, count // 2)
-    if plan.consumers == 1 and left == tiles:
-        most = max(1, min(MULTIPROCESSORS // left, most))
-        return ceil(count / ceil(count / most)), 0
-    if left in (0, tiles) or not isinstance(plan.heads, int):
-        return 1, 0
-    ways = sorted({ceil(count / ceil(count / n)) for n in range(1, most + 1)})
-    best = min(ways, key=lambda n: _last_round(plan, left, n))
-    alone = _last_round(plan, left, 1)
-    gain = alone - _last_round(plan, left, best)
-    return (best, tiles - left) if gain > _WORTH * ceil(tiles / MULTIPROCESSORS) * alone else (1, 0)
-
-
-def _last_round(plan: AttentionPlan, left: int, splits: int) -> float:
-    """Microseconds of the tiles that are left for the last round, by blocks that share keys."""
-    _, keys, depth, width = plan.attention.sizes
-    alone = 2 * plan.rows * keys * (depth + width) / _FLOPS
-    if splits == 1:
-        return alone
-    moved = 2 * left * splits * plan.rows * width * 4
-    rounds = ceil(left * splits / MULTIPROCESSORS) / splits
-    return alone * rounds + _SECOND_KERNEL + moved / _BYTES
-
-
-def _resident(plan: AttentionPlan, gpu: Architecture) -> int:
-    """Blocks that take tiles in turns: one for each multiprocessor, where there are more tiles.
-
-    One warpgroup leaves room for several blocks, which hide each other's ends.
-    """
-    tiles = plan.usual_heads * plan.tiles
-    count = plan.whole + (tiles - plan.whole) * plan.splits
-    turned = replace(plan, resident=MULTIPROCESSORS)
-    fits = turned.shared_bytes <= gpu.shared_per_block
-    return MULTIPROCESSORS if plan.consumers > 1 and count > MULTIPROCESSORS and fits else 0
-
-
-def _waves(plan: AttentionPlan) -> float:
-    """How long the tiles take: rounds of blocks, which end together unless their keys differ."""
-    waves = plan.usual_heads * plan.tiles / MULTIPROCESSORS
-    differ = any(bound.slope for bound in plan.bounds)
-    whole: float = waves + 0.5 if differ and waves > 2 else ceil(waves)
-    splits, first = _shared(plan)
-    if first:
-        left = plan.usual_heads * plan.tiles - first
-        whole += _last_round(plan, left, splits) / _last_round(plan, left, 1) - 1
-    return whole * plan.rows * _PER_ROW.get(plan.consumers, 1.0)
 
 
 def why_crowded(keys: int, width: int, consumers: int) -> str | None:
@@ -399,6 +349,11 @@ def check_room(plan: AttentionPlan, gpu: Architecture) -> None:
         raise ScheduleError(
             f"A tile has {plan.rows} rows of {depth} and {plan.keys} keys; {BOX_ELEMENTS} are the "
             "most of each."
+        )
+    if plan.resident and plan.splits > 1:
+        raise ScheduleError(
+            f"{plan.resident} blocks take tiles in turns, and {plan.splits} share the keys of one; "
+            "a kernel does either."
         )
     if crowded := why_crowded(plan.keys, width, plan.consumers):
         raise ScheduleError(crowded)

@@ -6,7 +6,7 @@ keys end is decided at run time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -22,8 +22,9 @@ from ...ir.rebuild import sequence
 from ..hopper.epilogue import column_of, row_of
 from ..hopper.lower_warpgroups import launched
 from ..hopper.pieces import when
+from .fit import keys_of
 from .kernel import AttentionKernel
-from .plan import PANEL, STEP, AttentionPlan, check_room, keys_of
+from .plan import PANEL, STEP, AttentionPlan, check_room
 from .ragged_parts import NONE, NOTHING, RaggedParts
 from .reach import Reach, Span
 from .softmax import LOWEST, weights_of
@@ -147,10 +148,9 @@ class RaggedKernel(AttentionKernel):
         )
         self.found = tirx.decl_buffer((2,), "int32", "found", scope="local")
         self.last, self.whole = (tirx.Var(name, "int32") for name in ("last_key", "whole"))
-        self.reach = Reach(
-            self.first, self.end, True,
-            (Span(self.first + 1, self.whole, False), Span(self.whole, self.end, True)),
-        )  # fmt: skip
+        first, end = self.tile.first, self.tile.end
+        rest = (Span(first + 1, self.whole, False), Span(self.whole, end, True))
+        self.tile = replace(self.tile, reach=Reach(first, end, True, rest))
 
     @property
     def tokens(self) -> int:
@@ -207,12 +207,14 @@ class RaggedKernel(AttentionKernel):
         what = self.what
         roles: Any = super()._roles()
         if self.split is not None:
-            roles = tirx.IfThenElse(self.first < self.end, roles, sequence(self._leave_nothing()))
+            roles = tirx.IfThenElse(
+                self.tile.first < self.tile.end, roles, sequence(self._leave_nothing())
+            )
         return when(self.sequence < what.sequences, *self._lengths(), roles)
 
     def _lengths(self) -> list[Any]:
         """Name where queries and keys begin, how many there are, and which tiles of keys count."""
-        what, at, keys = self.what, self.sequence, self.plan.keys
+        what, at, keys, tile = self.what, self.sequence, self.plan.keys, self.tile
         begin, count = at, tirx.const(1, "int32")
         if what.first is not None:
             begin, count = what.first[at], what.first[at + 1] - what.first[at]
@@ -232,15 +234,17 @@ class RaggedKernel(AttentionKernel):
             begin_at = self.block % self.split.count * each
             end = tirx.min(end, begin_at + each)
         return [
-            tirx.Bind(self.first_row, self.found[1] * self.plan.rows),
+            tirx.Bind(tile.first_row, self.found[1] * self.plan.rows),
             tirx.Bind(self.start, begin),
             tirx.Bind(self.queries, count),
             tirx.Bind(self.length, length),
             tirx.Bind(self.page, page),
             tirx.Bind(self.ahead, ahead),
-            tirx.Bind(self.first, begin_at),
-            tirx.Bind(self.end, end),
-            tirx.Bind(self.whole, tirx.max(tirx.min(least // keys, self.end), self.first + 1)),
+            tirx.Bind(tile.first, begin_at),
+            tirx.Bind(tile.end, end),
+            tirx.Bind(
+                self.whole, tirx.max(tirx.min(least // keys, self.tile.end), self.tile.first + 1)
+            ),
         ]
 
     def _last_of(self, query: Any) -> Any:
@@ -305,7 +309,7 @@ class RaggedKernel(AttentionKernel):
         zero = tirx.const(0, "uint32")
         store = tirx.BufferStore(view, zero, [begin // 4 + vector * 4 + v])
         wide = tirx.For(v, 0, 4, tirx.ForKind.VECTORIZED, store, None, {})
-        body = when(row >= self.length - (self.end - 1) * plan.keys, wide)
+        body = when(row >= self.length - (self.tile.end - 1) * plan.keys, wide)
         turns = plan.keys * _VECTORS * plan.panels[1] // threads
         made = [
             tirx.DeclBuffer(view, data=self.arena.data),
@@ -313,10 +317,10 @@ class RaggedKernel(AttentionKernel):
             asynchronous.fence_shared(),
             asynchronous.named_barrier(tirx.const(1, "int32"), threads),
         ]
-        return [when(self.length < self.end * plan.keys, *made)]
+        return [when(self.length < self.tile.end * plan.keys, *made)]
 
     def _first_query(self) -> Any:
-        return self.first_row // self.what.wide
+        return self.tile.first_row // self.what.wide
 
     def _row(self, half: int) -> Any:
         """A row of a thread, of the tile's."""

@@ -87,11 +87,11 @@ class RowRegisters:
             for i in range(count)
         ]  # fmt: skip
 
-    def finish(self, hides_rows: bool) -> list[Any]:
+    def finish(self, sums: Any, hides_rows: bool) -> list[Any]:
         """Add sums up over the four lanes of a row, and turn them round."""
-        made = [part for half in range(2) for part in _over_lanes(self.sums, half, operator.add)]
+        made = [part for half in range(2) for part in _over_lanes(sums, half, operator.add)]
         one = tirx.const(1.0, "float32")
-        turned = [by_weights(one, self.sums[half], hides_rows) for half in range(2)]
+        turned = [by_weights(one, sums[half], hides_rows) for half in range(2)]
         return [*made, *(_put(self.factors, half, turned[half]) for half in range(2))]
 
 

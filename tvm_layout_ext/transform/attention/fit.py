@@ -1,0 +1,110 @@
+"""Choose the numbers of a kernel of attention by a model of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+
+from ...analysis.attention import Attention
+from ...gpu.hardware import MULTIPROCESSORS, Architecture
+from .plan import ALIGNED, PANEL, PER_ROW, STEP, AttentionPlan, checked
+from .turns import as_blocks_end, order_of
+
+#: Keys of the smallest tile that is chosen.
+_FEWEST_KEYS = 64
+#: Bytes in a microsecond of what parts leave and what reads it; microseconds of a second kernel.
+_BYTES, _SECOND_KERNEL = 3.0e6, 3.0
+#: Part of the whole time that sharing has to gain. Every loop then ends at a number that only the
+#: block knows: 8x32x4096x128, which gains nothing else, takes 2.8% longer (float16, H100).
+_WORTH = 0.04
+#: Stages of K and V where they fit: 16x12x1024x64 takes 129 us by three, 135 by two (H100).
+_STAGES = 3
+
+
+def fit_attention(
+    attention: Attention, gpu: Architecture, *, keys: int = 0, stages: int = 0, consumers: int = 0
+) -> AttentionPlan:
+    """Take the tiles that registers and shared memory have room for; 0 leaves a number open.
+
+    Raises ScheduleError if the kernel is not legal.
+    """
+    _, count, depth, width = attention.sizes
+    keys = keys or keys_of(depth, width, count)
+    # Of three warpgroups a thread has no registers for what is added to scores, too.
+    fits = max(depth, width) <= PANEL and attention.scores.bias is None
+    usual = [n for n in PER_ROW if n < 3 or fits]
+    plans = [
+        found
+        for n in ([consumers] if consumers else usual)
+        for found in _spread(AttentionPlan(attention, keys, stages or 2, n), gpu)
+    ]
+    _, best = min(plans, key=lambda one: one[0])
+    deeper = replace(best, stages=_STAGES)
+    # Nothing hides the way of the tiles to one warpgroup but more of them; blocks in turns begin a
+    # tile with what came under the one before.
+    waits = best.consumers == 1 or best.resident
+    if not stages and waits and deeper.shared_bytes + ALIGNED <= gpu.shared_per_block:
+        best = deeper
+    return checked(best, gpu)
+
+
+def keys_of(depth: int, width: int, count: int | None = None) -> int:
+    """Keys of a tile, where nobody asks for others: ``count`` of them fill as many tiles evenly."""
+    most = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
+    if count is None:
+        return most
+    even = ceil(count / ceil(count / most))
+    return min(most, max(_FEWEST_KEYS, ceil(even / STEP) * STEP))
+
+
+def _spread(plan: AttentionPlan, gpu: Architecture) -> Iterator[tuple[float, AttentionPlan]]:
+    """Ways to spread the tiles over blocks, each with its modelled microseconds."""
+    tiles = plan.usual_heads * plan.tiles
+    alone = as_blocks_end(plan.in_turns, plan.most)
+    splits, whole = _shared(plan)
+    yield alone, plan if whole else replace(plan, splits=splits)
+    if whole:
+        left = tiles - whole
+        gain = _last_round(plan, left, 1) - _last_round(plan, left, splits)
+        yield (alone - gain) * (1 + _WORTH), replace(plan, splits=splits, whole=whole)
+    turned = replace(plan, resident=MULTIPROCESSORS)
+    fits = turned.shared_bytes <= gpu.shared_per_block
+    # One warpgroup leaves room for several blocks, which hide each other's ends.
+    if plan.consumers > 1 and tiles > MULTIPROCESSORS and fits:
+        yield order_of(turned.in_turns, turned.most).time, turned
+
+
+def _shared(plan: AttentionPlan) -> tuple[int, int]:
+    """Blocks that share the keys of a tile, and how many tiles before those have a block each.
+
+    They may where tiles leave most multiprocessors idle: all of them by one warpgroup, or those of
+    the last round. Each block has at least two tiles of keys, and all but the last as many as one
+    another.
+    """
+    bounds = plan.bounds
+    if any(one.slope or not one.is_upper for one in bounds):
+        return 1, 0
+    tiles, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
+    count = max(1, min([count, *(one.offset // plan.keys + 1 for one in bounds)]))
+    left = tiles if tiles <= MULTIPROCESSORS else tiles % MULTIPROCESSORS
+    most = max(1, count // 2)
+    if plan.consumers == 1 and left == tiles:
+        most = max(1, min(MULTIPROCESSORS // left, most))
+        return ceil(count / ceil(count / most)), 0
+    if left in (0, tiles) or not isinstance(plan.heads, int):
+        return 1, 0
+    ways = sorted({ceil(count / ceil(count / n)) for n in range(1, most + 1)})
+    best = min(ways, key=lambda n: _last_round(plan, left, n))
+    return (best, tiles - left) if best > 1 else (1, 0)
+
+
+def _last_round(plan: AttentionPlan, left: int, splits: int) -> float:
+    """Microseconds of the tiles that are left for the last round, by blocks that share keys."""
+    _, keys, _, width = plan.attention.sizes
+    alone = plan.step_time * keys / plan.keys
+    if splits == 1:
+        return alone
+    moved = 2 * left * splits * plan.rows * width * 4
+    rounds = ceil(left * splits / MULTIPROCESSORS) / splits
+    return alone * rounds + _SECOND_KERNEL + moved / _BYTES
