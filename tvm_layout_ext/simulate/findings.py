@@ -14,6 +14,7 @@ from .report import Hazard, Site
 
 if TYPE_CHECKING:
     from .memory.access import AccessInstruction
+    from .memory.arrived_box import ArrivedBox
     from .memory.pending_copies import PendingSource
     from .model.places import Place
     from .races import UnorderedAccesses
@@ -124,6 +125,20 @@ class Findings:
         )
         hazard = _of_access("async", access, index, (thread,), other, message)
         self.add_at(key, hazard, int(touched.sum()), batch, lane)
+
+    def not_awaited(
+        self, access: AccessInstruction, batch: Any, lane: int, box: ArrivedBox, verb: str = "reads"
+    ) -> None:
+        """Report a read of what TMA may still be copying."""
+        thread = batch.thread_name(lane)
+        message = (
+            f"{thread} {verb} {access.place.name} at {access.site}, which TMA copies at "
+            f"{box.site}, with no wait at the mbarrier of that copy before."
+        )
+        hazard = Hazard(
+            "async", access.site.buffer, -1, (thread,), (access.site, box.site), message
+        )
+        self.add_at(("box", access.site, box.site), hazard, 1, batch, lane)
 
     def source_overwritten(
         self,

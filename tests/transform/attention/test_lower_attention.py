@@ -246,6 +246,15 @@ TURNED: dict[str, tuple[str, Any, int, str]] = {
     "Q given back by nobody": (
         ops.PTX_MBARRIER_ARRIVE_NOCOUNT, _left_out, 5, r"Deadlock: .*q_empty",
     ),
+    "Q not awaited, but K, which comes later": (
+        ops.CUDA_MBARRIER_WAIT, _left_out, 3, "wgmma reads tiles .* no wait at the mbarrier",
+    ),
+    "V not awaited, but K of the next step": (
+        ops.CUDA_MBARRIER_WAIT, _left_out, 6, "wgmma reads tiles .* no wait at the mbarrier",
+    ),
+    "the next tile's Q not awaited": (
+        ops.CUDA_MBARRIER_WAIT, _left_out, 7, "wgmma reads tiles .* no wait at the mbarrier",
+    ),
     "the next tile's K not awaited": (ops.CUDA_MBARRIER_WAIT, _left_out, 8, "reads tiles"),
     "Q taken before it is given back": (
         ops.CUDA_MBARRIER_WAIT, _left_out, 0, "tiles|q_full",

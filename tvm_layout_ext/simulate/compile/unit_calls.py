@@ -232,7 +232,9 @@ def _load(c: DeviceCompiler, call: Any) -> Run:
                 blocks = [own.of_cluster(lane, rank) for rank in ranks]
             for block in blocks:
                 own.reach(lane, block, own.of(storage), at_barrier, access.site)
-                own.load(lane, block, access, byte, tensor, [int(one[lane]) for one in box])
+                place_of = [int(one[lane]) for one in box]
+                barriers = own.of(storage), at_barrier
+                own.load(lane, block, access, byte, tensor, place_of, barriers)
             for block in blocks:
                 own.of(storage).complete(block, at_barrier, lane // 32, tensor.box_bytes)
 

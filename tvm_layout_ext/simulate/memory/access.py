@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ...gpu.hardware import WARP_SIZE
 from ..model.values import bits_of, to_lanes
 from ..races import UnorderedAccesses, lane_of
+from .arrived_box import unknown_box
 from .located_access import Address, LocatedAccess
 from .memory import FRESH, Memory
 from .pending_copies import check_sources
@@ -54,6 +56,8 @@ class AccessInstruction(LocatedAccess):
                 codes = stored if codes is None else np.maximum(codes, stored)
         if memory.pending is not None:
             codes = self._check_pending(batch, memory, cells, mask, codes)
+        if memory.boxes and shadow is not None:
+            self._check_boxes(batch, memory, own, lanes)
         return None if codes is None else self._named(batch, codes, elements)
 
     def _chosen(self, batch: Any, cells: Any, mask: Any) -> tuple[Any, Any]:
@@ -73,6 +77,17 @@ class AccessInstruction(LocatedAccess):
         batch.launch.findings.touched_pending(self, batch, cells, touched, pending)
         codes = np.zeros(cells.shape, np.int64) if codes is None else codes
         return np.where(pending != 0, FRESH, codes)
+
+    def _check_boxes(self, batch: Any, memory: Memory, cells: Any, lanes: Any) -> None:
+        """Report a read of what TMA copied by a warp that did not wait for it."""
+        assert memory.shadow is not None
+        warps = lanes // WARP_SIZE
+        for warp in np.unique(warps):
+            mine = cells[..., warps == warp]
+            tags = memory.shadow.writes[mine]
+            box = unknown_box(memory.boxes, mine, tags, int(warp), batch.clocks)
+            if box is not None:
+                batch.launch.findings.not_awaited(self, batch, int(warp) * WARP_SIZE, box)
 
     def _named(self, batch: Any, codes: Any, elements: Any) -> Any:
         """Poison codes with fresh ones replaced by the location's, one an element."""

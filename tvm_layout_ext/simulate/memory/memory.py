@@ -29,6 +29,8 @@ class Memory:
     #: Marks unwritten cells of global memory; those of shared memory have a zero tag.
     poison: Any = None
     pending: Any = None
+    #: What TMA copied into it.
+    boxes: list[Any] = field(default_factory=list)
     _views: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -69,6 +71,7 @@ class Memory:
         self.data.fill(_FILL)
         self.poison = None
         self.pending = None
+        self.boxes.clear()
         if self.shadow is not None:
             self.shadow.clear()
 

@@ -70,7 +70,9 @@ class AwaitPhase(Await):
         for warp in np.unique(lanes // _WARP):
             lane = int(warp) * _WARP
             first = int(lanes[np.searchsorted(lanes, lane)])
-            found.pass_by(int(block[first]), int(index[first]), int(warp))
+            at = int(block[first]), int(index[first]), int(warp)
+            found.pass_by(*at)
+            units_of(s.batch).waited(found, *at)
 
     def told(self, s: DivergentPath, lane: int) -> str:
         """What a thread waits for."""

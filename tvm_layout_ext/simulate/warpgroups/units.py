@@ -12,6 +12,7 @@ from ...errors import SimulationError
 from ...gpu import hardware
 from ...gpu.warpgroups import WARPGROUP_THREADS
 from ..memory.access import AccessInstruction
+from ..memory.arrived_box import ArrivedBox, unknown_box
 from ..memory.memory import FRESH, Memory
 from ..model.code import Code
 from ..races import lane_of, site_of, time_of
@@ -81,6 +82,8 @@ class Units:
     pool: int = 0
     #: What warps did to the shared memory of other blocks: block, warp, time, site.
     remote: list[tuple[int, int, int, Any]] = field(default_factory=list)
+    #: By name of the mbarriers, block and index: boxes of the last phase that had any.
+    boxes: dict[tuple[str, int, int], list[ArrivedBox]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         blocks, cluster = len(self.batch.blocks), self.batch.geometry.cluster
@@ -144,8 +147,9 @@ class Units:
         offset: int,
         tensor: TensorMap,
         at: list[int],
+        barrier: tuple[Barriers, int],
     ) -> None:
-        """Fill a box in the shared memory of a block."""
+        """Fill a box in the shared memory of a block, and count it at an mbarrier later."""
         batch = self.batch
         source, inside, target = tensor.places(at, offset)
         if (target >= access.place.storage.bytes).any() or offset % 1024:
@@ -161,6 +165,32 @@ class Units:
         elements = target[:, None] + block * access.place.storage.span
         poison = self._poison(tensor.memory, source, inside)
         access.write(batch, memory, elements, np.array([lane]), values[:, None], poison)
+        self._await_box(memory, access, barrier, block, (int(elements.min()), int(elements.max())))
+
+    def _await_box(
+        self,
+        memory: Memory,
+        access: AccessInstruction,
+        barrier: tuple[Barriers, int],
+        block: int,
+        span: tuple[int, int],
+    ) -> None:
+        """Note a box, whose bytes are there for who waits at its mbarrier."""
+        barriers, index = barrier
+        phase = int(barriers.phase[block, index])
+        box = ArrivedBox(*span, access.number, access.site, phase)
+        low, high = span
+        memory.boxes[:] = [one for one in memory.boxes if one.low < low or one.high > high]
+        memory.boxes.append(box)
+        own = self.boxes.setdefault((barriers.name, block, index), [])
+        own[:] = [one for one in own if one.phase == phase]
+        own.append(box)
+
+    def waited(self, barriers: Barriers, block: int, index: int, warp: int) -> None:
+        """Note that a warp has waited for the boxes of the phases that are over."""
+        for box in self.boxes.get((barriers.name, block, index), ()):
+            if box.phase < barriers.phase[block, index]:
+                box.wait(warp, self.batch.clocks.now)
 
     def _poison(self, memory: Memory, source: Any, inside: Any) -> Any:
         if memory.poison is None:
@@ -223,6 +253,9 @@ class Units:
         conflict = shadow.check_read(cells, np.full(len(cells), lane), batch.clocks)
         batch.launch.findings.races(access, batch, conflict, "reads {}, written by")
         tags = shadow.writes[cells]
+        box = unknown_box(memory.boxes, cells, tags, lane // _WARP, batch.clocks)
+        if box is not None:
+            batch.launch.findings.not_awaited(access, batch, lane, box, what)
         sites = site_of(tags)
         for site in np.unique(sites[tags != 0]):
             if batch.launch.findings.sites[int(site)] in batch.launch.kernel.unit_sites:
