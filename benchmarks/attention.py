@@ -1,7 +1,7 @@
 """Check attention against float64 and time it beside torch's and Triton's kernels.
 
 ``python -m benchmarks.attention [--out FILE]`` needs a GPU of ``sm_90a``, torch, Triton and nvcc.
-Each row is held against float64 of the first head of a batch first.
+Each row is held against float64 of the first head of the batch and the last one first.
 """
 
 from __future__ import annotations
@@ -41,6 +41,13 @@ SHAPES = (
     (1, 32, 8, 1, 2048, 128),
     (16, 32, 8, 1, 2048, 128),
     (1, 32, 32, 4, 4, 128),
+    (2, 16, 16, 2048, 2048, 128),
+    (16, 16, 16, 512, 512, 128),
+    (4, 12, 12, 1024, 1024, 64),
+    (16, 12, 12, 1024, 1024, 64),
+    (32, 12, 12, 512, 512, 64),
+    (64, 12, 12, 197, 197, 64),
+    (1, 24, 24, 4608, 4608, 128),
 )
 BACKENDS = ("CUDNN_ATTENTION", "FLASH_ATTENTION")
 ROUNDS = 9
@@ -66,11 +73,11 @@ def on_stream(kernel: Any, views: list[Any]) -> Any:
     return run
 
 
-def exact(q: Any, k: Any, v: Any, causal: bool) -> Any:
-    """The result of the first head in float64."""
+def exact(q: Any, k: Any, v: Any, causal: bool, at: int = 0) -> Any:
+    """The result of a head in float64: the first (0) or the last (-1) one of the batch."""
     import torch
 
-    q, k, v = (one[0, 0].double() for one in (q, k, v))
+    q, k, v = (one[at, at].double() for one in (q, k, v))
     scores = q @ k.t() * q.shape[-1] ** -0.5
     if causal:
         hidden = torch.ones_like(scores, dtype=torch.bool).triu(1 + len(k) - len(q))
@@ -100,6 +107,12 @@ def peers(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
     return found
 
 
+def error(out: Any, q: Any, k: Any, v: Any, causal: bool) -> float:
+    """How far the first and the last head are off; infinite where there is no number."""
+    off = [(out[i, i].double() - exact(q, k, v, causal, i)).abs().max() for i in (0, -1)]
+    return max(float(one.nan_to_num(float("inf"))) for one in off)
+
+
 def row(
     shape: tuple[int, ...], causal: bool, dtype: str, variants: list[dict[str, int]]
 ) -> dict[str, Any]:
@@ -126,15 +139,13 @@ def row(
         views = [tvm.runtime.from_dlpack(one) for one in (q, k, v, out)]
         kernel(*views)
         torch.cuda.synchronize()
-        want = exact(q, k, v, causal)
-        errors[name] = float((out[0, 0].double() - want).abs().max().nan_to_num(float("inf")))
+        errors[name] = error(out, q, k, v, causal)
         assert bool(out.isfinite().all()), name
         calls[name] = on_stream(kernel, views)
     held = torch.full_like(q, float("nan"))
     calls["triton"] = triton_products.attention(q, k, v, held, causal=causal)
     calls["triton"]()  # Which measures its tiles.
-    off = (held[0, 0].double() - exact(q, k, v, causal)).abs().max()
-    errors["triton"] = float(off.nan_to_num(float("inf")))
+    errors["triton"] = error(held, q, k, v, causal)
     work = find_operator("attention_causal" if causal else "attention").flops(shape)
     times = {name: seconds for name, (seconds, _) in medians(calls, ROUNDS).items()}
     tflops = {name: round(work / seconds / 1e12, 1) for name, seconds in times.items()}
