@@ -146,8 +146,9 @@ def test_tiles_are_shared_or_taken_in_turns_where_that_is_worth_it(
     ("shape", "group", "alternates"),
     [
         ((16, 16, 16, 512, 512, 128), 1, True),  # Four tiles a head: 33 heads fill a turn.
-        ((8, 32, 32, 4096, 4096, 128), 16, True),
-        ((4, 16, 16, 2048, 2048, 64), 64, True),
+        ((8, 32, 32, 4096, 4096, 128), 1, True),
+        ((8, 32, 8, 4096, 4096, 128), 16, True),  # Four heads share K and V.
+        ((4, 16, 16, 2048, 2048, 64), 16, True),
     ],
 )
 def test_heads_are_side_by_side_where_their_blocks_end_together(

@@ -217,8 +217,12 @@ class AttentionPlan:
 
     @property
     def _shared_bytes(self) -> int:
+        """Bytes of K and V a head of Q, of which several may share one."""
         _, keys, depth, width = self.attention.sizes
-        return 2 * keys * (depth + width)
+        kept = prod(size_of(n) for n in self.attention.k.source.shape) // (keys * depth)
+        known = isinstance(self.heads, int) and isinstance(kept, int)
+        sharing = max(1, self.heads // max(1, kept)) if known else 1
+        return 2 * keys * (depth + width) // sharing
 
     @property
     def in_turns(self) -> Heads:
