@@ -27,6 +27,9 @@ from .traffic import RowTraffic
 KEEPS = ("auto", "registers", "shared", "none")
 _THREADS = (64, 128, 256, 512, 1024)
 _CLUSTERS = tuple(1 << n for n in range(CLUSTER_BLOCKS.bit_length()))
+#: Nanoseconds of a lane's vector behind its first, where rows are too few to hide it: layer_norm of
+#: 16x768 float32 takes 2.6 us by six vectors a lane and 1.9 by one, of 264x1024 2.8 and 1.9 (H100).
+_STEP = 120.0
 #: Bytes of the shortest row that clusters share, and lanes of their smallest blocks, by default.
 _LONG_BYTES, _CLUSTER_LANES = 32768, 128
 #: Vectors that a thread loads together where it goes along the row in a loop.
@@ -315,6 +318,8 @@ def modelled_time(traffic: RowTraffic, plan: RowPlan) -> float:
         bounds = [*bounds[:2], _BEGIN, compute, (alone + compute + rounds) / busy]
     per_block = sum(t**speeds.sharpness for t in bounds) ** (1 / speeds.sharpness)
     time = ceil(blocks / MULTIPROCESSORS) * per_block + compute + rounds
+    if rows <= 2 * MULTIPROCESSORS and not is_long:
+        time += _STEP * (steps - 1)
     # Of a row that is copied ahead half costs nothing: it needs no registers to wait in.
     gains = plan.ahead > 0 and plan.cluster > 1
     costly = max(2 * plan.shared / steps - 1, 0) if gains else plan.shared / steps
