@@ -15,11 +15,11 @@ from ...analysis.attention import read_attention
 from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...ir.rebuild import stripped
+from ...ir.replace_calls import Make, with_calls_replaced
 from ...target import has_warpgroups_around
 from ...transform.attention.fit import fit_attention
 from ..bindings import Bindings
 from ..relax_values import extents_of, name_of, scalar_of
-from ..replace_calls import Make, with_calls_replaced
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, so that the kernel reads them in place.

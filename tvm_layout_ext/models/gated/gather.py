@@ -12,12 +12,12 @@ import tvm
 from tvm import relax, te, tirx
 
 from ...gpu.hardware import architecture
+from ...ir.replace_calls import Make, with_calls_replaced
 from ...schedules import gemm_gated
 from ...target import has_warpgroups_around
 from ..bindings import Bindings
 from ..quantised import tensor_rows
 from ..relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of
-from ..replace_calls import Make, with_calls_replaced
 from ..widen_functions import legalize_ops
 
 _SUMS = "float32"

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax, tirx
 
 from ...ir.queries import are_equal, is_number
+from ...ir.replace_calls import Make, with_calls_replaced
 from ..relax_values import ELEMENTWISE, extents_of, name_of, uses_of
-from ..replace_calls import Make, with_calls_replaced
 
 _REDUCTIONS = ("mean", "sum", "max", "min")
 #: What ends with elementwise operators itself.

@@ -37,7 +37,7 @@ from .parts import PartResults
 from .plan import PANEL, STEP, AttentionPlan
 from .reach import Span
 from .softmax import RowRegisters, typed, weigh
-from .tile import Tile
+from .tile import QueryTile
 
 #: Steps of a panel along K.
 _STEPS = PANEL // STEP
@@ -74,7 +74,7 @@ class AttentionKernel:
         self.arena = tiles_arena(plan.arena_bytes)
         self.q_full, self.bars = mbarriers("q_full", 1), TileBarriers.of(plan.stages)
         self.rows = RowRegisters.of(plan)
-        self.tile = Tile.of(plan, self.block)
+        self.tile = QueryTile.of(plan, self.block)
 
     def body(self) -> Any:
         """The kernel, without its launch."""

@@ -21,7 +21,7 @@ from ...ir.rebuild import sequence
 from ..hopper.pieces import mbarriers, phase, release, when
 from .kernel import AttentionKernel
 from .plan import AttentionPlan
-from .tile import Tile
+from .tile import QueryTile
 
 
 class PersistentKernel(AttentionKernel):
@@ -59,14 +59,14 @@ class PersistentKernel(AttentionKernel):
         roles = super()._roles()
         return roles if isinstance(self.plan.parts, int) else when(self.turns > 0, roles)
 
-    def _turn(self, turn: Any, before: Any) -> tuple[Tile, list[Any]]:
+    def _turn(self, turn: Any, before: Any) -> tuple[QueryTile, list[Any]]:
         """The tile of a turn, behind so many steps, and statements that name it."""
         number, places = tirx.Var("number", "int32"), self.plan.places_of_q
-        tile = Tile.of(self.plan, number, before, turn % places, phase(turn, places))
+        tile = QueryTile.of(self.plan, number, before, turn % places, phase(turn, places))
         at = turn * self.plan.resident + self._position(turn)
         return tile, [tirx.Bind(number, at), *tile.bind(self.plan)]
 
-    def _each_turn(self, turn: Any, tile: Tile, body: list[Any]) -> list[Any]:
+    def _each_turn(self, turn: Any, tile: QueryTile, body: list[Any]) -> list[Any]:
         steps = tirx.BufferStore(self.done, tile.step(tile.end), [0])
         whole = sequence([*body, steps])
         loop = tirx.For(turn, 0, self.turns, tirx.ForKind.SERIAL, whole, None, {})
@@ -95,7 +95,7 @@ class PersistentKernel(AttentionKernel):
     def _finish(self) -> list[Any]:
         return [*super()._finish(), release(self.thread, self.q_empty, self.tile.q)]
 
-    def _pass_over(self, turn: Any, tile: Tile, following: Tile) -> list[Any]:
+    def _pass_over(self, turn: Any, tile: QueryTile, following: QueryTile) -> list[Any]:
         """End a tile, and begin the next one meanwhile.
 
         Behind the last tile its last scores are computed again: products under a condition would

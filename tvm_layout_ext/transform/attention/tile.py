@@ -12,7 +12,7 @@ from .reach import Reach, reach
 
 
 @dataclass(frozen=True)
-class Tile:
+class QueryTile:
     """Names of a tile's values.
 
     ``first`` and ``end`` are tiles of keys, ``before`` the steps that its block has done for other
@@ -32,7 +32,7 @@ class Tile:
     q_phase: Any = 0
 
     @classmethod
-    def of(cls, plan: AttentionPlan, number: Any, before: Any = 0, *q: Any) -> Tile:
+    def of(cls, plan: AttentionPlan, number: Any, before: Any = 0, *q: Any) -> QueryTile:
         """Name the values of a tile; ``q``: its place and parity, if there are many."""
         names = ("part", "first_row", "first", "end")
         part, first_row, first, end = (tirx.Var(name, "int32") for name in names)
