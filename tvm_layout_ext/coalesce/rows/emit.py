@@ -87,6 +87,18 @@ class RowKernel:
             self.ahead = {x.name: self._new(x.buffer, "shared", *shape) for x in common}
         #: Loads that are copied and not yet waited for.
         self.flying: list[RowLoad] = []
+        #: Registers of what all rows share, if it is loaded beside the row.
+        self.early = {x.name: self._new(x.buffer, "early", plan.vector) for x in self._beside()}
+
+    def _beside(self) -> Iterator[RowLoad]:
+        """What all rows share and a later sweep asks for, if a thread has one vector of it.
+
+        Behind the sums of a row it would be waited for again, as long as for the row.
+        """
+        if self.plan.steps(self.chain) == 1 and self.plan.registers and not self.ahead:
+            for load in self.chain.loads:
+                if not load.by_row and 0 not in self.traffic.levels_of(load.name):
+                    yield load
 
     def _parts(self) -> Iterator[_Part]:
         plan, first, kept = self.plan, 0, self.traffic.kept
@@ -198,6 +210,15 @@ class RowKernel:
 
     # Sweeps.
 
+    def _loaded_early(self) -> Iterator[Any]:
+        for load in (x for x in self.chain.loads if x.name in self.early):
+            tile = self.early[load.name]
+
+            def step(_: Any, at: Any, load: RowLoad = load, tile: Any = tile) -> Any:
+                return self._moved(load, tile, (), at)
+
+            yield self._each_step(self.parts[0], 0, step)
+
     def _level(self, level: int) -> Iterator[Any]:
         blocks = [block for block in self.chain.blocks if block.level == level]
         along = [block for block in blocks if block.kind != "row"]
@@ -264,7 +285,7 @@ class RowKernel:
         common = {
             x.name: (x, self._new(x.buffer, "part", self.plan.vector))
             for x in loads
-            if not x.by_row
+            if not x.by_row and x.name not in self.early
         }
         stored = {}
         for store in (s for block in blocks if block.kind == "elements" for s in block.stores):
@@ -277,6 +298,7 @@ class RowKernel:
             def element(v: Any) -> Any:
                 values = self._values(at, v)
                 values |= {name: _load(tile, v) for name, (_, tile) in common.items()}
+                values |= {name: _load(tile, v) for name, tile in self.early.items()}
                 values |= {name: _load(tile, b, v) for name, tile in part.tiles.items()}
                 done = sequence(self._element(part, blocks, stored, values, b, v))
                 return self._is_own(at, v, done)
@@ -428,7 +450,8 @@ class RowKernel:
             if part.shared and plan.ahead
             for stmt in self._copied(part.first, part.steps, part.shared)
         ]
-        done = [*copied, *(x for level in range(chain.levels) for x in self._level(level))]
+        sweeps = [x for level in range(chain.levels) for x in self._level(level)]
+        done = [*copied, *self._loaded_early(), *sweeps]
         if self.exchange is not None:
             done, self.buffers = (
                 [*self.exchange.begin(), *done],
