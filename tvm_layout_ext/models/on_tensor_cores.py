@@ -22,6 +22,7 @@ from ..schedules._split_k import SLICES, cycles
 from ..transform.hopper.lower_warpgroups import lowered
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
+from .convolutions.groups_as_batch import groups_as_batch
 from .products import ModelProduct, batch_of, scheduled_products
 from .rule import Scheduled, either
 from .whole_tiles import TILE, whole_tiles
@@ -54,7 +55,7 @@ _BETTER = 0.95
 
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
-    arch = architecture(str(target.attrs["arch"]))
+    arch, func = architecture(str(target.attrs["arch"])), groups_as_batch(func)
     whole = whole_tiles(func)
     if whole is not None and whole.counts:
         return _of_any_rows(func, arch) if arch.name == "sm_90a" else None
@@ -73,6 +74,7 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     None if it has no product, or one of a single row or column, which is a sum. ScheduleError if a
     product cannot go to tensor cores.
     """
+    func = groups_as_batch(func)
     arch, whole = architecture(str(target.attrs["arch"])), whole_tiles(func)
     count = None if whole is None else whole.rows
     if count is None:
@@ -247,6 +249,7 @@ def _wgmma(
         found = {"wgmma": whole, "split_k": 1}
     if found and product.a.is_window:
         channels = product.extents[product.depth[-1]]
+        images *= prod(product.extents[i] for i in product.batch if i in product.b.dims)
         tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
         found = {"wgmma": tile, "split_k": 1} if tile else {}
     in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.

@@ -19,6 +19,7 @@ from .batch_norm import BatchNormsAsScales
 from .convolutions.channels_last import ChannelsLast
 from .convolutions.rows_as_images import RowsAsImages
 from .convolutions.space_to_depth import SpaceToDepth
+from .convolutions.wide_groups import WideGroups
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
 from .gated.gather import GatedProducts
@@ -111,6 +112,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         *stock.library_dispatch_passes(target),
         RowsAsImages(),
         SpaceToDepth(),
+        WideGroups(),
         ChannelsLast(),
         DropBroadcasts(),
         HoistReshapes(),

@@ -71,7 +71,7 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
         # to be neighbours.
         del channels[1]
         weights = "HWIO"
-    elif call.attrs.groups != 1 or len(channels) < 2:
+    elif len(channels) < 2:
         return {}
     if any(n % vector for n in channels):
         return {}

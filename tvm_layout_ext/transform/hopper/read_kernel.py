@@ -570,6 +570,8 @@ class _Reader:
             right.extents,
         )
         steps = image.steps_along(pixels.variables)
+        image = _apart(image, terms.extents[-1])
+        weight = _apart(weight, columns.extents[0], columns.variables[0])
         return (
             Windows(pixels, terms, best_box(pixels.extents, steps)),
             TiledOperand(image, (left.sizes[row], left.sizes[term]), a.k_major, a.stages),
@@ -639,6 +641,7 @@ class _Reader:
             target = BoxedBuffer(
                 store.buffer, indices, (*rows, column), tuple(map(size_of, store.buffer.shape))
             )
+            target = _apart(target, sizes[1])
             return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target), scaled
         indices = tuple(substitute(index, fixed) for index in store.indices)
         shape, places = _folded(tirx.BufferLoad(store.buffer, list(indices)))
@@ -741,6 +744,31 @@ def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
         value = value.args[1]
     is_load = isinstance(value, tvm.ir.TensorLoad) and value.source.scope() in ("", "global")
     return (value, bounds) if is_load else (None, [])
+
+
+def _apart(boxed: BoxedBuffer, size: int, var: Any = None) -> BoxedBuffer:
+    """A buffer with a dim of its own for a batch's members that share one.
+
+    As channels of a group are: ``A[n, y, x, g * 112 + c]`` is ``A[n, y, x, g, c]``, whose boxes end
+    with the group. ``var`` counts ``size`` of them, by default the last one of ``moving``.
+    """
+    var = boxed.moving[-1] if var is None else var
+    at = next(i for i, index in enumerate(boxed.indices) if uses(index, var))
+    index, analyzer = boxed.indices[at], sym.Analyzer()
+    member = _simple(tirx.floordiv(index - var, size))
+    if index.same_as(var) or not analyzer.can_prove_equal(member * size + var, index):
+        return boxed
+
+    def split(dims: Sequence[Any], *parts: Any) -> tuple[Any, ...]:
+        return (*dims[:at], *parts, *dims[at + 1 :])
+
+    members = boxed.shape[at] // size
+    return replace(
+        boxed,
+        indices=split(boxed.indices, member, var),
+        extents=split(boxed.extents, members, size),
+        folded=split(boxed.shape, members, size),
+    )
 
 
 def _folded(load: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

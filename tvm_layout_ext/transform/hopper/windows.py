@@ -21,7 +21,7 @@ from tvm import sym, tirx
 
 from ...errors import ScheduleError
 from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
-from ...ir.queries import size_of, uses
+from ...ir.queries import size_of, uses, variables
 
 #: A variable's handle, what it is divided by, and what the quotient is taken modulo.
 Digit = tuple[Any, int, int | None]
@@ -147,6 +147,8 @@ def _limits_index(least: Sum | None, indices: Sequence[Sum], extents: list[Any])
     terms, constant = _apart(least)
     for i, index in enumerate(indices):
         own, offset = _apart(index)
+        if not isinstance(constant, int) or not isinstance(offset, int):
+            continue
         if terms == own:
             return constant >= offset
         if terms == {digit: -factor for digit, factor in own.items()}:
@@ -187,7 +189,11 @@ def _sum(expr: Any, known: dict[Any, int], factor: int = 1) -> Sum | None:
             return None
         return {digit: left.get(digit, 0) + right.get(digit, 0) for digit in {*left, *right}}
     digit = _digit(expr, known)
-    return None if digit is None else {digit: factor}
+    if digit is not None:
+        return {digit: factor}
+    # A member of a batch is where the kernel's block is.
+    is_fixed = not any(var.__chandle__() in known for var in variables(expr))
+    return {None: expr * factor} if is_fixed else None
 
 
 def _digit(expr: Any, known: dict[Any, int]) -> Digit | None:

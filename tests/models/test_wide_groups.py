@@ -1,0 +1,143 @@
+"""Grouped convolutions on tensor cores: groups are merged, and are a batch of products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import tirx
+
+import tvm_layout_ext as tlx
+from benchmarks.relax_numbers import error_of
+from tests.models.running import Scheduled, array_of, check, fused, scheduled
+from tests.models.test_convolutions import convolution
+from tests.models.test_imported import by_cpu
+from tvm_layout_ext.models.convolutions import wide_groups
+from tvm_layout_ext.models.convolutions.groups_as_batch import groups_as_batch
+from tvm_layout_ext.models.convolutions.wide_groups import WideGroups, merged_groups
+
+#: Groups, channels and results of each, and the rule that takes them on ``sm_90a``.
+GROUPS = [
+    (32, 4, 4, "warpgroups"),
+    (3, 48, 48, "warpgroups"),
+    (7, 16, 16, "warpgroups"),
+    (2, 112, 112, "warpgroups"),
+    (2, 64, 40, "warpgroups"),
+    (4, 24, 56, "warpgroups"),
+    (2, 8, 16, "tensor cores"),
+]
+
+
+def grouped(
+    groups: int, channels: int, results: int, sides: Any = (2, 7, 9), **attrs: Any
+) -> tvm.IRModule:
+    number, *pixels = sides
+    window = attrs.pop("window", (3, 3))
+    image = (number, groups * channels, *pixels)
+    return convolution(
+        image, (groups * results, channels, *window), groups=groups, **{"padding": 1, **attrs}
+    )
+
+
+def convolved(mod: tvm.IRModule) -> Scheduled:
+    (one,) = (f for f in scheduled(mod) if "conv2d" in f.name)
+    return one
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "attrs", [{}, {"strides": 2}, {"padding": [1, 0, 2, 1]}, {"dilation": 2, "padding": 2}]
+)
+@pytest.mark.parametrize(("groups", "channels", "results", "rule"), GROUPS)
+def test_a_grouped_convolution_is_right(
+    groups: int, channels: int, results: int, rule: str, attrs: Any
+) -> None:
+    one = convolved(grouped(groups, channels, results, **attrs))
+    assert one.choice.rule == rule, one.choice.text
+    check(one)
+
+
+@pytest.mark.parametrize(("groups", "channels", "results"), [(32, 4, 4), (2, 112, 112)])
+def test_older_gpus_multiply_groups_by_mma(groups: int, channels: int, results: int) -> None:
+    mod = grouped(groups, channels, results)
+    target = tlx.cuda_target("sm_80")
+    with target:
+        schedule = tlx.DefaultSchedule()
+        schedule(tlx.lower_relax(mod, target))
+    assert "tensor cores" in {one.rule for one in schedule.choices if "conv2d" in one.name}
+
+
+def test_a_batch_may_have_any_size() -> None:
+    one = convolved(grouped(4, 16, 16, (tirx.Var("n", "int64"), 6, 6)))
+    assert one.choice.rule in ("warpgroups", "tensor cores"), one.choice.text
+    check(one)
+
+
+@given(
+    st.integers(2, 6),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.sampled_from([1, 2]),
+)
+def test_merged_groups_give_the_same(
+    groups: int, channels: int, results: int, window: int, steps: int
+) -> None:
+    mod = convolution(
+        (1, groups * channels, 6, 5),
+        (groups * results, channels, window, window),
+        "float32",
+        groups=groups,
+        strides=steps,
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(wide_groups, "NARROW_FLOATS", ("float32",))
+        after = WideGroups()(mod)
+    merged = merged_groups(groups, channels, results)
+    taken = merged > 1 and (channels, results) != (1, 1)
+    assert ("where" in str(after)) == taken
+    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
+    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "attrs"),
+    [
+        ((1, 16, 5, 5), (16, 1, 3, 3), {"groups": 16}),
+        ((1, 16, 5, 5), (16, 16, 3, 3), {}),
+        ((1, 128, 5, 5), (128, 64, 3, 3), {"groups": 2}),
+        ((1, 15, 5, 5), (15, 5, 3, 3), {"groups": 3}),
+    ],
+)
+def test_others_stay_as_they_are(image: Any, weight: Any, attrs: Any) -> None:
+    mod = convolution(image, weight, **attrs)
+    tvm.ir.assert_structural_equal(WideGroups()(mod), mod)
+    wide = convolution(image, weight, "float32", **attrs)
+    tvm.ir.assert_structural_equal(WideGroups()(wide), wide)
+
+
+def test_what_is_not_finite_stays_in_its_group() -> None:
+    """The last box of 64 channels ends with the group, not within the next one's channels."""
+    one = convolved(grouped(2, 112, 112, (1, 5, 5)))
+    rng = np.random.default_rng(0)
+    image, *others, _ = (array_of(param, rng) for param in one.after.params)
+    poisoned = image.copy()
+    poisoned[..., 112:] = np.nan
+    func = one.after.with_attr("global_symbol", "main")
+    first, second = (
+        next(iter(tlx.simulate(func, given, *others, None, progress=False).outputs.values()))
+        for given in (image, poisoned)
+    )
+    assert np.array_equal(first[..., :112], second[..., :112])
+    assert not np.array_equal(first[..., 112:], second[..., 112:])
+
+
+def test_functions_without_groups_stay_as_they_are() -> None:
+    mod = fused(convolution((1, 64, 6, 6), (64, 64, 3, 3), padding=1))
+    for gv, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            assert groups_as_batch(mod[gv]).same_as(func)
