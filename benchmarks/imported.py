@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.imported --out FILE`` needs a CUDA GPU, torch, torchvision and timm;
 ``--dry-run`` builds everything without a GPU. A model with random weights is exported in float32,
-imported by TVM's frontend, and brought to float16 by ``ToMixedPrecision`` and ``NarrowShortcuts``,
-as torch's is whose shortcuts are in half precision; then it is compiled and timed as in
+imported by TVM's frontend, and brought to float16 by ``MixedPrecision``, as torch's is whose
+shortcuts are in half precision; then it is compiled and timed as in
 :mod:`benchmarks.models`, beside the same module of torch in half precision. ``--wide`` leaves the
 shortcuts in float32, ``--dynamic`` compiles for any batch, and ``--graphs`` lets all capture CUDA
 graphs, torch.compile by its mode ``reduce-overhead``: whole runs are to be compared then.
@@ -32,10 +32,27 @@ _IMAGES = (((16, 3, 224, 224), "float32"),)
 _SEQUENCES = (((16, 384, 768), "float32"), ((16,), "int64"))
 
 
-def _vision(name: str) -> Any:
+def _vision(name: str, **options: Any) -> Any:
     import torchvision
 
-    return getattr(torchvision.models, name)(weights=None)
+    return getattr(torchvision.models, name)(weights=None, **options)
+
+
+def _segmenter() -> Any:
+    """A segmentation network without its second head."""
+    import torch
+    import torchvision
+
+    class Segmenter(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            make = torchvision.models.segmentation.deeplabv3_mobilenet_v3_large
+            self.model = make(weights=None, weights_backbone=None)
+
+        def forward(self, x: Any) -> Any:
+            return self.model(x)["out"]
+
+    return Segmenter()
 
 
 def _timm(name: str, **options: Any) -> Any:
@@ -72,6 +89,18 @@ MODELS: dict[str, Callable[[], Any]] = {
     "ViT-B/16, 4 layers": lambda: _timm("vit_base_patch16_224", depth=4),
     "DenseNet-121": lambda: _vision("densenet121"),
     "Encoder of 4 layers, padded": lambda: _encoder(4),
+    "ResNeXt-50": lambda: _vision("resnext50_32x4d"),
+    "RegNetY-800MF": lambda: _vision("regnet_y_800mf"),
+    "MobileNetV3-L": lambda: _vision("mobilenet_v3_large"),
+    "Swin-T": lambda: _vision("swin_t"),
+    "MaxViT-T": lambda: _vision("maxvit_t"),
+    "EfficientNetV2-S": lambda: _vision("efficientnet_v2_s"),
+    "Inception-V3": lambda: _vision("inception_v3", aux_logits=False, init_weights=False),
+    "DeepLabV3, MobileNetV3": _segmenter,
+    "Mixer-B/16": lambda: _timm("mixer_b16_224"),
+    "PoolFormer-S12": lambda: _timm("poolformer_s12"),
+    "CoAtNet-0": lambda: _timm("coatnet_0_rw_224"),
+    "HRNet-W18 small": lambda: _timm("hrnet_w18_small"),
 }
 #: Shapes and types of inputs that are no images.
 INPUTS = {"Encoder of 4 layers, padded": _SEQUENCES}
@@ -92,9 +121,7 @@ def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) 
         sizes = tuple(batch for _ in inputs) if dynamic else None
         program = torch.export.export(module, given, dynamic_shapes=sizes)
         mod = from_exported_program(program, unwrap_unit_return_tuple=True)
-    mod = relax.transform.ToMixedPrecision()(mod)
-    if not wide:
-        mod = tlx.NarrowShortcuts()(mod)
+    mod = (relax.transform.ToMixedPrecision if wide else tlx.MixedPrecision)()(mod)
     torch.backends.mha.set_fastpath_enabled(True)
     return Model(mod, inputs, lambda _, *a: module(*a))
 

@@ -122,6 +122,7 @@ CALLS = [
     "tlx.knob('x', (1,2), before=np.ones(2))",
     "tlx.knob('x', (1,2), default=np.ones(2))",
     "tlx.tune_module(copied().mod, log='l', search='x')",
+    "tlx.MixedPrecision()('x')",
     "tlx.NarrowShortcuts()('x')",
     "tlx.assume_divisible(symbolic().params[0], 2**70)",
     "tlx.explain(symbolic(), values={'n': {}})",

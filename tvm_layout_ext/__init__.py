@@ -37,6 +37,7 @@ Models (docs/models.md)
     relax_pipeline    the pipeline for tvm.compile(mod, target, relax_pipeline=...)
     lower_relax       the functions that it schedules, for tune_module
     DefaultSchedule   a schedule for every function, without a search
+    MixedPrecision    brings a module to 16 bits, as PyTorch's autocast
     NarrowShortcuts   stores shortcuts behind ToMixedPrecision in 16 bits
 
 layout has Triton's layouts; errors what is raised, also ScheduleError and the others by name.

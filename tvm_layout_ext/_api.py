@@ -20,6 +20,7 @@ from .calls import autotune, benchmark, kernel, op, operators
 from .calls import bench as _bench
 from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
+from .models import MixedPrecision as MixedPrecision
 from .models import NarrowShortcuts as NarrowShortcuts
 from .models import lower_relax, relax_pipeline
 from .report import notebook
@@ -44,6 +45,7 @@ else:
 __all__ = [
     "ApplyBest",
     "DefaultSchedule",
+    "MixedPrecision",
     "NarrowShortcuts",
     "__version__",
     "apply_best",

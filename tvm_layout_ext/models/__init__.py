@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from .default_schedule import DefaultSchedule
+from .imported.mixed_precision import MixedPrecision
 from .imported.narrow_shortcuts import NarrowShortcuts
 from .pipeline import lower_relax, relax_pipeline
 
-__all__ = ["DefaultSchedule", "NarrowShortcuts", "lower_relax", "relax_pipeline"]
+__all__ = [
+    "DefaultSchedule",
+    "MixedPrecision",
+    "NarrowShortcuts",
+    "lower_relax",
+    "relax_pipeline",
+]

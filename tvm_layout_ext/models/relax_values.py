@@ -178,6 +178,15 @@ def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray:
     return found
 
 
+def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray:
+    """An array with a slice of it replaced."""
+    begin, end, step = (int(one.value) for one in value.args[2:])
+    found, places = given[0].copy(), [slice(None)] * given[0].ndim
+    places[int(value.attrs.axis)] = slice(begin, end, step)
+    found[tuple(places)] = given[1]
+    return found
+
+
 def _summed(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     # TVM adds booleans up to a boolean where PyTorch counts: known is the sum of none.
     if given[0].dtype == bool and given[0].any():
@@ -190,6 +199,7 @@ _MOVED: dict[str, Callable[[Any, list[np.ndarray]], np.ndarray | None]] = {
     "permute_dims": lambda value, given: given[0].transpose(axes_of(value)),
     "concat": lambda value, given: np.concatenate(given, int(value.attrs.axis)),
     "strided_slice": _sliced,
+    "slice_scatter": _scattered,
     "index_tensor": lambda _, given: given[0][tuple(given[1:])],
     "cumsum": _summed,
 }

@@ -6,9 +6,9 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ... import decisions
+from ..moves.clips import Clips
 from ..relax_values import calls_operator, rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
@@ -30,28 +30,13 @@ class ChannelsLast:
         if not calls_operator(mod, "nn.conv2d"):
             return mod
         try:
-            moved = relax.transform.ConvertLayout({}, _layouts)(rewritten(mod, _Clips))
+            moved = relax.transform.ConvertLayout({}, _layouts)(rewritten(mod, Clips))
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             text = f"Convolutions keep their layouts; ConvertLayout fails: {reason}"
             decisions.note("fused", "ConvertLayout", text, refused=True)
             return mod
         return relax.transform.EliminateCommonSubexpr()(moved)
-
-
-@mutator
-class _Clips(PyExprMutator):
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        name, dtype = getattr(call.op, "name", ""), str(getattr(call.ty, "dtype", ""))
-        if "float" not in dtype or name not in ("relax.clip", "relax.nn.relu6"):
-            return call
-        given = [getattr(one, "value", None) for one in call.args[1:]] or [0.0, 6.0]
-        ends = [float(one) for one in given if isinstance(one, int | float)]
-        if len(ends) < 2:
-            return call
-        least, most = (relax.const(end, dtype) for end in ends)
-        return relax.op.minimum(self.builder_.emit(relax.op.maximum(call.args[0], least)), most)
 
 
 def _layouts(call: relax.Call) -> dict[str, list[str]]:

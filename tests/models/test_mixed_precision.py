@@ -1,0 +1,78 @@
+"""Modules of float32 come to 16 bits, also those at which TVM's pass fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op
+
+import tvm_layout_ext as tlx
+from benchmarks.relax_numbers import error_of
+from tests.models.running import array_of
+from tests.models.test_imported import by_cpu
+
+SIDE = 16
+#: Emits what follows a product.
+Behind = Callable[[relax.BlockBuilder, Any], Any]
+
+
+def hard_swish(builder: relax.BlockBuilder, y: Any) -> Any:
+    shifted = builder.emit(op.add(y, relax.const(3.0)))
+    clipped = builder.emit(op.clip(shifted, 0, 6))
+    return op.multiply(y, builder.emit(op.divide(clipped, relax.const(6.0))))
+
+
+def masked(builder: relax.BlockBuilder, y: Any) -> Any:
+    """As Swin's: numbers of windows are written into slices of a constant."""
+    mask = builder.emit(op.full((SIDE, SIDE), relax.const(0.0), "float32"))
+    for number, (begin, end) in enumerate([(0, 6), (6, 13), (13, SIDE)]):
+        shape = (end - begin, SIDE)
+        part = builder.emit(op.broadcast_to(relax.const(np.float32(number)), shape))
+        mask = builder.emit(op.slice_scatter(mask, part, begin, end, 1, axis=0))
+    return op.add(y, mask)
+
+
+def product(behind: Behind) -> tvm.IRModule:
+    builder, rng = relax.BlockBuilder(), np.random.default_rng(0)
+    x = relax.Var("x", relax.TensorType((SIDE, SIDE), "float32"))
+    w = relax.const(rng.standard_normal((SIDE, SIDE)).astype("float32") / 4)
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit(behind(builder, builder.emit(op.matmul(x, w))))
+            out = builder.emit_output(op.matmul(out, w))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize("behind", [hard_swish, masked])
+def test_what_tvm_refuses_is_taken(behind: Behind) -> None:
+    mod = product(behind)
+    with pytest.raises(tvm.error.InternalError, match="Expected TensorType"):
+        relax.transform.ToMixedPrecision()(mod)
+    mixed = tlx.MixedPrecision()(mod)
+    products = [
+        one.value
+        for block in mixed["main"].body.blocks
+        for one in block.bindings
+        if getattr(getattr(one.value, "op", None), "name", "") == "relax.matmul"
+    ]
+    assert [str(a.ty.dtype) for one in products for a in one.args] == ["float16"] * 4
+    arrays = [array_of(mod["main"].params[0].ty, np.random.default_rng(1))]
+    assert 0 < error_of(by_cpu(mixed, arrays), by_cpu(mod, arrays)) <= 2e-3
+
+
+def test_what_slices_are_put_into_is_worked_out_where_it_is_constant() -> None:
+    assert "slice_scatter" not in str(tlx.MixedPrecision()(product(masked)))
+
+
+def test_a_module_that_tvm_refuses_otherwise_is_refused_in_a_sentence() -> None:
+    def scattered(_: relax.BlockBuilder, y: Any) -> Any:
+        return op.slice_scatter(y, relax.const(np.zeros((4, SIDE), "float32")), 0, 4, 1, axis=0)
+
+    with pytest.raises(tlx.ScheduleError, match="ToMixedPrecision refuses the module: "):
+        tlx.MixedPrecision()(product(scattered))

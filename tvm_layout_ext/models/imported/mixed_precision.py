@@ -1,0 +1,60 @@
+"""``MixedPrecision``: a module of ``float32`` multiplies in 16 bits, as PyTorch's autocast does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ...checks import takes_module
+from ...errors import ScheduleError
+from ..moves.clips import Clips
+from ..relax_values import array_of, name_of, rewritten
+from .narrow_shortcuts import NarrowShortcuts
+
+
+@takes_module
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.MixedPrecision")
+class MixedPrecision:
+    """Multiply in ``float16``, add up and normalise in ``float32``, and store 16 bits.
+
+    This is TVM's ``ToMixedPrecision``, with :class:`NarrowShortcuts` behind it. TVM 0.27's ends
+    with "Expected TensorType, but got T.int64" where an operator is given numbers: at the ``clip``
+    of a hard swish (MobileNetV3), and where slices are put into a mask (Swin). Clips are written as
+    a maximum and a minimum before, and such masks are worked out.
+
+    Raises
+    ------
+    ScheduleError
+        If TVM's pass fails all the same; its own sentence is in it.
+
+    Examples
+    --------
+    >>> mod = from_exported_program(program)  # doctest: +SKIP
+    >>> mod = tlx.MixedPrecision()(mod)  # doctest: +SKIP
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        plain = rewritten(rewritten(mod, Clips), _Masks)
+        try:
+            mixed = relax.transform.ToMixedPrecision()(plain)
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            raise ScheduleError(f"TVM's ToMixedPrecision refuses the module: {reason}") from error
+        return NarrowShortcuts()(mixed)
+
+
+@mutator
+class _Masks(PyExprMutator):
+    """Works out what slices are put into, where that depends on no input."""
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if name_of(call) != "slice_scatter":
+            return call
+        self.builder_.normalize(call)
+        found = array_of(call, self.lookup_binding)
+        return call if found is None else relax.const(found, str(call.ty.dtype))
