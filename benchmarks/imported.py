@@ -30,6 +30,7 @@ from benchmarks.model_zoo import Model
 _IMAGES = (((16, 3, 224, 224), "float32"),)
 #: Sequences, and how many of their tokens are no padding.
 _SEQUENCES = (((16, 384, 768), "float32"), ((16,), "int64"))
+_TOKENS = (((4, 512), "int64"),)
 
 
 def _vision(name: str, **options: Any) -> Any:
@@ -81,6 +82,28 @@ def _encoder(layers: int) -> Any:
     return Encoder()
 
 
+def _transformer(kind: str, config: str, **sizes: Any) -> Any:
+    """A model of transformers without a cache, which gives its first result."""
+    import torch
+    import transformers
+
+    class Transformer(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            made = getattr(transformers, config)(**sizes, attn_implementation="sdpa")
+            made.use_cache = False
+            self.model, self.inputs = getattr(transformers, kind)(made), _TOKENS
+
+        def forward(self, tokens: Any) -> Any:
+            return self.model(tokens)[0]
+
+    return Transformer()
+
+
+#: Heads of keys, and sizes, of TinyLlama, Qwen3-0.6B and Gemma-2B.
+_TINY_LLAMA = {"hidden_size": 2048, "intermediate_size": 5632, "num_key_value_heads": 4}
+_QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_key_value_heads": 8, "head_dim": 128}
+_GEMMA = {"hidden_size": 2048, "intermediate_size": 16384, "num_key_value_heads": 1}
 #: What makes each module.
 MODELS: dict[str, Callable[[], Any]] = {
     "ResNet-50": lambda: _vision("resnet50"),
@@ -101,9 +124,27 @@ MODELS: dict[str, Callable[[], Any]] = {
     "PoolFormer-S12": lambda: _timm("poolformer_s12"),
     "CoAtNet-0": lambda: _timm("coatnet_0_rw_224"),
     "HRNet-W18 small": lambda: _timm("hrnet_w18_small"),
+    "BERT-base, 4 layers": lambda: _transformer("BertModel", "BertConfig", num_hidden_layers=4),
+    "T5, encoder of 4 layers": lambda: _transformer(
+        "T5EncoderModel", "T5Config", d_model=768, d_ff=3072, num_layers=4, num_heads=12
+    ),
+    "ModernBERT, 6 layers": lambda: _transformer(
+        "ModernBertModel", "ModernBertConfig", num_hidden_layers=6
+    ),
+    "TinyLlama, 4 layers": lambda: _transformer(
+        "LlamaModel", "LlamaConfig", num_hidden_layers=4, num_attention_heads=32, **_TINY_LLAMA
+    ),
+    "Qwen3-0.6B, 4 layers": lambda: _transformer(
+        "Qwen3Model", "Qwen3Config", num_hidden_layers=4, num_attention_heads=16, **_QWEN
+    ),
+    "Gemma-2B, 2 layers": lambda: _transformer(
+        "GemmaModel", "GemmaConfig", num_hidden_layers=2, num_attention_heads=8, **_GEMMA
+    ),
 }
 #: Shapes and types of inputs that are no images.
-INPUTS = {"Encoder of 4 layers, padded": _SEQUENCES}
+INPUTS: dict[str, tuple[tuple[tuple[int, ...], str], ...]] = {
+    "Encoder of 4 layers, padded": _SEQUENCES
+}
 
 
 def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) -> Model:
@@ -111,7 +152,7 @@ def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) 
     import torch
     from tvm.relax.frontend.torch import from_exported_program
 
-    inputs = INPUTS.get(name, _IMAGES)
+    inputs = INPUTS.get(name, getattr(module, "inputs", _IMAGES))
     batch = {0: torch.export.Dim("batch", min=1, max=256)}
     given = tuple(torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in inputs)
     # Of encoders it is one operator that nobody else has.
@@ -137,7 +178,11 @@ def prepared(
     model = imported(name, module, wide, dynamic)
     executables, choices, seconds = models.built(model, tlx.default_target(), graphs)
     half, full = copy.deepcopy(module).cuda().half(), module.cuda()
-    in_half = replace(model, torch=lambda _, x, *more: half(x.half(), *more))
+
+    def halved(x: Any) -> Any:
+        return x.half() if x.is_floating_point() else x
+
+    in_half = replace(model, torch=lambda _, x, *more: half(halved(x), *more))
     calls = models.calls_of(in_half, executables, "reduce-overhead" if graphs else None)
     on_gpu = [torch.from_numpy(one).cuda() for one in models.inputs_of(model)]
     calls["float32"] = lambda: full(*on_gpu)

@@ -43,6 +43,10 @@ WAIT = 400
 TOLD = 12
 
 
+#: Words that a text has where nothing tells how many a model knows.
+_TOKENS = 1000
+
+
 def built(
     model: Model, target: Target, graphs: bool = False
 ) -> tuple[dict[str, Any], dict[str, str], dict[str, float]]:
@@ -77,7 +81,8 @@ def inputs_of(model: Model) -> list[np.ndarray]:
         if dtype == "uint32":
             found.append(rng.integers(0, 1 << 32, shape).astype(dtype))
         elif "int" in dtype:
-            found.append(rng.integers(0, model.inputs[1][0][0], shape).astype(dtype))
+            most = model.inputs[1][0][0] if len(model.inputs) > 1 else _TOKENS
+            found.append(rng.integers(0, most, shape).astype(dtype))
         else:
             scale = 1 if at == 0 or len(shape) == 1 else float(np.prod(shape[1:])) ** -0.5
             # Of packed weights, which are up to 8, a scale counts for 32.
