@@ -6,6 +6,11 @@ are multiprocessors take tile after tile. Of ``2x128x128`` each of two warpgroup
 128x128, and multiplies while the other stores (``pingpong`` of ``specialize_warps``). Tiles of any
 width fit the waves of a size: of 4096 x 11008, 128x256 fill 0.95 of eleven waves, and 128x168 0.99
 of sixteen.
+
+Rows of a tile are those of ``wgmma``, 64 or several times 64, and columns any eight. Where rows are
+ragged, the transpose is multiplied (``swap`` of ``use_tensor_core``): of ``t72x128``, 72 rows of
+the result are columns of the instruction, and 128 columns are its rows. Three rows of such tiles
+have 216 rows for the 200 of 200 x 5120, where two of 128 have 256.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = [
-    "NONE", "TILES", "beside", "check", "columns_of", "cycles", "fit", "fit_windows",
+    "NONE", "SWAPPED", "TILES", "beside", "check", "columns_of", "cycles", "fit", "fit_windows",
     "may_be_taken", "multiply", "prune", "stages", "work_after",
 ]  # fmt: skip
 
@@ -51,6 +56,14 @@ _IN_TURNS = (
 _SIZES = {f"{rows}x{columns}": (rows, columns) for rows, columns in _TILES}
 _SIZES |= {f"2x{rows}x{columns}": (rows, columns) for rows, columns in _IN_TURNS}
 TILES = tuple(_SIZES)
+#: Rows and columns of tiles of 64 rows or more that are computed as the transpose, where no plain
+#: tile of two warpgroups has these sizes. Sums go through shared memory as theirs, turned.
+_SWAPPED = (
+    *((rows, 128) for rows in range(64, 256, 8) if rows != 128),
+    *((rows, 256) for rows in range(64, 128, 8)),
+)
+_SIZES |= {f"t{rows}x{columns}": (rows, columns) for rows, columns in _SWAPPED}
+SWAPPED = tuple(f"t{rows}x{columns}" for rows, columns in _SWAPPED)
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
@@ -94,6 +107,11 @@ _LANES = 128
 _TURNED = {64: 0.87, 128: 1.03, 192: 1.08}
 #: Share of the modelled cycles of other tiles that those in turns may take to be the default.
 _WON = 0.975
+#: Share of the modelled cycles of the best other tile that one of the transpose may take to be the
+#: default.
+_SWAP_WON = 0.96
+#: Types of which a row of shared memory has the 64 columns of a row of the transpose's tile.
+_SWAPPED_TYPES = ("float16", "bfloat16")
 #: Sums of the largest tile in turns where something follows, which takes registers, and where not;
 #: and of the smallest that was measured.
 _LARGEST_IN_TURNS, _LEAST_IN_TURNS = {True: 128 * 128, False: 128 * 176}, 64 * 128
@@ -128,9 +146,9 @@ def may_be_taken(tile: str, after: float) -> bool:
 def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     """Schedule a product, and what is computed from it element by element, for warpgroups."""
     name = str(config["wgmma"])
-    tile, in_turns = _SIZES[name], _is_in_turns(name)
-    swap = _is_swapped(tile)
-    rows, columns = reversed(tile) if swap else tile
+    in_turns, swap = _is_in_turns(name), _is_swapped(name)
+    tile = _SIZES[name][::-1] if name in SWAPPED else _SIZES[name]
+    rows, columns = _of_instruction(tile)
     what = read_contraction(sch.get(sch.get_sblock(block) if isinstance(block, str) else block))
     one = WarpgroupInstruction(what.operand, what.sums, columns)
     multiples = (rows * (2 if in_turns else 1), columns, one.shape[2])
@@ -217,13 +235,24 @@ def _resident(tile: tuple[int, int], blocks: int) -> int:
     Products of few rows read weights as fast as memory gives them: all blocks shall read at once.
     Registers of two warpgroups that multiply leave no room for another block.
     """
-    if not _is_swapped(tile) or tile[1] > WARPGROUP_ROWS:
+    if not _has_few_rows(tile) or tile[1] > WARPGROUP_ROWS:
         return 1
     return min(_MOST_RESIDENT, ceil(blocks / MULTIPROCESSORS))
 
 
-def _is_swapped(tile: tuple[int, int]) -> bool:
+def _has_few_rows(tile: tuple[int, int]) -> bool:
     return tile[0] < WARPGROUP_ROWS
+
+
+def _is_swapped(tile: str) -> bool:
+    """Whether the transpose is multiplied."""
+    return tile in SWAPPED or _has_few_rows(_SIZES[tile])
+
+
+def _of_instruction(tile: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of a tile of sums; of few rows the columns are the instruction's rows."""
+    rows, columns = tile
+    return (columns, rows) if _has_few_rows(tile) else tile
 
 
 def _is_in_turns(tile: str) -> bool:
@@ -241,12 +270,14 @@ def stages(
     consumers: int = 0,
     sizes: tuple[int, int, int] = (0, 0, 0),
 ) -> int:
-    """As many stages as shared memory holds; results of a swapped tile do not go through it.
+    """As many stages as shared memory holds; results of few rows do not go through it.
+
+    Of a tile of :data:`SWAPPED` this is asked with rows and columns of the transpose.
 
     ``sizes`` are as of :func:`kept_bytes`, where B may stay in shared memory.
     """
-    rows, columns = sorted(tile, reverse=True) if _is_swapped(tile) else tile
-    left = _SHARED if _is_swapped(tile) else _SHARED - _CHUNKS * (consumers or _consumers(rows))
+    rows, columns = _of_instruction(tile)
+    left = _SHARED if _has_few_rows(tile) else _SHARED - _CHUNKS * (consumers or _consumers(rows))
     each = left // resident - (_RESERVED if resident > 1 else 0)
     kept = kept_bytes(sizes, tile, k_major)
     stage = rows + (0 if kept else _wide(columns, k_major))
@@ -260,7 +291,7 @@ def kept_bytes(sizes: tuple[int, int, int], tile: tuple[int, int], k_major: bool
     columns then, and are more than the multiprocessors: 200704x144x24 took 47.8 us where each tile
     copied B again, 32.6 where it stays (float16, H100, ``benchmarks/results/h100_kept_b.json``).
     """
-    rows, columns = sorted(tile, reverse=True) if _is_swapped(tile) else tile
+    rows, columns = _of_instruction(tile)
     many = ceil(sizes[0] / rows) > MULTIPROCESSORS
     steps = ceil(sizes[2] / PANEL_BYTES)
     kept = steps * _wide(columns, k_major) * PANEL_BYTES
@@ -290,7 +321,7 @@ def cycles(
     once. More than one slice of K costs a launch, and the workspace. On an H200 it was within 10%
     of what large products took, and within 30% of small ones
     (``benchmarks/results/h200_hopper_gemm.json``). ``size`` is that of an operand's element, and
-    ``after`` the instructions for each sum of what follows.
+    ``after`` the instructions for each sum of what follows. Rows of A lie along K.
 
     Examples
     --------
@@ -299,15 +330,19 @@ def cycles(
     """
     m, n, k = shape
     rows, columns = _SIZES[tile]
-    wide = _wide(columns, b_transposed)
+    outside = -ceil(m / 8) * 8 % rows / ceil(m / rows)
+    pitches, k_major = (k, k if b_transposed else n), b_transposed
+    if tile in SWAPPED:
+        (m, n), (rows, columns), pitches, k_major = (n, m), (columns, rows), pitches[::-1], True
+    wide = _wide(columns, k_major)
     slices, cluster, together = _placed(slices, cluster)
     high, broad = (cluster, 1) if columns >= rows else (1, cluster)
     tiles = ceil(m / (rows * high)) * ceil(n / (columns * broad)) * cluster
     turns = ceil(tiles * slices * together / MULTIPROCESSORS)
     alone = slices == cluster == together == 1 and rows >= WARPGROUP_ROWS
-    kept = alone and kept_bytes((m, n, k * size), _SIZES[tile], b_transposed) > 0
-    loaded = rows / broad * _row_bytes(k * size)
-    loaded += wide / high * _row_bytes((k if b_transposed else n) * size) / (turns if kept else 1)
+    kept = alone and kept_bytes((m, n, k * size), (rows, columns), k_major) > 0
+    loaded = rows / broad * _row_bytes(pitches[0] * size)
+    loaded += wide / high * _row_bytes(pitches[1] * size) / (turns if kept else 1)
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
     in_turns = _is_in_turns(tile)
@@ -317,7 +352,7 @@ def cycles(
         step *= _ALONE
     step *= _PADDED if wide > columns else 1
     step *= _SHARING if cluster > 1 else 1
-    step += _OUTSIDE * (-ceil(m / 8) * 8 % rows) / ceil(m / rows)
+    step += _OUTSIDE * outside
     steps = ceil(ceil(k * size / PANEL_BYTES) / (slices * together))
     stored = rows * columns * (1 / _STORED + after / _LANES) / together
     if together > 1:
@@ -362,17 +397,21 @@ def fit(
     b_transposed: bool,
     a_transposed: bool,
     after: float = 0,
+    may_swap: bool = False,
 ) -> dict[str, Any]:
     """Take the tile of the fewest modelled cycles, or nothing where ``wgmma`` is not legal.
 
-    ``after`` is as of :func:`cycles`.
+    ``after`` is as of :func:`cycles`. With ``may_swap`` tiles of :data:`SWAPPED` are asked about,
+    which is for one product of matrices without a batch or anything that follows.
 
     Few rows are no reason for ``mma.sync``: of 24x8192x8192 it did 29 TFLOPS, ``wgmma`` 67, of
     64x4096x4096 46 and 191 (float16, H200, ``benchmarks/results/h200_hopper_gemm.json``).
     """
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
-    best, slices, cluster, _ = _best(shape, dtype, b_transposed, after)
+    best, slices, cluster, least = _best(shape, dtype, b_transposed, after)
+    if may_swap and not a_transposed and (tile := _swapped(shape, dtype, b_transposed, least)):
+        return {"wgmma": tile, "split_k": 1, "cluster": 1}
     return {"wgmma": best, "split_k": slices, "cluster": cluster}
 
 
@@ -443,6 +482,16 @@ def _best(
     return (*least, found[least])
 
 
+@lru_cache(maxsize=64)
+def _swapped(shape: tuple[int, ...], dtype: str, b_transposed: bool, least: float) -> str | None:
+    """The best tile of the transpose where it is modelled to win; None if TMA cannot store it."""
+    if dtype not in _SWAPPED_TYPES or shape[1] * 2 % MAP_PITCH_BYTES:
+        return None
+    found = {tile: cycles(shape, tile, b_transposed) for tile in SWAPPED}
+    tile = min(found, key=found.__getitem__)
+    return tile if found[tile] <= _SWAP_WON * least else None
+
+
 def _is_default(tile: str, slices: int, cluster: int, torn: bool, after: float) -> bool:
     """Whether a tile may be taken without a measurement.
 
@@ -462,8 +511,9 @@ def _is_default(tile: str, slices: int, cluster: int, torn: bool, after: float) 
 
 
 def _has_tile(dtype: str, tile: str) -> bool:
-    rows, columns = _SIZES[tile]
-    return has_columns(dtype, rows if _is_swapped((rows, columns)) else columns)
+    if tile in SWAPPED:
+        return dtype in _SWAPPED_TYPES
+    return has_columns(dtype, _of_instruction(_SIZES[tile])[1])
 
 
 def _is_narrow(tile: str, columns: int) -> bool:
@@ -488,6 +538,10 @@ def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool
             "short slices", f"{slices} slices have fewer than {_LEAST_STEPS} steps each."
         )
     best = _best(shape, dtype, b_transposed)[-1]
+    if tile in SWAPPED and (slices, cluster) != (1, 1):
+        return Refusal("swapped alone", f"Tiles of {tile} are tried without slices and clusters.")
+    if tile in SWAPPED and cycles(shape, tile, b_transposed) > best:
+        return Refusal("swapped", f"Tiles of {tile} are modelled to take longer than others.")
     if cycles(shape, tile, b_transposed, slices, size, cluster) > _WORTH * best:
         return Refusal("waves", f"Tiles of {tile} are modelled to take {_WORTH} times the best.")
     return None
@@ -563,7 +617,7 @@ def _check_cluster(tile: str, slices: int, cluster: int) -> Refusal | None:
         )
     if cluster in (1, slices):
         return None
-    if slices > 1 or _is_swapped((rows, columns)) or max(rows, columns) % (8 * cluster):
+    if slices > 1 or _is_swapped(tile) or max(rows, columns) % (8 * cluster):
         return Refusal(
             "cluster",
             f"A cluster of {cluster} shares no tile of {tile} in {slices} slices of K; clusters of "

@@ -228,7 +228,9 @@ def fit(
     786 and 186. They are taken for that layout where they fill the machine.
     """
     if is_plain and (
-        found := _gemm_hopper.fit(shape, dtype, architecture, b_transposed, a_transposed, after)
+        found := _gemm_hopper.fit(
+            shape, dtype, architecture, b_transposed, a_transposed, after, after == 0
+        )
     ):
         return found
     taken: dict[str, Any] = {}

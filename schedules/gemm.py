@@ -72,7 +72,7 @@ KNOBS = (
     knob("prefetch", (0, 1), default=1),
     knob("split_k", SLICES, before=1),
     knob("cluster", (1, 2, 4), before=1),
-    knob("wgmma", (NONE, *_gemm_hopper.TILES), before=NONE, apart=True),
+    knob("wgmma", (NONE, *_gemm_hopper.TILES, *_gemm_hopper.SWAPPED), before=NONE, apart=True),
 )
 #: Registers that a thread can have, and those that addresses and counters take of them: nvcc
 #: compiles 192 sums, 40 of fragments and 20 of these into 253 without a spill.

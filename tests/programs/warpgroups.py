@@ -38,13 +38,14 @@ def schedule(
     slices: int = 1,
     mode: str = "cooperative",
     block: str = "product",
+    swap: bool = False,
 ) -> s_tir.Schedule:
-    """Schedule a product as a user would."""
+    """Schedule a product as a user would; with ``swap`` the tile is of the transpose."""
     dtype = str(sch.get(sch.get_sblock(block)).reads[0].source.dtype)
     depth = 128 // np.dtype(dtype).itemsize
     name = f"wgmma.m64n{tile[1]}k8.f32.tf32" if dtype == "float32" else "wgmma"
     with SM90A:
-        tc = sch.use_tensor_core(block, name, multiples=(*tile, depth))
+        tc = sch.use_tensor_core(block, name, multiples=(*tile, depth), swap=swap)
     m, warpgroup, piece = sch.split(tc.m, [None, consumers, tile[0] // 64 // consumers])
     sch.reorder(m, tc.n, warpgroup, tc.k, piece)
     sch.rasterize(m, tc.n, group)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 
 import tvm_layout_ext as tlx
 from benchmarks.pingpong import program
@@ -152,6 +153,89 @@ def test_columns_of_few_rows_go_to_the_rows_of_the_instruction(rows: int) -> Non
     assert (off <= 2.0**-11 * np.abs(want) + 1e-3).all()
 
 
+@pytest.mark.parametrize(
+    ("shape", "nt", "tile"),
+    [
+        # 120 tiles of 72 rows; of 128x160, 64 in two slices and a second kernel.
+        ((200, 5120, 5120), True, "t72x128"),
+        ((200, 5120, 5120), False, "t72x128"),
+        # Two whole waves. Rows of B of 2,000 bytes tear lines.
+        ((5000, 1000, 8000), True, "t152x128"),
+        ((5000, 1000, 8000), False, "t152x128"),
+        ((4096, 4096, 4096), True, "128x256"),
+        ((4096, 4096, 4096), False, "128x256"),
+        # 0.98 of 128x240 are no reason.
+        ((5000, 3000, 2000), True, "128x240"),
+        # Rows of the result of 10,232 bytes are none of TMA's.
+        ((200, 5116, 5120), True, "128x160"),
+    ],
+)
+def test_ragged_rows_take_the_transpose(shape: Any, nt: bool, tile: str) -> None:
+    config = default(shape, "bfloat16", nt=nt)
+    assert config["wgmma"] == tile
+    if tile in hopper.SWAPPED:
+        assert (config["split_k"], config["cluster"]) == (1, 1)
+        assert hopper.fit(shape, "bfloat16", SM90A, nt, False)["wgmma"] not in hopper.SWAPPED
+        # Neither epilogues nor an A whose rows do not lie along K were measured.
+        for a_transposed, after in ((True, 0), (False, 2)):
+            found = gemm.fit(shape, "float16", {}, SM90A, nt, a_transposed, after=after)
+            assert found["wgmma"] not in hopper.SWAPPED
+
+
+def test_the_transpose_is_for_16_bits_and_tiles_alone() -> None:
+    operator = gemm_nt.OPERATOR
+    usual = operator.default_config() | {"wgmma": "t160x128"}
+
+    def refused(dtype: str, **more: Any) -> str:
+        found = operator.check((512, 512, 1024), dtype, usual | more, SM90A)
+        return "" if found is None else found.text
+
+    assert refused("float16") == refused("bfloat16") == ""
+    assert "wgmma of int8 has no columns for a tile of t160x128" in refused("int8")
+    assert "wgmma of float32 has no columns" in refused("float32")
+    assert "A cluster of 2 shares no tile of t160x128" in refused("float16", cluster=2)
+
+
+@pytest.mark.parametrize(
+    ("tile", "of_sums"),
+    [("16x128", "128x16"), ("128x96", "128x96"), ("2x64x128", "64x128"), ("t72x128", "128x72")],
+)
+def test_names_of_tiles_stay_and_replay(tile: str, of_sums: str) -> None:
+    shape, operator = (200, 512, 512), gemm_nt.OPERATOR
+    config = operator.default_config() | {"wgmma": tile}
+    with w.SM90A:
+        sch = operator.schedule(operator.compute(shape, "float16"), config)
+    fresh = w.product(shape)
+    sch.trace.apply_to_schedule(fresh, remove_postproc=False)
+    tvm.ir.assert_structural_equal(fresh.mod, sch.mod)
+    with decisions.collect() as made:
+        tlx.lower(fresh, target=w.SM90A)
+    assert any(f"on tiles of {of_sums}x64" in str(one) for one in made)
+
+
+def test_the_transpose_is_tried_where_it_may_win() -> None:
+    def tried(shape: tuple[int, int, int]) -> set[str]:
+        legal = Space(gemm.OPERATOR, shape, "float16", SM90A).legal
+        return {c["wgmma"] for c in legal} & set(hopper.SWAPPED)
+
+    assert "t72x128" in tried((200, 5120, 5120))
+    assert not tried((2048, 2048, 1024))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("tile", hopper.SWAPPED)
+def test_every_tile_of_the_transpose_fits_the_gpu(tile: str) -> None:
+    rows, columns = map(int, tile[1:].split("x"))
+    for operator in (gemm.OPERATOR, gemm_nt.OPERATOR):
+        config = operator.default_config() | {"wgmma": tile}
+        with w.SM90A:
+            sch = operator.schedule(operator.compute((512, 512, 512), "float16"), config)
+        with decisions.collect() as made:
+            tlx.lower(sch, target=w.SM90A)
+        assert any(f"on tiles of {columns}x{rows}x64" in str(one) for one in made)
+        assert any("results stored by TMA" in str(one) for one in made)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("tile", hopper.TILES)
 def test_every_tile_fits_the_gpu(tile: str) -> None:
@@ -168,7 +252,15 @@ def test_every_tile_fits_the_gpu(tile: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nt", "slices", "tile"), [(True, 1, "128x96"), (False, 4, "64x64"), (True, 2, "2x64x128")]
+    ("nt", "slices", "tile"),
+    [
+        (True, 1, "128x96"),
+        (False, 4, "64x64"),
+        (True, 2, "2x64x128"),
+        (True, 1, "t72x128"),
+        (False, 1, "t104x256"),
+        (False, 2, "t112x128"),
+    ],
 )
 def test_results_of_the_operator_are_right(nt: bool, slices: int, tile: str) -> None:
     shape = (136, 200, 520)

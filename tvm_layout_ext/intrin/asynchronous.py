@@ -146,6 +146,14 @@ def store_box(pointer: Any, tensor: Any, at: Sequence[Any]) -> Any:
     return _do(_ptx(_STORE.format(len(at)))(T.address_of(tensor), *at, pointer))
 
 
+def store_turned(row: Any, words: Sequence[Any]) -> Any:
+    """Store the transposes of 8 x 8 matrices, a register each, to rows that each lane names one of.
+
+    As :func:`.copies.stmatrix`, whose rows are then columns.
+    """
+    return _do(_ptx(f"stmatrix.sync.aligned.m8n8.x{len(words)}.trans.shared.b16")(row, *words))
+
+
 def commit_stores() -> Any:
     """End a group of bulk stores."""
     return _do(_ptx("cp.async.bulk.commit_group")())

@@ -83,6 +83,12 @@ def load(one: Instruction, matrix: str, count: int, scope: str, k_major: bool) -
     return description, implementation
 
 
+def packed(low: Any, high: Any) -> Any:
+    """Two elements of 16 bits in one register."""
+    bits = [tirx.Cast("uint32", tirx.reinterpret("uint16", one)) for one in (low, high)]
+    return bits[0] | (bits[1] << 16)
+
+
 def stmatrix(dtype: str, scope: str, row_major: bool) -> tuple[Any, Any]:
     """Describe and implement ``stmatrix.x4`` of a tile of 16 x 16 sums of 16 bits.
 
@@ -100,10 +106,6 @@ def stmatrix(dtype: str, scope: str, row_major: bool) -> tuple[Any, Any]:
         which, row = lane // ROWS, lane % ROWS
         down, right = ROWS * (which % 2), ROWS * (which // 2)
         return (down + row, right) if row_major else (right + row, down)
-
-    def packed(low: Any, high: Any) -> Any:
-        bits = [tirx.Cast("uint32", tirx.reinterpret("uint16", one)) for one in (low, high)]
-        return bits[0] | (bits[1] << 16)
 
     @T.prim_func(s_tir=True)
     def description(fragment_: T.handle, tile_: T.handle) -> None:

@@ -62,7 +62,7 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         after = _gemm_hopper.work_after(sch, name)
-        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after)
+        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after, may_swap=True)
         return _by(sch, name, config, config["wgmma"]) if config else None
 
     return scheduled_products(func, multiply, _refuse)
@@ -228,12 +228,17 @@ def configuration(
 
 
 def _wgmma(
-    product: Contraction, arch: Architecture, reads_more: bool, after: float = 0
+    product: Contraction,
+    arch: Architecture,
+    reads_more: bool,
+    after: float = 0,
+    may_swap: bool = False,
 ) -> dict[str, Any]:
     """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal.
 
     ``after`` counts the instructions for each sum of what follows the product. If that reads other
-    matrices, it does so in pairs of columns where these end with a tile, else one by one.
+    matrices, it does so in pairs of columns where these end with a tile, else one by one. Tiles of
+    the transpose are for one product alone, of a known number of rows, if it ``may_swap``.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
     if product.sums not in _SUMS or not all(_is_matrix(product, *side) for side in sides):
@@ -241,7 +246,8 @@ def _wgmma(
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     by_k, a_transposed = product.b.k_major, not product.a.k_major
-    found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed, after)
+    may_swap = may_swap and not (reads_more or after) and batch_of(product) == 1
+    found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed, after, may_swap)
     apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
     images = USUAL_BATCH if any(True for _ in apart) else 1
     if found and images > 1 and not product.a.is_window:

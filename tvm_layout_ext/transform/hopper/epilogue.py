@@ -20,6 +20,7 @@ from .pieces import column_of, loop, row_of, when
 from .plan import Plan, result_bytes
 from .roles import Parts, Tile, first_piece, with_batch
 from .short_erf import shorten_erf
+from .turned_store import turned_rows
 
 #: Columns of a group of sums, of which a thread has two neighbours in each of two rows.
 _COLUMNS = 8
@@ -109,7 +110,7 @@ def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> 
 def _chunk(
     parts: Parts, results: Any, slot: Any, tile: Tile, which: tuple[int, int], sums: Any
 ) -> list[Any]:
-    """Write 64 rows of 128 bytes into a slot, and let TMA store them."""
+    """Write rows of 128 bytes into a slot, 64 at most, and let TMA store them."""
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     piece, start = which
@@ -124,6 +125,10 @@ def _chunk(
     store = asynchronous.store_box(pointer, parts.maps["c"], where)
     corner = replace(tile, row=row, column=column)
     first = at // result_bytes(kernel)
+    if plan.turned:
+        written = turned_rows(parts, plan.results_at + at, corner, which, sums, _value)
+    else:
+        written = _rows(parts, results, first, corner, which, sums)
     if kernel.groups is None:
         stored = [when(leads, store, asynchronous.commit_stores())]
     else:
@@ -137,7 +142,7 @@ def _chunk(
     return [
         when(leads, asynchronous.wait_stores(plan.chunks - 1, read=True)),
         barrier,
-        *_rows(parts, results, first, corner, which, sums),
+        *written,
         asynchronous.fence_shared(),
         barrier,
         *stored,

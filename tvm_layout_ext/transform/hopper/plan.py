@@ -26,6 +26,8 @@ from .read_kernel import Kernel
 
 #: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
 _CHUNK_ROWS, _CHUNKS = WARPGROUP_ROWS, 2
+#: Columns of a group of sums, which eight rows of the swizzle's pattern take where they are turned.
+_GROUP = 8
 #: Sums that a thread has room for beyond these where each step has its own: ptxas gives 64 beside
 #: 128 totals their registers without a spill.
 _BESIDE = 16
@@ -131,13 +133,24 @@ class Plan:
         return stage * self.stage_bytes + self.a_bytes
 
     @property
+    def turned(self) -> bool:
+        """Whether what is stored by boxes is the transpose of the sums."""
+        return self.stores_by_box and not self.kernel.result.is_boxed
+
+    @property
     def chunk_columns(self) -> int:
-        """Columns of a chunk of results: 128 bytes."""
-        return PANEL_BYTES // result_bytes(self.kernel)
+        """Columns of sums in a chunk of results: 128 bytes, or 64 rows at most that they are.
+
+        Of 160 rows three chunks have 56 each, and 8 are stored twice; with 64 it would be 32.
+        """
+        if not self.turned:
+            return PANEL_BYTES // result_bytes(self.kernel)
+        chunks = ceil(self.kernel.columns / _CHUNK_ROWS)
+        return ceil(self.kernel.columns / chunks / _GROUP) * _GROUP
 
     @property
     def chunk_starts(self) -> list[int]:
-        """First columns of the chunks of a tile; the last one may lie over the one before."""
+        """First columns of the chunks of sums; the last one may lie over the one before."""
         columns = self.kernel.columns
         return [
             min(at, columns - self.chunk_columns) for at in range(0, columns, self.chunk_columns)
@@ -210,6 +223,7 @@ class Plan:
         m, n, k = self.tile
         blocks = "persistent blocks" if self.kernel.persistent else "blocks"
         out = "TMA" if self.stores_by_box else "each thread"
+        out += ", turned" if self.turned else ""
         windows = self.kernel.windows
         rows = "" if windows is None else f"boxes of {'x'.join(map(str, windows.box))} pixels, "
         if self.shared:
@@ -288,6 +302,8 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_pingpong(kernel)
     _check_members(kernel)
     plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
+    if plan.turned and not _fits(plan, gpu):
+        plan = replace(plan, stores_by_box=False)
     most = MULTIPROCESSORS // plan.blocks * plan.blocks
     few = isinstance(plan.count, int) and plan.count < most
     plan = replace(plan, grid=most if kernel.persistent and not few else plan.count)
@@ -454,13 +470,20 @@ def _check_registers(kernel: Kernel) -> None:
 
 
 def _stores_by_box(kernel: Kernel) -> bool:
-    """Whether TMA can store the result: it lies as the sums do, in rows that TMA takes."""
+    """Whether TMA can store the result: it lies as the sums do or turned, in rows of TMA's."""
     return (
-        kernel.result.is_boxed
+        (kernel.result.is_boxed or _may_turn(kernel))
         and result_bytes(kernel) in ((2,) if kernel.members else (2, 4))
         and kernel.columns >= PANEL_BYTES // result_bytes(kernel)
         and _shares_are_whole(kernel)
     )
+
+
+def _may_turn(kernel: Kernel) -> bool:
+    """Whether the transpose of the sums is stored by boxes, as ``stmatrix`` can turn 16 bits."""
+    others = kernel.groups, kernel.members, kernel.scaled, kernel.windows
+    alone = all(one is None for one in others)
+    return alone and kernel.result.is_turned and result_bytes(kernel) == 2
 
 
 def _shares_are_whole(kernel: Kernel) -> bool:

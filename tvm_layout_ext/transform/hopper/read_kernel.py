@@ -146,13 +146,22 @@ class SumsReader:
     @property
     def is_boxed(self) -> bool:
         """Whether TMA can store the result: it lies by rows and columns, columns innermost."""
-        *rows, column = self.target.moving
+        return self._lies_by(self.target.moving)
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether TMA can store its transpose: it lies by columns and rows, rows innermost."""
+        row, *_, column = self.target.moving
+        return len(self.target.moving) == 2 and self._lies_by((column, row))
+
+    def _lies_by(self, order: Sequence[Any]) -> bool:
+        """Whether variables count dims in this order, the last one the innermost."""
         indices = self.target.indices
-        order = [row for index in indices for row in rows if index.same_as(row)]
-        others = [one for one in indices[:-1] if not any(one.same_as(row) for row in rows)]
-        fixed = not any(uses(one, var) for one in others for var in self.target.moving)
-        same = len(order) == len(rows) and all(map(tirx.Var.same_as, order, rows))
-        return same and fixed and indices[-1].same_as(column) and self.target.problem is None
+        found = [var for index in indices for var in order if index.same_as(var)]
+        others = [one for one in indices if not any(one.same_as(var) for var in order)]
+        fixed = not any(uses(one, var) for one in others for var in order)
+        same = len(found) == len(order) and all(map(tirx.Var.same_as, found, order))
+        return same and fixed and indices[-1].same_as(order[-1]) and self.target.problem is None
 
     @property
     def reads_more(self) -> bool:
