@@ -229,7 +229,7 @@ def fit(
     """
     if is_plain and (
         found := _gemm_hopper.fit(
-            shape, dtype, architecture, b_transposed, a_transposed, after, after == 0
+            shape, dtype, architecture, b_transposed, a_transposed, after, may_swap=True
         )
     ):
         return found

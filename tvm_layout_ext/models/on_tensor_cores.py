@@ -238,7 +238,7 @@ def _wgmma(
 
     ``after`` counts the instructions for each sum of what follows the product. If that reads other
     matrices, it does so in pairs of columns where these end with a tile, else one by one. Tiles of
-    the transpose are for one product alone, of a known number of rows, if it ``may_swap``.
+    the transpose are for a product without a batch, of a known number of rows, if it ``may_swap``.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
     if product.sums not in _SUMS or not all(_is_matrix(product, *side) for side in sides):
@@ -246,7 +246,7 @@ def _wgmma(
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     by_k, a_transposed = product.b.k_major, not product.a.k_major
-    may_swap = may_swap and not (reads_more or after) and batch_of(product) == 1
+    may_swap = may_swap and not product.a.is_window and batch_of(product) == 1
     found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed, after, may_swap)
     apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
     images = USUAL_BATCH if any(True for _ in apart) else 1
@@ -258,6 +258,8 @@ def _wgmma(
         images *= prod(product.extents[i] for i in product.batch if i in product.b.dims)
         tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
         found = {"wgmma": tile, "split_k": 1} if tile else {}
+    if found and found["wgmma"] in _gemm_hopper.SWAPPED:
+        return found
     in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
     if not found or not in_pairs or n % _gemm_hopper.columns_of(found["wgmma"]) == 0:
         return found
