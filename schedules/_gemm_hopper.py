@@ -408,8 +408,10 @@ def fit(
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
     best, slices, cluster, least = _best(shape, dtype, b_transposed, after)
-    if may_swap and not a_transposed and (
-        tile := _swapped(shape, dtype, b_transposed, least, after)
+    if (
+        may_swap
+        and not a_transposed
+        and (tile := _swapped(shape, dtype, b_transposed, least, after))
     ):
         return {"wgmma": tile, "split_k": 1, "cluster": 1}
     return {"wgmma": best, "split_k": slices, "cluster": cluster}
