@@ -50,7 +50,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Afterwards only the outermost loop of a kernel still has all that was noted at it.
     "s_tir.UnifyThreadBinding": (transform.HoistGridAnnotations,),
     # Block iterators have become loops; nothing has taken the indices apart yet.
-    "s_tir.StmtSimplify": (transform.StraightenIndices,),
+    # Reductions over threads have their registers.
+    "s_tir.StmtSimplify": (transform.PackArgmax, transform.StraightenIndices),
     # Paddings are in the strides by now, indices count from the tile's corner.
     "s_tir.InjectPermutedLayout": (
         transform.CombineLayoutConversions,
@@ -83,6 +84,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerAsyncCopy,
         transform.GuardVectors,
         transform.PartVectors,
+        transform.PackExtremes,
     ),
     # Vectors are there, and nothing has been folded into other types yet.
     "s_tir.InjectVirtualThread": (transform.CheckVectors,),
@@ -92,6 +94,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.RenameOperands,
         transform.WriteOutSigmoids,
         transform.PackBytes,
+        transform.ReadWords,
         transform.JoinComparisons,
     ),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever

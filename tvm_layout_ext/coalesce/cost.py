@@ -8,7 +8,7 @@ counts take is modelled by :mod:`..gpu.kernel_time`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, log2, prod
 from typing import Any
@@ -21,6 +21,8 @@ from tvm.tirx import IterVar
 
 from ..analysis.access_cost import flat, padded_strides, strides_of
 from ..analysis.accesses import AccessSite, read_accesses
+from ..analysis.argmax import packed_statements
+from ..analysis.byte_extremes import is_byte_extreme
 from ..analysis.kernel_facts import KernelFacts
 from ..analysis.nest import element_bytes
 from ..gpu.banks import request_wavefronts
@@ -56,8 +58,13 @@ _AGAIN = 8
 #: Instructions of an access beside its own: an address; and of each division by no power of two.
 _ADDRESS, _DIVISION = 3, 7
 #: Those by which a vector is shifted into place, more of them for elements of less than a word, and
-#: those of a warp in which a row ends: nvcc 13.0 has 280 for a pad of bytes, two of these for one.
-_SHIFT, _SHIFT_PARTS, _TORN_ROW = 100, 100, 200
+#: those of a warp in which a row ends: by elements, by masks of words, and where the next row is in
+#: the same vectors. nvcc 13.0 has 96 for a vector of a pad of bytes, 160 with the last of these.
+_SHIFT, _SHIFT_PARTS = 100, 100
+_TORN_ROW, _TORN_WORDS, _TORN_GAP = 200, 110, 70
+#: Those of a byte of which the larger is kept, two at a time: nvcc 13.0 has 0.98 along rows and
+#: 1.42 across them.
+_BYTE_EXTREME = 1.5
 _ARITHMETIC = (
     tirx.Add,
     tirx.Sub,
@@ -107,8 +114,9 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
         elif (element := atomic_of(stmt)) is not None:
             site = AccessSite(element.source, "atomic", tuple(element.indices), context=context)
             kernels.setdefault(_kernel(context), []).append(site)
+    packed = packed_statements(body)
     return [
-        _KernelCounter(sites).count(stores.get(outermost, []))
+        _KernelCounter(sites, packed).count(stores.get(outermost, []))
         for outermost, sites in kernels.items()
         if any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
     ]
@@ -166,8 +174,8 @@ class _Lanes:
 class _KernelCounter:
     """Counts one kernel."""
 
-    def __init__(self, sites: Sequence[AccessSite]) -> None:
-        self.sites = sites
+    def __init__(self, sites: Sequence[AccessSite], packed: Mapping[int, int]) -> None:
+        self.sites, self.packed = sites, packed
         extents: dict[str, int] = {}
         for loop in (loop for site in sites for loop in site.loops):
             if loop.is_thread or loop.is_grid:
@@ -401,6 +409,10 @@ class _KernelCounter:
         lanes = prod(_count(loop) for loop in loops if loop.kind == "vectorized")
         around = [loop for loop in loops if loop.repeats]
         times = prod(_count(loop) for loop in around)
+        if stmt.__chandle__() in self.packed:
+            return float(times * self.packed[stmt.__chandle__()] * self.warps * self.blocks)
+        if isinstance(stmt, tirx.BufferStore) and is_byte_extreme(stmt) and _is_unrolled(around):
+            return float(times * _BYTE_EXTREME * self.warps * self.blocks)
         total: float = times * _operations(stmt.value) * lanes
         if isinstance(stmt, tirx.Bind):
             return total * self.warps * self.blocks
@@ -449,7 +461,14 @@ def _shifts(block: Any) -> float:
         return 0.0
     vector, size = int(block.annotations[SHIFTED]), element_bytes(move.source)
     torn = min(1.0, WARP_SIZE * vector / move.columns)
-    return _SHIFT + _SHIFT_PARTS * (size < _WORD) + _TORN_ROW * torn
+    by_words = _TORN_GAP if move.gap(vector) else _TORN_WORDS
+    row = by_words if move.is_by_words else _TORN_ROW
+    return _SHIFT + _SHIFT_PARTS * (size < _WORD) + row * torn
+
+
+def _is_unrolled(loops: Sequence[LoopVar]) -> bool:
+    """Whether the innermost loop goes over whole words of bytes at once."""
+    return bool(loops) and loops[-1].kind == "unrolled" and _count(loops[-1]) % _WORD == 0
 
 
 def _serial(loops: Sequence[LoopVar]) -> float:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from .attention.lower_attention import LowerAttention
 from .auto_coalesce import AutoCoalesce
+from .bytes.pack_argmax import PackArgmax
+from .bytes.pack_extremes import PackExtremes
+from .bytes.read_words import ReadWords
 from .conversions.combine_conversions import CombineLayoutConversions
 from .fragments.lower_fragment import LowerFragment
 from .fuse_rows import FuseRows
@@ -78,12 +81,15 @@ __all__ = [
     "MarkAnnotated",
     "NarrowVectors",
     "OverlapLaunches",
+    "PackArgmax",
     "PackBytes",
+    "PackExtremes",
     "PartVectors",
     "PlanSync",
     "PrefetchSharedToRegister",
     "ProtectReversedIndices",
     "RasterizeBlocks",
+    "ReadWords",
     "RenameOperands",
     "RestoreReversedIndices",
     "SetLaunchBounds",

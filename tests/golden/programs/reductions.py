@@ -128,6 +128,15 @@ def programs() -> Iterator[Program]:
         for shape in ((64, 512), (33, 70)):
             size = "x".join(map(str, shape))
             yield Program(f"reduce/{name}-{size}", partial(_topi, shape, "float32", function))
+    of_bytes: dict[str, Any] = {
+        "argmax-of-rows": chains["argmax-of-rows"],
+        "argmin-of-columns": lambda a: topi.argmin(a, 0),
+        "max-of-columns": chains["max-of-columns"],
+        "min-of-rows": lambda a: topi.min(a, 1),
+    }
+    for name, function in of_bytes.items():
+        dtype = "uint8" if "min" in name else "int8"
+        yield Program(f"reduce/{name}-64x512-{dtype}", partial(_topi, (64, 512), dtype, function))
     for cluster, name in ((2, "argmax"), (8, "softmax")):
         yield Program(f"reduce/{name}-of-clusters-{cluster}", partial(_shared, name, cluster), 1)
     for dtype in ("float16", "float32"):

@@ -52,6 +52,44 @@ def test_a_row_of_whole_vectors_needs_no_second_window() -> None:
     assert "B_other_row" in passed(scheduled(PAD).mod).script()
 
 
+BORDERS = [
+    # One element behind a row: the next one is in the same vectors.
+    ((5, 64), (1, 1), (1, 1)),
+    ((40, 61), (0, 3), (0, 0)),
+    ((40, 61), (0, 0), (0, 1)),
+    ((3, 7, 62), (0, 0, 1), (1, 2, 1)),
+    ((3, 7, 62), (1, 1, 1), (0, 0, 1)),
+    # More: it has vectors of its own.
+    ((40, 61), (0, 2), (0, 3)),
+    ((40, 61), (1, 0), (1, 9)),
+]
+
+
+@pytest.mark.parametrize(("shape", "before", "after"), BORDERS)
+@pytest.mark.parametrize(("dtype", "value"), [("int8", 0), ("int8", -3), ("float16", -1.5)])
+def test_borders_of_any_value(
+    shape: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...], dtype: str, value: Any
+) -> None:
+    move = padded(shape, before, after, dtype, value=value)
+    arrays = move.arrays()
+    report = simulate(annotated(move, 16 if dtype == "int8" else 8), *arrays, None)
+    assert (report.outputs["B"] == move.expected(*arrays)).all()
+
+
+def test_rows_are_put_together_by_words() -> None:
+    text = cuda_text(scheduled(padded((64, 64), (1, 1), (1, 1), "int8")))
+    assert "B_hole" in text
+    # Two masks a word, and four words that move up by the gap.
+    assert len(re.findall(r"B_other_words_ptr\[\d\] = __funnelshift_lc", text)) == 4
+    assert not re.findall(r"B_row_ptr\[\d+\] = ", text)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", 0x3FC0), ("float16", 0x3E00)])
+def test_a_border_of_floats_is_a_number(dtype: str, bits: int) -> None:
+    text = cuda_text(scheduled(padded((64, 61), (1, 1), (1, 1), dtype, value=1.5)))
+    assert str(bits << 16 | bits) in text
+
+
 def test_it_notes_what_it_did() -> None:
     mod = scheduled(SLICE).mod
     with decisions.collect() as notes:

@@ -263,6 +263,8 @@ def thread_per_output(
     sch.bind(thread, "threadIdx.x")
     for out in outs:
         sch.reverse_compute_at(out, thread, preserve_unit_loops=True)
+        if plan.vector > 1:
+            sch.vectorize(inside(sch, out, thread)[-1])
     operand_loads(sch, block, keep_in_flight(sch, step), plan, moving=True)
     sch.unroll(part)
     sch.decompose_reduction(block, inside(sch, block, thread)[0])

@@ -67,6 +67,22 @@ class Move:
         """Elements of the source."""
         return prod(int(n) for n in self.source.shape)
 
+    @property
+    def is_by_words(self) -> bool:
+        """Whether elements are parts of words, and stored as they were loaded."""
+        return element_bytes(self.source) < _WORD_BYTES and bool(self.value.same_as(self.load))
+
+    def gap(self, vector: int) -> int:
+        """Elements between two rows of a pad, if the vectors of one row have all of the next, too.
+
+        Rows that follow each other in the source, with no more than one element behind each: a
+        vector that begins behind a row's end then begins where the next one does. 0 if there is no
+        such gap.
+        """
+        gap = self.columns - (self.last - self.first)
+        is_pad = len(self.shape) > 1 and self.other is not None and self.columns - self.last <= 1
+        return gap if is_pad and self.is_by_words and 0 < gap < vector else 0
+
 
 def read_move(block: Any) -> Move | None:
     """Recognise a block that moves elements; None if it does anything else.

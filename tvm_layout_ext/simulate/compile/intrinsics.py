@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..model.values import cast, is_float
+from .words import WORD_FUNCTIONS
 
 Function = Callable[..., Any]
 
@@ -82,6 +83,7 @@ def _first_set(x: Any) -> Any:
 
 
 _INTEGER: dict[str, Function] = {
+    **WORD_FUNCTIONS,
     "__popc": popcount,
     "__popcll": popcount,
     "__clz": _leading_zeros,

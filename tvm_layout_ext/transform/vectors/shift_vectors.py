@@ -145,7 +145,8 @@ def ShiftVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
                                                 if lane == 31: next = A[start // 4 * 4 + 4 : ...]
                                                 B[e : e + 4] = [*own, *next][start % 4 :][:4]
 
-    A vector in which a row ends takes its other elements from a second pair of vectors. What is
+    A vector in which a row ends takes its other elements from a second pair of vectors, or, where
+    rows of a pad follow each other in the source, from the same pair moved up. What is
     left at the end of a buffer that holds no whole number of vectors goes in halves and quarters.
 
     Does not handle, and refuses by name: blocks that do more than move elements, loops that were

@@ -14,6 +14,7 @@ from ...coalesce.shifted.move import Move, pieces
 from ...gpu.hardware import WARP_SIZE
 from ...ir.annotations import SHIFTED
 from ...ir.rebuild import sequence, whole_region
+from .shifted_masks import around_hole, has_hole, hole, mixed_words, moved_up
 from .shifted_window import (
     Window,
     both,
@@ -22,6 +23,7 @@ from .shifted_window import (
     local,
     pick,
     places,
+    retyped,
     shuffled,
     when,
     window,
@@ -41,6 +43,7 @@ class ShiftedNest:
         self.kind = str(self.element.ty.dtype)
         self.place = self.registers("place", 3, self.kind)
         self.own = window(move, self.vector, self.place, False)
+        self.gap = move.gap(self.vector)
 
     @property
     def _block(self) -> Any:
@@ -75,8 +78,8 @@ class ShiftedNest:
             self.lane == WARP_SIZE - 1, self.own.column + self.vector >= self.move.columns
         )
         back = tirx.Select(self.lane > 0, self.own.shift, self.own.shift * 0)
-        wanted = both([live, *self.own.needs_low(back)])
-        missing = both([live, alone, *self.own.needs_high()])
+        wanted = both([live, *self.own.needs_low(back, self.gap)])
+        missing = both([live, alone, *self.own.needs_high(self.gap)])
         of_one_row = both(self.own.is_all_held())
         out = self._out(elements)
         body = [
@@ -150,19 +153,50 @@ class ShiftedNest:
         last = self.lane == WARP_SIZE - 1
         place, buffers = self.registers("place_after", 3, self.kind), self.buffers
         second = window(self.move, self.vector, place, True)
-        body = [
-            *self._places_after(place),
+        loaded = [
             fill(low),
             when(both([*torn, *second.needs_low()]), second.load(low, 0, buffers)),
             copied(sent, 0, high, 0, self.words),
             when(both([*torn, last, *second.needs_high()]), second.load(high, 1, buffers)),
             *pick(second, low, high, others, buffers),
-            *(
+        ]
+        if not self.move.is_by_words:
+            parts = [
                 tirx.BufferStore(out, self._either(elements, others, second, v), [v])
                 for v in range(self.vector)
-            ),
+            ]
+            return sequence([*self._places_after(place), *loaded, *parts])
+        return sequence(
+            [*self._places_after(place), *self._by_masks(elements, others, second, loaded)]
+        )
+
+    def _by_masks(self, elements: Any, others: Any, second: Window, loaded: list[Any]) -> list[Any]:
+        """Put the elements of both rows and what is outside of both together, by words."""
+        names = ("own_words", "other_words", "mixed")
+        held, after, mixed = (self.registers(name, self.words) for name in names)
+        found = [*loaded, retyped(others, after)]
+        if self.gap:
+            size = self.gap * element_bytes(self.move.source)
+            follows = [*self.own.rows, self.own.start - second.start == self.gap]
+            moved = sequence(_stores(after, moved_up(held, size)))
+            found = [tirx.IfThenElse(both(follows), moved, sequence(found))]
+        if has_hole(second):
+            ends = self.registers("hole", 2, "int32")
+            is_torn = self.own.column + self.vector > self.move.columns
+            same = copied(held, 0, after, 0, self.words)
+            found = [
+                tirx.IfThenElse(is_torn, sequence(found), same),
+                *_stores(ends, [tirx.Cast("int32", end) for end in hole(self.own, second)]),
+            ]
+            words = around_hole(ends, held, after, self.move)
+        else:
+            words = mixed_words(self.own, held, second, after)
+        return [
+            retyped(elements, held),
+            *found,
+            *_stores(mixed, words),
+            retyped(mixed, elements),
         ]
-        return sequence(body)
 
     def _either(self, elements: Any, others: Any, second: Window, element: int) -> Any:
         rest = self._value(others, element)
@@ -179,3 +213,7 @@ class ShiftedNest:
         end = self.move.total - rest
         parts = [copied(out, first, target, end + first, count) for first, count in pieces(rest)]
         return tirx.IfThenElse(self.element < end, whole, sequence(parts))
+
+
+def _stores(target: Any, values: list[Any]) -> list[Any]:
+    return [tirx.BufferStore(target, value, [n]) for n, value in enumerate(values)]

@@ -51,22 +51,33 @@ class Window:
         """Aligned vectors of the source that are whole."""
         return self.move.source_size // self.vector
 
-    def needs_low(self, back: Any = 0) -> list[Any]:
-        """Conditions that an element of the lower vector is wanted, or one ``back`` from start."""
+    def needs_low(self, back: Any = 0, gap: int = 0) -> list[Any]:
+        """Conditions that an element of the lower vector is wanted, or one ``back`` from start.
+
+        With a ``gap`` it is wanted by the next row, too, up to where this one ends.
+        """
         found = list(self.rows)
         if self.second or self.move.first > 0:
             found.append(self.column + self.vector - self.shift > self.move.first)
-        if self.move.last < self.move.columns:
+        if gap:
+            found.append(self.start - self.shift < self.move.source_size)
+        elif self.move.last < self.move.columns:
             found.append(self.column - back < self.move.last)
         return found
 
-    def needs_high(self) -> list[Any]:
-        """Conditions that an element of the higher vector is wanted."""
-        found = [*self.rows, self.shift > 0]
-        found.append(self.column + self.vector - self.shift < self.move.last)
+    def needs_high(self, gap: int = 0) -> list[Any]:
+        """Conditions that an element of the higher vector is wanted, also by the next row."""
+        own = [self.column + self.vector - self.shift < self.move.last]
         if self.move.first > 0:
-            found.append(self.column + self.vector > self.move.first)
-        return found
+            own.append(self.column + self.vector > self.move.first)
+        if gap:
+            after = [
+                self.column + self.vector > self.move.columns,
+                self.shift > gap,
+                self.start - self.shift + self.vector < self.move.source_size,
+            ]
+            own = [tirx.Or(both(own), both(after))]
+        return [*self.rows, self.shift > 0, *own]
 
     def holds(self, element: int) -> list[Any]:
         """Conditions that an element of the vector comes from this window."""
@@ -169,6 +180,14 @@ def copied(source: Any, begin: Any, target: Any, first: Any, count: int) -> Any:
         load = tirx.BufferLoad(source, _flat(source, begin))
         return tirx.BufferStore(target, load, _flat(target, first))
     return tirx.For(v, 0, count, tirx.ForKind.VECTORIZED, store)
+
+
+def retyped(source: Any, target: Any) -> Any:
+    """Fill registers with the bits of others."""
+    held = tirx.BufferLoad(source, _all(source))
+    return tirx.BufferStore(
+        target, _retyped(held, target.dtype, int(target.shape[0])), _all(target)
+    )
 
 
 def shuffled(source: Any, target: Any) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Passes by which elements of a byte or two cost fewer instructions."""
