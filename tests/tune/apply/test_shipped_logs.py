@@ -47,13 +47,14 @@ def test_rates_are_of_the_work_that_operators_say() -> None:
 
 
 #: What is counted otherwise than when they were recorded: nvcc joins neighbours in shared memory
-#: and loads an index once, a gather reads the rows that it picks rather than the table, and threads
-#: of elementwise take several vectors of a row.
+#: and loads an index once, a gather reads the rows that it picks rather than the table, threads of
+#: elementwise take several vectors of a row, and those of a pad one more where its row ends.
 _SINCE = {
     "transpose": {"wavefronts"},
     "stencil": {"wavefronts"},
     "gather_rows": {"memory", "requests", "sectors", "ideal_sectors", "sectors_per_request"},
     "elementwise": {"blocks", "resident"},
+    "pad": {"sectors", "sectors_per_request"},
 }
 
 

@@ -39,12 +39,12 @@ class MixedPrecision:
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         plain = rewritten(rewritten(mod, Clips), _Masks)
+        both = tvm.transform.Sequential([relax.transform.ToMixedPrecision(), NarrowShortcuts()])
         try:
-            mixed = relax.transform.ToMixedPrecision()(plain)
+            return both(plain)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise ScheduleError(f"TVM's ToMixedPrecision refuses the module: {reason}") from error
-        return NarrowShortcuts()(mixed)
 
 
 @mutator
