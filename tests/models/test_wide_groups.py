@@ -120,6 +120,13 @@ def test_others_stay_as_they_are(image: Any, weight: Any, attrs: Any) -> None:
     tvm.ir.assert_structural_equal(WideGroups()(wide), wide)
 
 
+def test_groups_of_float32_keep_their_layout() -> None:
+    mod = convolution((1, 16, 6, 6), (16, 4, 3, 3), "float32", groups=4, padding=1)
+    (one,) = scheduled(mod)
+    assert one.choice.rule in ("rows", "blocks"), one.choice.text
+    check(one)
+
+
 def test_what_is_not_finite_stays_in_its_group() -> None:
     """The last box of 64 channels ends with the group, not within the next one's channels."""
     one = convolved(grouped(2, 112, 112, (1, 5, 5)))

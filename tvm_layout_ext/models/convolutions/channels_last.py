@@ -9,7 +9,7 @@ from tvm import relax
 
 from ... import decisions
 from ..moves.clips import Clips
-from ..relax_values import calls_operator, rewritten
+from ..relax_values import NARROW_FLOATS, calls_operator, rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
 _VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
@@ -56,7 +56,8 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
         # to be neighbours.
         del channels[1]
         weights = "HWIO"
-    elif len(channels) < 2:
+    elif len(channels) < 2 or (call.attrs.groups != 1 and str(image.dtype) not in NARROW_FLOATS):
+        # Groups of float32 are no products of tensor cores, and gain nothing by a permutation.
         return {}
     if any(n % vector for n in channels):
         return {}
