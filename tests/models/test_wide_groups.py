@@ -9,7 +9,7 @@ import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import tirx
+from tvm import relax, te, tirx
 
 import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
@@ -19,6 +19,7 @@ from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.convolutions import wide_groups
 from tvm_layout_ext.models.convolutions.groups_as_batch import groups_as_batch
 from tvm_layout_ext.models.convolutions.wide_groups import WideGroups, merged_groups
+from tvm_layout_ext.tune.space.functions import blocks_of
 
 #: Groups, channels and results of each, and the rule that takes them on ``sm_90a``.
 GROUPS = [
@@ -41,6 +42,10 @@ def grouped(
     return convolution(
         image, (groups * results, channels, *window), groups=groups, **{"padding": 1, **attrs}
     )
+
+
+def blocks_by_name(func: tirx.PrimFunc) -> list[tuple[str, Any]]:
+    return [(str(one.name_hint), one) for _, one in blocks_of(func)]
 
 
 def convolved(mod: tvm.IRModule) -> Scheduled:
@@ -141,6 +146,39 @@ def test_what_is_not_finite_stays_in_its_group() -> None:
     )
     assert np.array_equal(first[..., :112], second[..., :112])
     assert not np.array_equal(first[..., 112:], second[..., 112:])
+
+
+def test_what_reads_the_sums_twice_is_split_once() -> None:
+    """As ``x * sigmoid(x)`` does: the product is reached from both."""
+    builder = relax.BlockBuilder()
+    x, w = (
+        relax.Var(name, relax.TensorType(shape, "float16"))
+        for name, shape in (("x", (1, 96, 5, 5)), ("w", (224, 24, 3, 3)))
+    )
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            out = builder.emit(relax.op.nn.conv2d(x, w, padding=1, groups=4))
+            out = builder.emit_output(relax.op.nn.silu(out))
+        builder.emit_func_output(out)
+    one = convolved(builder.get())
+    assert one.choice.rule == "warpgroups", one.choice.text
+    check(one)
+
+
+def test_sums_that_leave_keep_their_dims() -> None:
+    x, w = (te.placeholder(n, "float16", "XW"[i]) for i, n in enumerate(((1, 5, 5, 48), (8, 24))))
+    k = te.reduce_axis((0, 24), "k")
+
+    def product(n: Any, i: Any, j: Any, f: Any) -> Any:
+        left = x[n, i, j, f // 4 * 24 + k].astype("float32")
+        return te.sum(left * w[f, k].astype("float32"), axis=k)
+
+    sums = te.compute((1, 5, 5, 8), product, name="sums")
+    more = te.compute(sums.shape, lambda *at: sums[at] + 1.0, name="more")
+    func = te.create_prim_func([x, w, sums, more])
+    split = groups_as_batch(func)
+    assert [list(map(int, one.shape)) for one in split.params[2:]] == [[1, 5, 5, 8]] * 2
+    assert len(dict(blocks_by_name(split))["sums"].iter_vars) == 6
 
 
 def test_functions_without_groups_stay_as_they_are() -> None:

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import SBlock
 
-from ...ir.queries import is_load_of, loads_in, nodes_in
+from ...ir.queries import is_among, is_load_of, loads_in, nodes_in
 from ...tune.space.functions import blocks_of
 from ...tune.space.off_tensor_cores import is_product
 
@@ -55,12 +55,17 @@ def _split(sch: s_tir.Schedule, name: str, at: int, size: int) -> None:
         one = indices[at]
         return [*indices[:at], one // size, one % size, *indices[at + 1 :]]
 
-    pending = [name]
+    pending, done = [name], set[str]()
     while pending:
-        block = sch.get_sblock(pending.pop())
+        if (own := pending.pop()) in done:
+            continue
+        done.add(own)
+        block = sch.get_sblock(own)
         node = sch.get(block)
         sch.transform_block_layout(block, _map(apart, [one.var for one in node.iter_vars]))
-        if readers := sch.get_consumers(block):
+        readers = sch.get_consumers(block)
+        # Who calls the function knows its parameters' dims.
+        if readers and not is_among(node.body.buffer, sch.mod["main"].params):
             sch.transform_layout(block, ("write", 0), _map(apart, node.body.indices))
             names = [str(sch.get(one).name_hint) for one in readers]
             pending += [one for one in names if _is_elementwise(sch.get(sch.get_sblock(one)))]
