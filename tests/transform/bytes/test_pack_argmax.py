@@ -85,6 +85,7 @@ def keys(text: str) -> int:
     return text.count("__byte_perm")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize(("is_max", "is_first"), KINDS)
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def drawn(shape: tuple[int, ...], dtype: str) -> Any:
     return np.random.default_rng(2).integers(ends.min, ends.max + 1, shape).astype(dtype)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("pick", ["max", "min"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(("shape", "axes"), SHAPES)

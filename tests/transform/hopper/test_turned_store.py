@@ -49,6 +49,7 @@ def assert_close(report: Any, want: Any, dtype: str = "float16") -> None:
     assert (np.abs(found.astype(np.float64) - want) <= EPS[dtype] * np.abs(want) + 1e-4).all()
 
 
+@pytest.mark.matrix
 @pairs(
     case=[
         ((200, 136, 200), (72, 128), 2),  # Two chunks of 40 rows overlap by 8.
