@@ -80,6 +80,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     ),
     # Indices are flat by now, and vectors are still loops.
     "tirx.VectorizeLoop": (
+        transform.WriteOutPowers,
         transform.AlignOffsets,
         transform.LowerAsyncCopy,
         transform.GuardVectors,

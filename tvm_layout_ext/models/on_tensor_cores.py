@@ -62,10 +62,18 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         after = _gemm_hopper.work_after(sch, name)
-        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after, may_swap=True)
+        more, may_swap = len(func.params) > _OPERANDS, _has_rows_of_16_bits(func, product.what)
+        config = _wgmma(product.what, arch, more, after, may_swap)
         return _by(sch, name, config, config["wgmma"]) if config else None
 
     return scheduled_products(func, multiply, _refuse)
+
+
+def _has_rows_of_16_bits(func: tirx.PrimFunc, product: Contraction) -> bool:
+    """Whether what leaves has a product's columns side by side, as TMA stores turned tiles."""
+    result = func.params[-1]
+    (columns,) = result.shape[-1:] or [1]
+    return tvm.DataType(str(result.dtype)).itemsize == 2 and is_number(columns, product.sizes[1])
 
 
 def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:

@@ -42,6 +42,7 @@ from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedI
 from .tvm_fixes.straighten_indices import StraightenIndices
 from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
 from .tvm_fixes.widen_small_buffers import WidenSmallBuffers
+from .tvm_fixes.write_out_powers import WriteOutPowers
 from .tvm_fixes.write_out_sigmoids import WriteOutSigmoids
 from .tvm_fixes.write_out_starts import WriteOutStarts
 from .vectors.guard_vectors import GuardVectors
@@ -100,6 +101,7 @@ __all__ = [
     "TurnTiles",
     "TypeMatrixLoads",
     "WidenSmallBuffers",
+    "WriteOutPowers",
     "WriteOutSigmoids",
     "WriteOutStarts",
 ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tvm import s_tir, tirx
 
@@ -184,6 +185,21 @@ def test_rows_behind_those_in_use_are_zero() -> None:
     report = tlx.simulate(case.schedule(keys=64), *arrays, target=w.SM90A, progress=False)
     (found,) = report.outputs.values()
     assert abs(found.astype("float64") - case.exact(*arrays)).max() < 2e-3
+
+
+@pytest.mark.parametrize("resident", [0, 3])
+def test_rows_of_no_numbers_stop_nobody(resident: int) -> None:
+    """What asks for sums of weights goes on, whatever these are."""
+    case = Heads(3, 3, 130, 64 * 4)
+    arrays = case.arrays()
+    arrays[0][0, 1, 0] = float("nan")
+    sch = planned(case, 64, 2, 2, 1, 0, resident)
+    report = tlx.simulate(sch, *arrays, target=w.SM90A, progress=False)
+    (found,) = report.outputs.values()
+    want = case.exact(*arrays)
+    assert np.isnan(found[0, 1, 0]).all()
+    assert np.isnan(found).sum() == 64
+    np.testing.assert_allclose(found, want, atol=2e-3)
 
 
 def test_tiles_behind_a_bound_are_not_visited() -> None:

@@ -27,6 +27,7 @@ from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
 from tests.transform.tvm_fixes import test_widen_small_buffers as small
+from tests.transform.tvm_fixes import test_write_out_powers as powers
 from tests.transform.tvm_fixes import test_write_out_sigmoids as sigmoids
 from tests.transform.tvm_fixes import test_write_out_starts as starts
 from tvm_layout_ext import pipeline, transform
@@ -154,6 +155,12 @@ def test_widen_small_buffers(without: Without) -> None:
     without("WidenSmallBuffers")
     with pytest.raises(tlx.ScheduleError, match="buffer_byte_offsets"):
         tlx.simulate(small.two_small_buffers(), np.zeros((4, 4), "float16"), None)
+
+
+def test_write_out_powers(without: Without) -> None:
+    """What may be negative is given to ``powf``, which fast math has no powers of."""
+    without("WriteOutPowers")
+    assert powers.calls(2) == (True, False)
 
 
 def test_write_out_sigmoids(without: Without) -> None:

@@ -233,11 +233,9 @@ class AttentionKernel:
             *self._pass_turn(),
             asynchronous.wait_products(1),
             *self._weigh(j, span.masked),
-            # Asks for the sums, which are never negative: ptxas would put the powers behind the
-            # wait for the means, and nothing would go on beside these.
-            release(
-                self.thread, bars.k[1], stage, tirx.Not(self.rows.sums[0] + self.rows.sums[1] < 0)
-            ),
+            # Asks for the sums: ptxas would put the powers behind the wait for the means, and
+            # nothing would go on beside these.
+            release(self.thread, bars.k[1], stage, self.rows.summed()),
             asynchronous.wait_products(0),
             release(self.thread, bars.v[1], before),
             *self.rows.rescale(),

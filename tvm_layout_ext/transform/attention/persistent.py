@@ -128,8 +128,7 @@ class PersistentKernel(AttentionKernel):
         ]
         self.tile = following
         weighed = self._weigh(following.first, following.reach.first_is_masked)
-        summed = tirx.Not(rows.sums[0] + rows.sums[1] < 0)
-        free = release(self.thread, bars.k[1], stage, summed)
+        free = release(self.thread, bars.k[1], stage, rows.summed())
         self.tile = tile
         return [
             *made,

@@ -77,6 +77,14 @@ class RowRegisters:
         count = int(self.means.shape[0])
         return [_put(self.means, i, self.means[i] * self.factors[i // 2 % 2]) for i in range(count)]
 
+    def summed(self) -> Any:
+        """A condition that holds whatever the sums are, and that asks for them.
+
+        A comparison with zero would not hold for what is no number: TVM turns ``not x < 0`` into
+        ``0 <= x``. No sum of a GPU is the NaN of 32 ones.
+        """
+        return tirx.reinterpret("int32", self.sums[0] + self.sums[1]) != -1
+
     def pack(self, dtype: str) -> list[Any]:
         """Round weights to what multiplies V: neighbours in a row share a register."""
         count = int(self.weights.shape[0])

@@ -17,11 +17,16 @@ _NAME = "RasterizeBlocks"
 
 
 def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
-    """Row and column of the tile of the block launched there; the last group may be low."""
+    """Row and column of the tile of the block launched there; the last group may be low.
+
+    Where none is, nothing divides by what only the kernel knows.
+    """
     number = row * columns + column
     first = number // (group * columns) * group
     left = rows - first
     height = min(left, group) if isinstance(left, int) else tirx.min(left, group)
+    if isinstance(rows, (int, tirx.IntImm)) and int(rows) % group == 0:
+        height = group
     inside = number % (group * columns)
     return first + inside % height, inside // height
 
