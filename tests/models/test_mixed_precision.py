@@ -15,6 +15,8 @@ import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
 from tests.models.running import array_of
 from tests.models.test_imported import by_cpu
+from tvm_layout_ext.models.imported.mixed_precision import _Masks
+from tvm_layout_ext.models.relax_values import name_of, rewritten
 
 SIDE = 16
 #: Emits what follows a product.
@@ -76,3 +78,38 @@ def test_a_module_that_tvm_refuses_otherwise_is_refused_in_a_sentence() -> None:
 
     with pytest.raises(tlx.ScheduleError, match="ToMixedPrecision refuses the module: "):
         tlx.MixedPrecision()(product(scattered))
+
+
+def test_a_column_by_a_row_stays_in_float32() -> None:
+    """Angles of rotary embeddings: 511 by a frequency has no room in 16 bits."""
+
+    def turned(builder: relax.BlockBuilder, y: Any) -> Any:
+        column = builder.emit(op.astype(builder.emit(op.arange(500, 500 + SIDE, 1)), "float32"))
+        column = builder.emit(op.reshape(column, (SIDE, 1)))
+        row = relax.const(np.linspace(0.1, 1, SIDE, dtype="float32")[None])
+        return op.add(y, builder.emit(op.cos(builder.emit(op.matmul(column, row)))))
+
+    mixed = tlx.MixedPrecision()(product(turned))
+    angles = [
+        one.value
+        for block in mixed["main"].body.blocks
+        for one in block.bindings
+        if name_of(one.value) == "cos"
+    ]
+    assert [str(one.ty.dtype) for one in angles] == ["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_constants_are_worked_out_as_tvm_does(dtype: str) -> None:
+    """Quotients of whole numbers are cut off, and so is what fills them."""
+
+    def written(builder: relax.BlockBuilder, y: Any) -> Any:
+        filled = builder.emit(op.full((SIDE, SIDE), relax.const(7.7), dtype))
+        halves = builder.emit(op.divide(filled, relax.const(-2, dtype)))
+        mask = builder.emit(op.astype(halves, "float32"))
+        part = builder.emit(op.full((2, SIDE), relax.const(5.0), "float32"))
+        return op.add(y, builder.emit(op.slice_scatter(mask, part, 1, 3, 1, axis=0)))
+
+    mod = product(written)
+    x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
+    assert error_of(by_cpu(rewritten(mod, _Masks), [x]), by_cpu(mod, [x])) < 1e-5

@@ -9,7 +9,7 @@ import tvm
 from tvm import tirx
 
 from ..ir.conditions import step_of
-from ..ir.queries import are_equal, depends_on, is_load_of, substitute
+from ..ir.queries import are_equal, depends_on, is_load_of, loads_in, substitute
 
 _KINDS = {"int8": "s", "uint8": "u"}
 _WORD_BYTES = 4
@@ -44,6 +44,13 @@ def is_byte_extreme(store: Any) -> bool:
     )
 
 
+def _changes(condition: Any, loop_var: Any, buffer: Any) -> bool:
+    """Whether a condition may be another for each pass of a loop that fills a buffer."""
+    return depends_on(condition, loop_var) or any(
+        one.source.same_as(buffer) for one in loads_in(condition)
+    )
+
+
 def read_byte_extremes(loop: Any) -> ByteExtremes | None:
     """Read a loop of constant extent; None if it does anything else."""
     store, condition = loop.body, None
@@ -52,7 +59,7 @@ def read_byte_extremes(loop: Any) -> ByteExtremes | None:
     is_plain = isinstance(store, tirx.BufferStore) and is_byte_extreme(store)
     if not is_plain or not isinstance(loop.extent, tirx.IntImm) or int(loop.extent) % _WORD_BYTES:
         return None
-    if condition is not None and depends_on(condition, loop.loop_var):
+    if condition is not None and _changes(condition, loop.loop_var, store.buffer):
         return None
     sides = store.value.a, store.value.b
     held, given = sides if is_load_of(sides[0], store.buffer) else sides[::-1]

@@ -140,14 +140,15 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
         return np.arange(*(int(one.value) for one in value.args)).astype(str(value.ty.dtype))
     if name == "full":
         filler = array_of(value.args[1], binding)
-        return None if filler is None else np.full(dims, filler)
+        return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
     given = list[np.ndarray]()
     for one in tensors_of(value, binding):
         if (known := array_of(one, binding)) is None:
             return None
         given.append(known)
     if name in _NUMPY:
-        return np.asarray(_NUMPY[name](*given))
+        # A quotient of whole numbers is cut off.
+        return np.asarray(_NUMPY[name](*given)).astype(str(value.ty.dtype))
     if name in _MOVED:
         return _MOVED[name](value, given)
     if name == "astype":
@@ -178,8 +179,12 @@ def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray:
     return found
 
 
-def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray:
-    """An array with a slice of it replaced."""
+def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
+    """An array with a slice of it replaced; None if it is not known which."""
+    if not all(
+        isinstance(getattr(one, "value", None), int | tirx.IntImm) for one in value.args[2:]
+    ):
+        return None
     begin, end, step = (int(one.value) for one in value.args[2:])
     found, places = given[0].copy(), [slice(None)] * given[0].ndim
     places[int(value.attrs.axis)] = slice(begin, end, step)

@@ -28,6 +28,7 @@ def extreme(
     is_first: bool = True,
     as_topi: bool = False,
     index: str = "int32",
+    to: str = "",
 ) -> Any:
     """An extreme value along an axis, and the first or the last index that has it."""
     a = te.placeholder(shape, dtype, "A")
@@ -48,7 +49,7 @@ def extreme(
 
     def value(*i: Any) -> Any:
         number = k.var if index == "int32" else k.var.astype(index)
-        return best((number, a[(*i[:axis], k, *i[axis:])]), axis=k)
+        return best((number, a[(*i[:axis], k, *i[axis:])].astype(to or dtype)), axis=k)
 
     return te.create_prim_func([a, *te.compute(kept, value, "B")])
 
@@ -102,6 +103,19 @@ def test_ties_and_ends_of_the_type_come_out_exactly(
     for got, want in zip(
         report.outputs.values(), expected(value, axis, is_max, is_first), strict=True
     ):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("to", ["int16", "uint16"])
+@pytest.mark.parametrize(("shape", "axis"), [((37, 3, 16), 0), ((6, 256), 1)])
+def test_bytes_are_widened_with_their_sign(
+    shape: tuple[int, ...], axis: int, dtype: str, to: str
+) -> None:
+    value = np.random.default_rng(3).integers(-9, 9, shape).astype(dtype)
+    report = simulate(scheduled(extreme(shape, axis, dtype, to=to)), value, None, None)
+    wanted = expected(value.astype(to), axis, True, True)
+    for got, want in zip(report.outputs.values(), wanted, strict=True):
         np.testing.assert_array_equal(got, want)
 
 

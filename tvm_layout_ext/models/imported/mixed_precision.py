@@ -6,12 +6,14 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...checks import takes_module
 from ...errors import ScheduleError
+from ...ir.queries import is_number
 from ..moves.clips import Clips
-from ..relax_values import array_of, name_of, rewritten
+from ..relax_values import array_of, extents_of, name_of, rewritten
 from .narrow_shortcuts import NarrowShortcuts
 
 
@@ -23,7 +25,8 @@ class MixedPrecision:
     This is TVM's ``ToMixedPrecision``, with :class:`NarrowShortcuts` behind it. TVM 0.27's ends
     with "Expected TensorType, but got T.int64" where an operator is given numbers: at the ``clip``
     of a hard swish (MobileNetV3), and where slices are put into a mask (Swin). Clips are written as
-    a maximum and a minimum before, and such masks are worked out.
+    a maximum and a minimum before, and such masks are worked out. A product of a column by a row
+    adds nothing up and stays in ``float32``: so do angles of rotary embeddings.
 
     Raises
     ------
@@ -38,7 +41,7 @@ class MixedPrecision:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        plain = rewritten(rewritten(mod, Clips), _Masks)
+        plain = rewritten(rewritten(rewritten(mod, Clips), _Masks), _Outer)
         both = tvm.transform.Sequential([relax.transform.ToMixedPrecision(), NarrowShortcuts()])
         try:
             return both(plain)
@@ -58,3 +61,17 @@ class _Masks(PyExprMutator):
         self.builder_.normalize(call)
         found = array_of(call, self.lookup_binding)
         return call if found is None else relax.const(found, str(call.ty.dtype))
+
+
+@mutator
+class _Outer(PyExprMutator):
+    """Multiplies a column by a row element by element."""
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if name_of(call) != "matmul" or call.attrs.out_dtype:
+            return call
+        sides = [extents_of(one) for one in call.args]
+        if not all(one is not None and len(one) > 1 for one in sides):
+            return call
+        return op.multiply(*call.args) if is_number(sides[0][-1], 1) else call

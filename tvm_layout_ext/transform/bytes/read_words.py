@@ -49,6 +49,13 @@ def _renamed(names: int, byte: int) -> int:
     return sum((n + byte if n < _WORD_BYTES else n) << _NAME * at for at, n in enumerate(each))
 
 
+def _asks_for_others(names: int, load: Any) -> bool:
+    """Whether bytes are named that no element has, or signs: of a word they are something else."""
+    size = VALUE_BITS[str(load.ty)] // 8
+    each = [names >> _NAME * n & 0xF for n in range(_WORD_BYTES)]
+    return any(size <= n < _WORD_BYTES or n >= 2 * _WORD_BYTES for n in each)
+
+
 def _filled_in_parts(body: Any) -> list[Any]:
     """Buffers of which some statement stores a single element: a word may lack some."""
     stores = nodes_in(body, tirx.BufferStore)
@@ -63,6 +70,8 @@ def _of_word(node: Any, parted: list[Any]) -> Any:
     place = None if load is None else _place(load)
     is_told = isinstance(names, tirx.IntImm)
     if place is None or not is_told or is_among(load.source, parted):
+        return node
+    if _asks_for_others(int(names), load):
         return node
     first, byte = place
     lanes = _WORD_BYTES * 8 // VALUE_BITS[str(load.ty)]

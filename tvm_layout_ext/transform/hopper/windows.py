@@ -134,7 +134,7 @@ def _limits_iterator(least: Sum | None, limits: dict[Any, int]) -> bool:
     if len(terms) != 1:
         return False
     ((digit, factor),) = terms.items()
-    if digit[1:] != (1, None) or factor != -1:
+    if digit[1:] != (1, None) or factor != -1 or not isinstance(constant, int):
         return False
     limits[digit[0]] = min(limits[digit[0]], constant + 1)
     return True
