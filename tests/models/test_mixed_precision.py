@@ -113,3 +113,17 @@ def test_constants_are_worked_out_as_tvm_does(dtype: str) -> None:
     mod = product(written)
     x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
     assert error_of(by_cpu(rewritten(mod, _Masks), [x]), by_cpu(mod, [x])) < 1e-5
+
+
+def test_what_several_products_read_is_rounded_once() -> None:
+    def again(builder: relax.BlockBuilder, y: Any) -> Any:
+        wide, w = builder.emit(op.rsqrt(y)), relax.const(np.eye(SIDE, dtype="float32"))
+        same = [builder.emit(op.reshape(wide, (SIDE, SIDE))) for _ in range(2)]
+        ends = [builder.emit(op.matmul(one, w)) for one in same]
+        return op.add(ends[0], builder.emit(op.sqrt(ends[1])))
+
+    mixed = tlx.MixedPrecision()(product(again))
+    lines = mixed["main"].script().splitlines()
+    read = [one.partition("R.astype(")[2] for one in lines if "R.astype(" in one]
+    assert len(read) == len(set(read)) > 1
+    assert sum("R.reshape(" in one for one in lines) == 1

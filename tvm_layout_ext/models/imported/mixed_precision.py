@@ -42,9 +42,14 @@ class MixedPrecision:
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         plain = rewritten(rewritten(rewritten(mod, Clips), _Masks), _Outer)
-        both = tvm.transform.Sequential([relax.transform.ToMixedPrecision(), NarrowShortcuts()])
+        passes = (
+            relax.transform.ToMixedPrecision(),
+            # It rounds what three products read once for each.
+            relax.transform.EliminateCommonSubexpr(),
+            NarrowShortcuts(),
+        )
         try:
-            return both(plain)
+            return tvm.transform.Sequential(passes)(plain)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise ScheduleError(f"TVM's ToMixedPrecision refuses the module: {reason}") from error
@@ -71,7 +76,6 @@ class _Outer(PyExprMutator):
         call = super().visit_call_(call)
         if name_of(call) != "matmul" or call.attrs.out_dtype:
             return call
-        sides = [extents_of(one) for one in call.args]
-        if not all(one is not None and len(one) > 1 for one in sides):
-            return call
-        return op.multiply(*call.args) if is_number(sides[0][-1], 1) else call
+        sides = [extents_of(one) or () for one in call.args]
+        is_outer = all(len(one) > 1 for one in sides) and is_number(sides[0][-1], 1)
+        return op.multiply(*call.args) if is_outer else call
