@@ -10,6 +10,7 @@ What ``argmax`` does for an element is four statements, however its block was ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ..ir.queries import are_equal, is_load_of, loads_in, nodes_in
+from ..ir.queries import are_equal, is_load_of, loads_in, nodes_in, variables
 
 #: Bits of a value by its type: few enough to leave room for an index in 32.
 VALUE_BITS = {"int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
@@ -40,6 +41,7 @@ class Update:
     index: Any
     is_max: bool
     is_first: bool  #: Whether of equal values the lower index stays
+    names: Any  #: Variables that its statements bind
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ def read_update(statements: Any) -> Update | None:
     ):
         return None
     is_max, is_first = order[0] is tirx.GT, order[1] is tirx.LT
-    return Update(best.buffer, at.buffer, best.indices, new, number, is_max, is_first)
+    names = (index.var, value.var)
+    return Update(best.buffer, at.buffer, best.indices, new, number, is_max, is_first, names)
 
 
 def _order(condition: Any, own: Any, new: Any, held: Any, number: Any) -> Any:
@@ -168,14 +171,22 @@ def find_pairs(body: Any) -> list[BestPair]:
             pair = pairs.setdefault(key, BestPair(one.best, one.at))
             pair.add(one)
     stores = [store.buffer.__chandle__() for store in nodes_in(body, tirx.BufferStore)]
+    named = Counter(var.__chandle__() for var in variables(body))
     return [
         pair
         for (best, at), pair in pairs.items()
         if pair.updates
+        and _are_own_names(pair, named)
         and _is_kept_in_registers(pair)
         and len({(one.is_max, one.is_first) for one in pair.updates}) == 1
         and stores.count(best) == stores.count(at) == len(pair.updates) + len(pair.starts)
     ]
+
+
+def _are_own_names(pair: BestPair, named: Counter[int]) -> bool:
+    """Whether variables of updates are bound and stored, and occur nowhere else."""
+    own = Counter(var.__chandle__() for one in pair.updates for var in one.names)
+    return all(named[var] == 2 * times for var, times in own.items())
 
 
 def _is_kept_in_registers(pair: BestPair) -> bool:

@@ -44,13 +44,6 @@ def is_byte_extreme(store: Any) -> bool:
     )
 
 
-def _changes(condition: Any, loop_var: Any, buffer: Any) -> bool:
-    """Whether a condition may be another for each pass of a loop that fills a buffer."""
-    return depends_on(condition, loop_var) or any(
-        one.source.same_as(buffer) for one in loads_in(condition)
-    )
-
-
 def read_byte_extremes(loop: Any) -> ByteExtremes | None:
     """Read a loop of constant extent; None if it does anything else."""
     store, condition = loop.body, None
@@ -59,7 +52,10 @@ def read_byte_extremes(loop: Any) -> ByteExtremes | None:
     is_plain = isinstance(store, tirx.BufferStore) and is_byte_extreme(store)
     if not is_plain or not isinstance(loop.extent, tirx.IntImm) or int(loop.extent) % _WORD_BYTES:
         return None
-    if condition is not None and _changes(condition, loop.loop_var, store.buffer):
+    if condition is not None and depends_on(condition, loop.loop_var):
+        return None
+    # Whatever else reads the result is to have it as it is before each byte.
+    if sum(is_load_of(load, store.buffer) for load in loads_in(loop)) != 1:
         return None
     sides = store.value.a, store.value.b
     held, given = sides if is_load_of(sides[0], store.buffer) else sides[::-1]

@@ -28,7 +28,7 @@ def extreme(
     is_first: bool = True,
     as_topi: bool = False,
     index: str = "int32",
-    to: str = "",
+    casts: tuple[str, ...] = (),
 ) -> Any:
     """An extreme value along an axis, and the first or the last index that has it."""
     a = te.placeholder(shape, dtype, "A")
@@ -49,7 +49,10 @@ def extreme(
 
     def value(*i: Any) -> Any:
         number = k.var if index == "int32" else k.var.astype(index)
-        return best((number, a[(*i[:axis], k, *i[axis:])].astype(to or dtype)), axis=k)
+        element = a[(*i[:axis], k, *i[axis:])]
+        for cast in casts:
+            element = element.astype(cast)
+        return best((number, element), axis=k)
 
     return te.create_prim_func([a, *te.compute(kept, value, "B")])
 
@@ -113,8 +116,20 @@ def test_bytes_are_widened_with_their_sign(
     shape: tuple[int, ...], axis: int, dtype: str, to: str
 ) -> None:
     value = np.random.default_rng(3).integers(-9, 9, shape).astype(dtype)
-    report = simulate(scheduled(extreme(shape, axis, dtype, to=to)), value, None, None)
+    report = simulate(scheduled(extreme(shape, axis, dtype, casts=(to,))), value, None, None)
     wanted = expected(value.astype(to), axis, True, True)
+    for got, want in zip(report.outputs.values(), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("by", ["int8", "float16"])
+def test_values_keep_what_casts_took_from_them(by: str) -> None:
+    shape, axis = (37, 3, 16), 0
+    value = np.random.default_rng(3).integers(-9999, 9999, shape).astype("int16")
+    sch = scheduled(extreme(shape, axis, "int16", casts=(by, "int16")))
+    assert keys(cuda_text(sch))
+    report = simulate(sch, value, None, None)
+    wanted = expected(value.astype(by).astype("int16"), axis, True, True)
     for got, want in zip(report.outputs.values(), wanted, strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -224,9 +239,9 @@ def packed(func: Any) -> str:
     return str(PackArgmax()(tvm.IRModule({"main": func}))["main"].script())
 
 
-def element(others: str) -> Any:
-    """An ``argmax`` by one thread, and other statements."""
-    name = f"argmax_{len(others)}"
+def element(others: str, after: str = "") -> Any:
+    """An ``argmax`` by one thread, and other statements: at its end, and after each element."""
+    name = f"argmax_{len(others)}_{len(after)}"
     text = f"""
 @T.prim_func(s_tir=True)
 def {name}(A: T.Buffer((8,), "int8"), B: T.Buffer((8,), "int32")) -> None:
@@ -243,6 +258,7 @@ def {name}(A: T.Buffer((8,), "int8"), B: T.Buffer((8,), "int32")) -> None:
             v: T.let[T.int8] = T.Select(best[0] > A[k], best[0], A[k])
             at[0] = i
             best[0] = v
+            {after}
         {others}
         B[0] = at[0]
 """
@@ -262,8 +278,15 @@ def test_registers_of_keys_take_the_place_of_two() -> None:
         "best[0] = T.int8(5)",
         "at[0] = B[1]",
         'T.evaluate(T.call_extern("void", "f", T.address_of(at[0])))',
+        'T.evaluate(T.call_extern("void", "f", at.data))',
+        'T.evaluate(T.call_extern("void", "f", best.access_ptr("w")))',
     ],
 )
 def test_what_else_changes_them_leaves_both_as_they_are(others: str) -> None:
     func = element(others)
+    assert packed(func) == str(func.script())
+
+
+def test_variables_that_are_read_afterwards_stay() -> None:
+    func = element("", after="B[k] = i")
     assert packed(func) == str(func.script())

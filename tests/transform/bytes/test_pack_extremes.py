@@ -127,3 +127,19 @@ def test_a_condition_of_all_bytes_stays_around_them() -> None:
     text = packed(guarded)
     assert text.count("if n < 3") == 1
     assert text.count("__vmaxs2") == 2
+
+
+def test_results_that_are_read_between_bytes_are_left() -> None:
+    @T.prim_func(s_tir=True)
+    def told(B: T.Buffer((4,), "int8")) -> None:
+        T.func_attr({"layout_ext.annotated": 1})
+        a = T.alloc_buffer((1024,), "int8", scope="local")
+        b = T.alloc_buffer((1,), "int8", scope="local")
+        for i in T.unroll(16):
+            if b[0] < T.int8(50):
+                b[0] = T.max(b[0], a[i])
+        for i in T.unroll(16):
+            b[0] = T.max(b[0], a[T.int32(b[0]) * 4 + i])
+        B[0] = b[0]
+
+    assert "__vmax" not in packed(told)

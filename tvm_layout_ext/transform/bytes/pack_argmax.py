@@ -18,7 +18,16 @@ from ...analysis.argmax import VALUE_BITS, BestPair, Start, Update, find_pairs, 
 from ...ir import ops
 from ...ir.conditions import ranges_known
 from ...ir.contents import contents
-from ...ir.queries import are_equal, is_call_of, is_load_of, loads_in, nodes_in, substitute
+from ...ir.pointers import OPAQUE
+from ...ir.queries import (
+    are_equal,
+    is_call_of,
+    is_load_of,
+    loads_in,
+    nodes_in,
+    substitute,
+    variables,
+)
 from ...ir.rebuild import block_with
 from ..base import function_pass
 from .keys import Keys
@@ -144,9 +153,9 @@ def _named(value: Any, names: dict[int, Any]) -> Any:
 
 
 def _addressed(body: Any) -> list[Any]:
-    """Buffers of which something takes the address."""
-    calls = [one for one in nodes_in(body, tvm.ir.Call) if is_call_of(one, ops.ADDRESS_OF)]
-    return [load.source for call in calls for load in loads_in(call)]
+    """Buffers of which something takes the address, and variables beside them."""
+    calls = [one for one in nodes_in(body, tvm.ir.Call) if is_call_of(one, *OPAQUE)]
+    return [var for call in calls for var in variables(call)]
 
 
 def _rewritten(body: Any, packed: list[_Packed]) -> Any:

@@ -20,14 +20,21 @@ from .keys import BYTE_PERM
 _WORD_BYTES = 4
 #: Bits by which a byte of the result is named.
 _NAME = 4
+#: Types between which a cast keeps the low bytes, and their bits.
+_INTEGER_BITS = VALUE_BITS | {"int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
 
 
-def _element(word: Any) -> Any:
-    """The load of an element that was widened without its sign; None of other words."""
+def _element(word: Any) -> tuple[Any, int]:
+    """The load of an element that was cast, and how many bytes of it the word begins with.
+
+    The load is None of other words.
+    """
+    bits = _WORD_BYTES * 8
     while isinstance(word, tirx.Cast):
         word = word.value
+        bits = min(bits, _INTEGER_BITS.get(str(word.ty), 0))
     is_element = isinstance(word, tvm.ir.TensorLoad) and str(word.ty) in VALUE_BITS
-    return word if is_element and word.source.scope() == "local" else None
+    return (word if is_element and word.source.scope() == "local" else None), bits // 8
 
 
 def _place(load: Any) -> tuple[int, int] | None:
@@ -49,9 +56,8 @@ def _renamed(names: int, byte: int) -> int:
     return sum((n + byte if n < _WORD_BYTES else n) << _NAME * at for at, n in enumerate(each))
 
 
-def _asks_for_others(names: int, load: Any) -> bool:
+def _asks_for_others(names: int, size: int) -> bool:
     """Whether bytes are named that no element has, or signs: of a word they are something else."""
-    size = VALUE_BITS[str(load.ty)] // 8
     each = [names >> _NAME * n & 0xF for n in range(_WORD_BYTES)]
     return any(size <= n < _WORD_BYTES or n >= 2 * _WORD_BYTES for n in each)
 
@@ -66,12 +72,12 @@ def _of_word(node: Any, parted: list[Any]) -> Any:
     if not is_call_of(node, ops.CALL_PURE_EXTERN) or str(node.args[0].value) != BYTE_PERM:
         return node
     _, word, other, names = node.args
-    load = _element(word)
+    load, size = _element(word)
     place = None if load is None else _place(load)
     is_told = isinstance(names, tirx.IntImm)
     if place is None or not is_told or is_among(load.source, parted):
         return node
-    if _asks_for_others(int(names), load):
+    if _asks_for_others(int(names), size):
         return node
     first, byte = place
     lanes = _WORD_BYTES * 8 // VALUE_BITS[str(load.ty)]

@@ -25,36 +25,26 @@ _PRODUCTS = 4
 def _power(node: Any) -> Any:
     if not is_call_of(node, ops.POW) or str(node.ty) not in ("float16", "float32"):
         return node
-    # Of float16 TVM's own is computed in float32, too.
-    base, exponent = (tirx.Cast("float32", one) for one in node.args)
-    constant = getattr(node.args[1], "value", None)
-    if constant is None:
-        power = _of_any(base, exponent)
-    elif not float(constant).is_integer():
+    exponent = node.args[1]
+    if not isinstance(exponent, tirx.FloatImm) or not float(exponent.value).is_integer():
         return node
-    elif 1 <= abs(constant) <= _PRODUCTS:
-        power = reduce(mul, [base] * int(abs(constant)))
-        power = power if constant > 0 else tirx.const(1.0, "float32") / power
+    # Of float16 TVM's own is computed in float32, too.
+    base, times = tirx.Cast("float32", node.args[0]), int(exponent.value)
+    if 1 <= abs(times) <= _PRODUCTS:
+        power = reduce(mul, [base] * abs(times))
+        power = power if times > 0 else tirx.const(1.0, "float32") / power
     else:
-        power = tirx.pow(tirx.abs(base), exponent)
-        power = tirx.Select(base < 0, -power, power) if constant % 2 else power
+        is_odd = times % 2
+        power = tirx.pow(tirx.abs(base), tirx.const(float(times - is_odd), "float32"))
+        power = power * base if is_odd else power
     return tirx.Cast(str(node.ty), power)
-
-
-def _of_any(base: Any, exponent: Any) -> Any:
-    """A power whose exponent is not known: of a negative base by whether that is odd."""
-    size = tirx.pow(tirx.abs(base), exponent)
-    is_whole = tirx.floor(exponent).equal(exponent)
-    is_even = (tirx.floor(exponent / 2) * 2).equal(exponent)
-    of_negative = tirx.Select(is_whole, tirx.Select(is_even, size, -size), tirx.pow(base, exponent))
-    return tirx.Select(base < 0, of_negative, size)
 
 
 @function_pass(calls=[ops.POW])
 def WriteOutPowers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that writes powers so that a negative base is none that CUDA has no power of.
 
-    Whole exponents of up to four are products; of others a negative base has the power of its size,
-    with its sign where the exponent is odd. Powers of float64 stay as they are.
+    Whole exponents of up to four are products; others are of the base's size, times the base where
+    they are odd. Exponents that come at run time, and powers of float64, stay as they are.
     """
     return mapped(func, (tvm.ir.Call, _power))
