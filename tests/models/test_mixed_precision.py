@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 
 import tvm_layout_ext as tlx
@@ -16,7 +16,8 @@ from benchmarks.relax_numbers import error_of
 from tests.models.running import array_of
 from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.imported.mixed_precision import _Masks
-from tvm_layout_ext.models.relax_values import name_of, rewritten
+from tvm_layout_ext.models.relax_values import array_of as known_array
+from tvm_layout_ext.models.relax_values import dims_of, name_of, rewritten
 
 SIDE = 16
 #: Emits what follows a product.
@@ -113,6 +114,21 @@ def test_constants_are_worked_out_as_tvm_does(dtype: str) -> None:
     mod = product(written)
     x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
     assert error_of(by_cpu(rewritten(mod, _Masks), [x]), by_cpu(mod, [x])) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["slice_scatter", "strided_slice", "arange", "fractions"])
+def test_places_and_ranges_that_are_not_whole_numbers_are_not_known(kind: str) -> None:
+    at = tirx.Var("s", "int64")
+    whole, part = (relax.const(np.zeros((rows, SIDE), "float32")) for rows in (SIDE, 4))
+    value = {
+        "slice_scatter": lambda: op.slice_scatter(whole, part, at, at + 4, 1, axis=0),
+        "strided_slice": lambda: op.strided_slice(whole, [0], [at], [at + 4], assume_inbound=True),
+        "arange": lambda: op.arange(at, at + 4, 1, "int64"),
+        "fractions": lambda: op.arange(0.5, 4.5, 1.0, "float32"),
+    }[kind]()
+    value = relax.BlockBuilder().normalize(value)
+    assert dims_of(value) is not None
+    assert known_array(value, lambda _: None) is None
 
 
 def test_what_several_products_read_is_rounded_once() -> None:

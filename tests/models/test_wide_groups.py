@@ -9,7 +9,7 @@ import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax, te, tirx
+from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
@@ -19,6 +19,7 @@ from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.convolutions import wide_groups
 from tvm_layout_ext.models.convolutions.groups_as_batch import groups_as_batch
 from tvm_layout_ext.models.convolutions.wide_groups import WideGroups, merged_groups
+from tvm_layout_ext.transform.hopper.windows import read_window
 from tvm_layout_ext.tune.space.functions import blocks_of
 
 #: Groups, channels and results of each, and the rule that takes them on ``sm_90a``.
@@ -179,6 +180,62 @@ def test_sums_that_leave_keep_their_dims() -> None:
     split = groups_as_batch(func)
     assert [list(map(int, one.shape)) for one in split.params[2:]] == [[1, 5, 5, 8]] * 2
     assert len(dict(blocks_by_name(split))["sums"].iter_vars) == 6
+
+
+def product_of_groups(channels: int, behind: Any = None) -> tirx.PrimFunc:
+    """Two groups of 48 channels and results, of an image of so many channels."""
+    x = te.placeholder((1, 6, 7, channels), "float16", "X")
+    w = te.placeholder((96, 3, 3, 48), "float16", "W")
+    axes = [te.reduce_axis((0, extent), name) for extent, name in ((3, "r"), (3, "s"), (48, "k"))]
+
+    def term(n: Any, i: Any, j: Any, f: Any) -> Any:
+        r, s, k = axes
+        left = x[n, i + r, j + s, f // 48 * 48 + k].astype("float32")
+        return te.sum(left * w[f, r, s, k].astype("float32"), axis=axes)
+
+    sums = te.compute((1, 4, 5, 96), term, name="sums")
+    out = te.compute(sums.shape, lambda *at: sums[at].astype("float16"), name="cast")
+    return te.create_prim_func([x, w, out if behind is None else behind(out)])
+
+
+@pytest.mark.parametrize("channels", [104, 144])
+def test_an_image_may_have_more_channels_than_the_groups(channels: int) -> None:
+    """104 of them are not counted by groups of 48: the box's pitch stays the image's."""
+    (one,) = scheduled(tvm.IRModule({"main": product_of_groups(channels)}))
+    assert one.choice.rule == "warpgroups", one.choice.text
+    check(one)
+
+
+def test_a_bound_that_the_group_moves_is_refused_in_a_sentence() -> None:
+    group, row, term = (tirx.Var(name, "int32") for name in ("g", "m", "k"))
+    image = tirx.decl_buffer((42, 120), "float16", "X", layout=None)
+    load = tirx.BufferLoad(image, [row, group * 48 + term])
+    with pytest.raises(tlx.ScheduleError, match="which is no bound of an index"):
+        read_window(load, [term + group * 48 < 120], {row: 42, term: 48}, "B")
+
+
+def turned(out: Any) -> Any:
+    return te.compute((1, 96, 4, 5), lambda n, f, i, j: out[n, i, j, f], name="last")
+
+
+def sliced(out: Any) -> Any:
+    return te.compute((1, 4, 5, 40), lambda n, i, j, f: out[n, i, j, f + 16], name="last")
+
+
+@pytest.mark.parametrize("behind", [turned, sliced])
+def test_readers_of_other_places_are_not_split(behind: Any) -> None:
+    split = groups_as_batch(product_of_groups(96, behind))
+    counts = {name: len(block.iter_vars) for name, block in blocks_by_name(split)}
+    assert counts == {"sums": 8, "cast": 5, "last": 4}
+
+
+def test_the_iterator_is_split_that_counts_the_results() -> None:
+    sch = s_tir.Schedule(product_of_groups(96))
+    own = [tirx.Var(f"i{at}", "int32") for at in range(7)]
+    order = [own[0], own[3], own[1], own[2], *own[4:]]
+    sch.transform_block_layout(sch.get_sblock("sums"), tirx.IndexMap(own, order, None))
+    sums = dict(blocks_by_name(groups_as_batch(sch.mod["main"])))["sums"]
+    assert [int(one.dom.extent) for one in sums.iter_vars] == [1, 2, 48, 4, 5, 3, 3, 48]
 
 
 def test_functions_without_groups_stay_as_they_are() -> None:

@@ -137,7 +137,8 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
     if not name or dims is None or np.prod(dims, dtype=np.int64) > _MOST:
         return None
     if name == "arange":
-        return np.arange(*(int(one.value) for one in value.args)).astype(str(value.ty.dtype))
+        bounds = _whole_numbers(value.args)
+        return None if bounds is None else np.arange(*bounds).astype(str(value.ty.dtype))
     if name == "full":
         filler = array_of(value.args[1], binding)
         return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
@@ -167,8 +168,18 @@ def tensors_of(call: relax.Call, binding: Callable[[Any], Any]) -> list[Any]:
     return [one for one in found if isinstance(getattr(one, "ty", None), relax.TensorType)]
 
 
-def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray:
-    numbers = [[int(getattr(one, "value", one)) for one in part] for part in value.args[1:]]
+def _whole_numbers(values: Any) -> list[int] | None:
+    """Whole numbers that are written out, or None where some are not."""
+    found = [getattr(one, "value", one) for one in values]
+    known = all(isinstance(one, int | tirx.IntImm) for one in found)
+    return [int(one) for one in found] if known else None
+
+
+def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
+    """A slice of an array; None if it is not known which."""
+    numbers = [known for part in value.args[1:] if (known := _whole_numbers(part)) is not None]
+    if len(numbers) < len(value.args) - 1:
+        return None
     axes, begins, ends, *steps = numbers
     found = given[0]
     for at, axis in enumerate(axes):
@@ -181,11 +192,10 @@ def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray:
 
 def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     """An array with a slice of it replaced; None if it is not known which."""
-    if not all(
-        isinstance(getattr(one, "value", None), int | tirx.IntImm) for one in value.args[2:]
-    ):
+    numbers = _whole_numbers(value.args[2:])
+    if numbers is None:
         return None
-    begin, end, step = (int(one.value) for one in value.args[2:])
+    begin, end, step = numbers
     found, places = given[0].copy(), [slice(None)] * given[0].ndim
     places[int(value.attrs.axis)] = slice(begin, end, step)
     found[tuple(places)] = given[1]

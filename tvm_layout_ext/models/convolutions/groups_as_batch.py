@@ -50,11 +50,6 @@ def _grouped(block: Any) -> tuple[int, int] | None:
 
 def _split(sch: s_tir.Schedule, name: str, at: int, size: int) -> None:
     """Split an iterator of a block, the dim that it writes, and the iterators of its readers."""
-
-    def apart(*indices: Any) -> list[Any]:
-        one = indices[at]
-        return [*indices[:at], one // size, one % size, *indices[at + 1 :]]
-
     pending, done = [name], set[str]()
     while pending:
         if (own := pending.pop()) in done:
@@ -62,29 +57,34 @@ def _split(sch: s_tir.Schedule, name: str, at: int, size: int) -> None:
         done.add(own)
         block = sch.get_sblock(own)
         node = sch.get(block)
-        sch.transform_block_layout(block, _map(apart, [one.var for one in node.iter_vars]))
-        readers = sch.get_consumers(block)
+        iterators = [one.var for one in node.iter_vars]
+        place = next(i for i, var in enumerate(iterators) if var.same_as(node.body.indices[at]))
+        sch.transform_block_layout(block, _map(iterators, place, size))
+        readers = [sch.get(one) for one in sch.get_consumers(block)]
         # Who calls the function knows its parameters' dims.
         if readers and not is_among(node.body.buffer, sch.mod["main"].params):
-            sch.transform_layout(block, ("write", 0), _map(apart, node.body.indices))
-            names = [str(sch.get(one).name_hint) for one in readers]
-            pending += [one for one in names if _is_elementwise(sch.get(sch.get_sblock(one)))]
+            sch.transform_layout(block, ("write", 0), _map(node.body.indices, at, size))
+            pending += [
+                str(one.name_hint) for one in readers if _is_elementwise(one, node.body.buffer)
+            ]
 
 
-def _map(apart: Any, like: Any) -> Any:
-    """The same as a map of TVM's, of as many indices of the same types."""
-    own = [tirx.Var(f"i{at}", str(one.ty.dtype)) for at, one in enumerate(like)]
-    return tirx.IndexMap(own, apart(*own), None)
+def _map(like: Any, at: int, size: int) -> Any:
+    """Split one of as many indices, of the same types, by a number."""
+    own = [tirx.Var(f"i{place}", str(one.ty.dtype)) for place, one in enumerate(like)]
+    parts = [own[at] // size, own[at] % size]
+    return tirx.IndexMap(own, [*own[:at], *parts, *own[at + 1 :]], None)
 
 
-def _is_elementwise(block: SBlock) -> bool:
-    """Whether each result is computed at its own place from those of the block before."""
+def _is_elementwise(block: SBlock, buffer: Any) -> bool:
+    """Whether each result is computed at its own place from a buffer's element at that place."""
     if block.init is not None or not isinstance(block.body, tirx.BufferStore):
         return False
     own = [one.var for one in block.iter_vars]
-    indices = block.body.indices
-    return len(indices) == len(own) and all(
-        index.same_as(var) for index, var in zip(indices, own, strict=True)
+    loads = [one for one in loads_in(block.body.value) if is_load_of(one, buffer)]
+    return all(
+        len(one.indices) == len(own) and all(map(tirx.Var.same_as, own, one.indices))
+        for one in (block.body, *loads)
     )
 
 

@@ -767,7 +767,7 @@ def _apart(boxed: BoxedBuffer, size: int, var: Any = None) -> BoxedBuffer:
     member = _simple(tirx.floordiv(index - var, size))
     if index.same_as(var) or not analyzer.can_prove_equal(member * size + var, index):
         return boxed
-    if boxed.shape[at] % size:  # Some members would be shorter.
+    if not analyzer.can_prove_equal(boxed.shape[at] % size, 0):  # Some would be shorter.
         return boxed
 
     def split(dims: Sequence[Any], *parts: Any) -> tuple[Any, ...]:
