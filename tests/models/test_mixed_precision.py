@@ -52,18 +52,20 @@ def product(behind: Behind) -> tvm.IRModule:
     return builder.get()
 
 
+def called(mod: tvm.IRModule, name: str) -> list[Any]:
+    """Calls of an operator, in order."""
+    blocks = mod["main"].body.blocks
+    values = [one.value for block in blocks for one in block.bindings]
+    return [one for one in values if name_of(one) == name]
+
+
 @pytest.mark.parametrize("behind", [hard_swish, masked])
 def test_what_tvm_refuses_is_taken(behind: Behind) -> None:
     mod = product(behind)
     with pytest.raises(tvm.error.InternalError, match="Expected TensorType"):
         relax.transform.ToMixedPrecision()(mod)
     mixed = tlx.MixedPrecision()(mod)
-    products = [
-        one.value
-        for block in mixed["main"].body.blocks
-        for one in block.bindings
-        if getattr(getattr(one.value, "op", None), "name", "") == "relax.matmul"
-    ]
+    products = called(mixed, "matmul")
     assert [str(a.ty.dtype) for one in products for a in one.args] == ["float16"] * 4
     arrays = [array_of(mod["main"].params[0].ty, np.random.default_rng(1))]
     assert 0 < error_of(by_cpu(mixed, arrays), by_cpu(mod, arrays)) <= 2e-3
@@ -91,12 +93,7 @@ def test_a_column_by_a_row_stays_in_float32() -> None:
         return op.add(y, builder.emit(op.cos(builder.emit(op.matmul(column, row)))))
 
     mixed = tlx.MixedPrecision()(product(turned))
-    angles = [
-        one.value
-        for block in mixed["main"].body.blocks
-        for one in block.bindings
-        if name_of(one.value) == "cos"
-    ]
+    angles = called(mixed, "cos")
     assert [str(one.ty.dtype) for one in angles] == ["float32"]
 
 

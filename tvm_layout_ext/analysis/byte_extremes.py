@@ -59,8 +59,7 @@ def read_byte_extremes(loop: Any) -> ByteExtremes | None:
         return None
     sides = store.value.a, store.value.b
     held, given = sides if is_load_of(sides[0], store.buffer) else sides[::-1]
-    loads = isinstance(given, tvm.ir.TensorLoad) and not given.source.same_as(store.buffer)
-    if not loads or not are_equal(held.indices, store.indices):
+    if not isinstance(given, tvm.ir.TensorLoad) or not are_equal(held.indices, store.indices):
         return None
     steps = [step_of(one.indices[0], loop.loop_var) for one in (store, given)]
     scopes = [buffer.scope() for buffer in (store.buffer, given.source)]

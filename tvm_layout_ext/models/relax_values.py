@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 
-from ..ir.queries import are_equal
+from ..ir.queries import are_equal, size_of
 
 #: Elements of a constant that is worked out; masks of 4,096 keys have more than enough.
 _MOST = 1 << 26
@@ -170,15 +170,21 @@ def tensors_of(call: relax.Call, binding: Callable[[Any], Any]) -> list[Any]:
 
 def _whole_numbers(values: Any) -> list[int] | None:
     """Whole numbers that are written out, or None where some are not."""
-    found = [getattr(one, "value", one) for one in values]
-    known = all(isinstance(one, int | tirx.IntImm) for one in found)
-    return [int(one) for one in found] if known else None
+    found = [size_of(getattr(one, "value", one)) for one in values]
+    return found if all(isinstance(one, int) for one in found) else None
+
+
+def slices_of(call: relax.Call) -> list[list[int]] | None:
+    """Axes, begins, ends and perhaps steps of a slice, or None where some are not written out."""
+    found = [_whole_numbers(part) for part in call.args[1:]]
+    known = [part for part in found if part is not None]
+    return known if len(known) == len(found) else None
 
 
 def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     """A slice of an array; None if it is not known which."""
-    numbers = [known for part in value.args[1:] if (known := _whole_numbers(part)) is not None]
-    if len(numbers) < len(value.args) - 1:
+    numbers = slices_of(value)
+    if numbers is None:
         return None
     axes, begins, ends, *steps = numbers
     found = given[0]

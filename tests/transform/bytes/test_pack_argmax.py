@@ -79,6 +79,12 @@ def few(shape: tuple[int, ...], dtype: str, axis: int) -> Any:
     return value
 
 
+def require(report: Any, wanted: Any) -> None:
+    """Both results are equal to what is wanted."""
+    for got, want in zip(report.outputs.values(), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def scheduled(func: Any, **request: Any) -> s_tir.Schedule:
     sch = s_tir.Schedule(func)
     sch.auto_coalesce("B", **request)
@@ -103,10 +109,7 @@ def test_ties_and_ends_of_the_type_come_out_exactly(
     value = few(shape, dtype, axis)
     report = simulate(sch, value, None, None)
     assert not report.hazards
-    for got, want in zip(
-        report.outputs.values(), expected(value, axis, is_max, is_first), strict=True
-    ):
-        np.testing.assert_array_equal(got, want)
+    require(report, expected(value, axis, is_max, is_first))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -117,9 +120,7 @@ def test_bytes_are_widened_with_their_sign(
 ) -> None:
     value = np.random.default_rng(3).integers(-9, 9, shape).astype(dtype)
     report = simulate(scheduled(extreme(shape, axis, dtype, casts=(to,))), value, None, None)
-    wanted = expected(value.astype(to), axis, True, True)
-    for got, want in zip(report.outputs.values(), wanted, strict=True):
-        np.testing.assert_array_equal(got, want)
+    require(report, expected(value.astype(to), axis, True, True))
 
 
 @pytest.mark.parametrize("by", ["int8", "float16"])
@@ -129,9 +130,7 @@ def test_values_keep_what_casts_took_from_them(by: str) -> None:
     sch = scheduled(extreme(shape, axis, "int16", casts=(by, "int16")))
     assert keys(cuda_text(sch))
     report = simulate(sch, value, None, None)
-    wanted = expected(value.astype(by).astype("int16"), axis, True, True)
-    for got, want in zip(report.outputs.values(), wanted, strict=True):
-        np.testing.assert_array_equal(got, want)
+    require(report, expected(value.astype(by).astype("int16"), axis, True, True))
 
 
 def test_slabs_and_their_combination() -> None:
@@ -140,8 +139,7 @@ def test_slabs_and_their_combination() -> None:
     value[1] = 3
     value[1, 31234] = value[1, 4] = 100
     report = simulate(scheduled(extreme(shape, 1, "int8")), value, None, None)
-    for got, want in zip(report.outputs.values(), expected(value, 1, True, True), strict=True):
-        np.testing.assert_array_equal(got, want)
+    require(report, expected(value, 1, True, True))
 
 
 @pytest.mark.parametrize(
@@ -156,8 +154,7 @@ def test_rows_of_a_chain(way: dict[str, Any]) -> None:
     value = few(shape, "int8", 1)
     report = simulate(sch, value, None, None, target=cuda_target("sm_90a"))
     assert not report.hazards
-    for one, want in zip(report.outputs.values(), expected(value, 1, True, True), strict=True):
-        np.testing.assert_array_equal(one, want)
+    require(report, expected(value, 1, True, True))
 
 
 def test_the_value_may_come_first() -> None:
@@ -184,8 +181,7 @@ def test_indices_of_64_bits(shape: tuple[int, ...], axis: int) -> None:
     value = few(shape, "int8", axis)
     report = simulate(sch, value, None, None)
     assert not report.hazards
-    for one, want in zip(report.outputs.values(), expected(value, axis, True, True), strict=True):
-        np.testing.assert_array_equal(one, want)
+    require(report, expected(value, axis, True, True))
 
 
 def test_one_condition_for_index_and_value() -> None:

@@ -17,7 +17,7 @@ from ...schedules import gemm_gated
 from ...target import has_warpgroups_around
 from ..bindings import Bindings
 from ..quantised import tensor_rows
-from ..relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of
+from ..relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of, slices_of
 from ..widen_functions import legalize_ops
 
 _SUMS = "float32"
@@ -148,8 +148,10 @@ def _half(reader: Bindings, var: Any) -> tuple[Any, int | None] | None:
 def _which(call: relax.Call) -> int | None:
     """Which half of the last dim a slice takes."""
     dims = dims_of(call.args[0])
-    parts = [[int(getattr(one, "value", one)) for one in part] for part in call.args[1:]]
-    if dims is None or len(parts) < 3 or [axis % len(dims) for axis in parts[0]] != [len(dims) - 1]:
+    parts = slices_of(call)
+    if dims is None or parts is None or len(parts) < 3:
+        return None
+    if [axis % len(dims) for axis in parts[0]] != [len(dims) - 1]:
         return None
     (begin,), (end,) = parts[1], parts[2]
     half, rest = divmod(dims[-1], 2)

@@ -41,7 +41,8 @@ class MixedPrecision:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        plain = rewritten(rewritten(rewritten(mod, Clips), _Masks), _Outer)
+        for kind in (Clips, _Masks, _Outer):
+            mod = rewritten(mod, kind)
         passes = (
             relax.transform.ToMixedPrecision(),
             # It rounds what three products read once for each.
@@ -49,7 +50,7 @@ class MixedPrecision:
             NarrowShortcuts(),
         )
         try:
-            return tvm.transform.Sequential(passes)(plain)
+            return tvm.transform.Sequential(passes)(mod)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise ScheduleError(f"TVM's ToMixedPrecision refuses the module: {reason}") from error

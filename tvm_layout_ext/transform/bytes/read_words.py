@@ -50,16 +50,20 @@ def _place(load: Any) -> tuple[int, int] | None:
     return first, (int(at) - first) * size
 
 
+def _each(names: int) -> list[int]:
+    """Names of the bytes of a word, one by one."""
+    return [names >> _NAME * n & 0xF for n in range(_WORD_BYTES)]
+
+
 def _renamed(names: int, byte: int) -> int:
     """Names of bytes, those of the first word counted from another byte on."""
-    each = [names >> _NAME * n & 0xF for n in range(_WORD_BYTES)]
-    return sum((n + byte if n < _WORD_BYTES else n) << _NAME * at for at, n in enumerate(each))
+    moved = (n + byte if n < _WORD_BYTES else n for n in _each(names))
+    return sum(n << _NAME * at for at, n in enumerate(moved))
 
 
 def _asks_for_others(names: int, size: int) -> bool:
     """Whether bytes are named that no element has, or signs: of a word they are something else."""
-    each = [names >> _NAME * n & 0xF for n in range(_WORD_BYTES)]
-    return any(size <= n < _WORD_BYTES or n >= 2 * _WORD_BYTES for n in each)
+    return any(size <= n < _WORD_BYTES or n >= 2 * _WORD_BYTES for n in _each(names))
 
 
 def _filled_in_parts(body: Any) -> list[Any]:

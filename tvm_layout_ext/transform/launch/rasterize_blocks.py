@@ -9,7 +9,7 @@ from tvm import tirx
 
 from ... import decisions
 from ...ir.annotations import RASTERIZE
-from ...ir.queries import nodes_in, substitute, thread_tag
+from ...ir.queries import nodes_in, size_of, substitute, thread_tag
 from ...ir.rebuild import loop_with, without_annotations
 from ..base import function_pass, mapped
 
@@ -21,12 +21,12 @@ def grouped(row: Any, column: Any, rows: Any, columns: Any, group: int) -> tuple
 
     Where none is, nothing divides by what only the kernel knows.
     """
-    number = row * columns + column
+    number, rows = row * columns + column, size_of(rows)
     first = number // (group * columns) * group
-    left = rows - first
-    height = min(left, group) if isinstance(left, int) else tirx.min(left, group)
-    if isinstance(rows, (int, tirx.IntImm)) and int(rows) % group == 0:
-        height = group
+    height: Any = group
+    if not isinstance(rows, int) or rows % group:
+        left = rows - first
+        height = min(left, group) if isinstance(left, int) else tirx.min(left, group)
     inside = number % (group * columns)
     return first + inside % height, inside // height
 
