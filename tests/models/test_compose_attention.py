@@ -92,6 +92,20 @@ def causal(offset: int) -> Any:
     return mask
 
 
+def window(reach: int, ahead: int = 0) -> Any:
+    """A mask of keys farther from a row's place than a sliding window reaches."""
+
+    def mask(emit: Any, rows: int, keys: int) -> Any:
+        places = emit(op.expand_dims(emit(op.arange(ahead, keys + ahead, 1, "int64")), -2))
+        starts = emit(op.expand_dims(emit(op.arange(0, rows, 1, "int64")), -1))
+        away = emit(op.abs(emit(op.subtract(places, starts))))
+        seen = emit(op.less_equal(away, relax.const(reach, "int64")))
+        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
+        return op.where(seen, inside, outside)
+
+    return mask
+
+
 def packed(emit: Any, rows: int, keys: int) -> Any:
     """A causal mask as ``transformers`` makes it, of whole sequences beside one another."""
     places = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), 0))
@@ -124,6 +138,8 @@ def packed(emit: Any, rows: int, keys: int) -> Any:
         (40, 40, packed, True, BATCH),
         (40, 40, None, True, "n"),
         (24, 40, causal(16), False, "n"),
+        (40, 40, window(5), False, BATCH),
+        (24, 40, window(3, -12), False, BATCH),
     ],
 )
 def test_products_and_a_safe_softmax_are_attention(
@@ -141,7 +157,9 @@ def test_products_and_a_safe_softmax_are_attention(
     want = outputs(same, cpu, "default", arrays)
     assert error_of(outputs(lowered, cpu, "default", arrays), want) <= 1e-2
     functions = scheduled(lowered)
-    assert "attention" in [one.choice.rule for one in functions]
+    (attention,) = (one for one in functions if one.choice.rule == "attention")
+    # None reads a mask.
+    assert sum(hasattr(one, "shape") for one in attention.after.params) == 4
     for one in functions:
         check(one)
 

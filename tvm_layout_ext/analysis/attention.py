@@ -483,6 +483,8 @@ class _AttentionReader:
 
     def _biased(self, value: Any, bias: Any, taken: bool, visible: tuple[Any, ...]) -> Any:
         """A score to which something is added; a number far below zero hides it."""
+        if isinstance(bias, tirx.Add) and not taken:
+            return self._logit(value + bias.a + bias.b, visible)
         parts = choice_parts(_plain(bias))
         numbers = [_number(part) for part in parts[1:]] if parts else []
         if parts and not taken and None not in numbers:

@@ -22,6 +22,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "divide": np.divide,
     "sqrt": np.sqrt,
     "negative": np.negative,
+    "abs": np.abs,
     "less_equal": np.less_equal,
     "less": np.less,
     "greater": np.greater,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
@@ -20,6 +21,8 @@ _VIEWS = ("reshape", "broadcast_to", "astype")
 _REPEATS = ("reshape", "broadcast_to", "expand_dims")
 #: What only moves elements: a value that is widened, moved and narrowed is moved as it was.
 _MOVES = (*_REPEATS, "permute_dims", "squeeze", "strided_slice", "take")
+#: What is added to scores that no row sees; the reader of attention takes it for a condition.
+_HIDDEN = -6e4
 #: Part by which two roots of a scale in bfloat16 may be off.
 _ROUNDED = 2**-7
 
@@ -38,6 +41,41 @@ class ComposeAttention:
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         return rewritten(mod, _Compose)
+
+
+@dataclass(frozen=True)
+class _Band:
+    """Rows that see the keys from ``row + first`` to ``row + last``, as with a sliding window."""
+
+    rows: int
+    keys: int
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, mask: np.ndarray[Any, Any]) -> _Band | None:
+        """The band that a mask leaves, of zeros and of minus infinity elsewhere."""
+        seen = mask == 0
+        if not (seen | np.isneginf(mask)).all() or not seen.any(axis=1).all():
+            return None
+        rows, keys = mask.shape
+        ahead = np.arange(keys) - np.arange(rows)[:, None]
+        first, last = int(ahead[seen].min()), int(ahead[seen].max())
+        band = (first <= ahead) & (ahead <= last)
+        return cls(rows, keys, first, last) if np.array_equal(seen, band) else None
+
+    def named(self) -> _Band | str | None:
+        """None where all is seen, and the name that Relax has for a causal mask."""
+        if self.first > 1 - self.rows:
+            return self
+        forms = {self.keys - self.rows: "BottomRight", 0: "TopLeft"}
+        return None if self.last == self.keys - 1 else forms.get(self.last, self)
+
+    def bias(self, dtype: str) -> relax.Expr:
+        """The mask again, of what depends on no tensor. TVM fills none with infinity."""
+        hidden = relax.op.full((1, 1, self.rows, self.keys), relax.const(_HIDDEN, dtype))
+        below = relax.op.tril(hidden, self.first - 1)
+        return relax.op.add(below, relax.op.triu(hidden, self.last + 1))
 
 
 @mutator
@@ -75,15 +113,18 @@ class _Compose(PyExprMutator):
         # Of narrow operands ToMixedPrecision writes products in float32, too.
         heads = [self._cast(one, mean.args[0].ty.dtype) for one in (q, turned.args[0], v)]
         operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
-        bias, causal = (None, mask) if isinstance(mask, str | None) else (mask, None)
-        if bias is not None:
-            operands.append(self._cast(self._in_four_dims(bias), mean.args[0].ty.dtype))
+        kind = mean.args[0].ty.dtype
+        if isinstance(mask, relax.Expr):
+            operands.append(self._cast(self._in_four_dims(mask), kind))
         # Square roots of the operator's own scale, rounded to the operands' type.
         scale: float | None = q_scale * k_scale
         if isclose(q_scale * k_scale, int(shape[3]) ** -0.5, rel_tol=_ROUNDED):
             scale = None
 
         def made(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
+            if isinstance(mask, _Band):
+                bias = mask.bias(str(kind))
+            causal = mask if isinstance(mask, str) else None
             return relax.op.nn.attention(q, k, v, bias, scale, causal)
 
         if not has_kernel(made, operands):
@@ -154,7 +195,7 @@ class _Compose(PyExprMutator):
         return call.args[2] if name_of(self._call(masked)) == "equal" else value
 
     def _unmasked(self, value: Any) -> tuple[Any, Any]:
-        """Scores before a mask, and which it is: none, the name of a causal one, or a tensor."""
+        """Scores before a mask, and which it is: none, a causal one's name, a band or a tensor."""
         value = self._past(value, ("astype",))
         call = self._call(value)
         if name_of(call) != "add":
@@ -165,14 +206,10 @@ class _Compose(PyExprMutator):
             return scores, added
         rows, keys = mask.shape[-2:]
         every = np.reshape(mask, (-1, rows, keys))
-        seen = every[0]
-        if not (every == seen).all() or not np.isin(seen, (0, -np.inf)).all():
+        if not (every == every[0]).all():
             return scores, added
-        offsets = {"TopLeft": 0} | ({"BottomRight": keys - rows} if keys > rows else {})
-        for form, offset in offsets.items():
-            if np.array_equal(seen == 0, np.tri(rows, keys, offset, dtype=bool)):
-                return scores, form
-        return scores, None if (seen == 0).all() else added
+        band = _Band.of(every[0])
+        return scores, added if band is None else band.named()
 
     def _scaled(self, value: Any) -> tuple[Any, float]:
         """A value and the number by which it was multiplied."""

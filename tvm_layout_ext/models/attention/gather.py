@@ -28,7 +28,7 @@ _MOVES = (
     "broadcast_to",
 )
 #: What makes tensors of nothing, and is folded into conditions.
-_MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to")
+_MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to", "add")
 #: What may stand between scores and weights.
 _BETWEEN = (
     *("astype", "multiply", "divide", "add", "subtract", "where", "triu", "tril", "reshape"),
@@ -159,7 +159,7 @@ def _groups(func: relax.Function) -> Iterator[_Group]:
         name = name_of(reader.bound[var])
         found = None
         if name in _OPERATORS:
-            found = _around(reader, {var}, var, reader.bound[var].args[:3])
+            found = _around(reader, _with_made(reader, {var}), var, reader.bound[var].args[:3])
         elif name == "matmul":
             found = _group(reader, var)
         if found is not None:
@@ -178,11 +178,15 @@ def _group(reader: _Bindings, mean: Any) -> _Group | None:
     inside = {*path, product, mean}
     if any(user not in inside for one in (*path, product) for user in reader.users[one]):
         return None
-    for one in path:
-        for side in reader.bound[one].args:
-            if side not in inside and reader.is_made(side):
-                inside.update(reader.before(side, _makes))
+    inside = _with_made(reader, inside)
     return _around(reader, inside, mean, [*reader.bound[product].args, values])
+
+
+def _with_made(reader: _Bindings, inside: set[Any]) -> set[Any]:
+    """Variables, and those of their operands that depend on no input."""
+    sides = [side for one in inside for side in reader.bound[one].args if side not in inside]
+    made = [side for side in sides if reader.is_made(side)]
+    return inside.union(*(reader.before(side, _makes) for side in made))
 
 
 def _around(
