@@ -50,12 +50,17 @@ SHAPES = (
     (1, 24, 24, 4608, 4608, 128),
 )
 BACKENDS = ("CUDNN_ATTENTION", "FLASH_ATTENTION")
+#: Which of them takes numbers to add to scores, and one that does.
+BIASED_BACKENDS = ("CUDNN_ATTENTION", "EFFICIENT_ATTENTION")
 ROUNDS = 9
 
 
-def built(shape: tuple[int, ...], causal: bool, dtype: str, **wished: int) -> Any:
+def built(
+    shape: tuple[int, ...], causal: bool, dtype: str, biased: bool = False, **wished: int
+) -> Any:
     """The kernel of a shape."""
-    operator = find_operator("attention_causal" if causal else "attention")
+    form = "_causal" if causal else "_biased" if biased else ""
+    operator = find_operator(f"attention{form}")
     sch = s_tir.Schedule(operator.unscheduled(shape, dtype)["main"])
     target = tlx.cuda_target("sm_90a")
     with target:
@@ -73,19 +78,20 @@ def on_stream(kernel: Any, views: list[Any]) -> Any:
     return run
 
 
-def exact(q: Any, k: Any, v: Any, causal: bool, at: int = 0) -> Any:
+def exact(q: Any, k: Any, v: Any, causal: bool, bias: Any = None, at: int = 0) -> Any:
     """The result of a head in float64: the first (0) or the last (-1) one of the batch."""
     import torch
 
     q, k, v = (one[at, at].double() for one in (q, k, v))
     scores = q @ k.t() * q.shape[-1] ** -0.5
+    scores = scores if bias is None else scores + bias[at, at]
     if causal:
         hidden = torch.ones_like(scores, dtype=torch.bool).triu(1 + len(k) - len(q))
         scores = scores.masked_fill(hidden, float("-inf"))
     return scores.softmax(-1) @ v
 
 
-def peers(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
+def peers(q: Any, k: Any, v: Any, causal: bool, bias: Any = None) -> dict[str, Any]:
     """Torch's kernels of attention."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -93,12 +99,13 @@ def peers(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
     def call(name: str) -> Any:
         def run() -> Any:
             with sdpa_kernel(getattr(SDPBackend, name)):
-                return sdpa(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+                shared = q.shape[1] != k.shape[1]
+                return sdpa(q, k, v, bias, is_causal=causal, enable_gqa=shared)
 
         return run
 
     found = {}
-    for name in BACKENDS:
+    for name in BACKENDS if bias is None else BIASED_BACKENDS:
         try:
             call(name)()
         except RuntimeError:
@@ -107,14 +114,18 @@ def peers(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Any]:
     return found
 
 
-def worst(out: Any, q: Any, k: Any, v: Any, causal: bool) -> float:
+def worst(out: Any, q: Any, k: Any, v: Any, causal: bool, bias: Any = None) -> float:
     """How far the first and the last head are off; infinite where there is no number."""
-    off = [(out[i, i].double() - exact(q, k, v, causal, i)).abs().max() for i in (0, -1)]
+    off = [(out[i, i].double() - exact(q, k, v, causal, bias, i)).abs().max() for i in (0, -1)]
     return max(float(one.nan_to_num(float("inf"))) for one in off)
 
 
 def row(
-    shape: tuple[int, ...], causal: bool, dtype: str, variants: list[dict[str, int]]
+    shape: tuple[int, ...],
+    causal: bool,
+    dtype: str,
+    variants: list[dict[str, int]],
+    biased: bool = False,
 ) -> dict[str, Any]:
     """Check and time one shape."""
     import torch
@@ -128,26 +139,29 @@ def row(
         torch.randn(s, device="cuda", dtype=getattr(torch, dtype))
         for s in ((b, h, m, d), (b, g, n, d), (b, g, n, d))
     )
-    calls, errors = dict(peers(q, k, v, causal)), {}
+    bias = torch.randn((b, h, m, n), device="cuda", dtype=q.dtype) if biased else None
+    calls, errors = dict(peers(q, k, v, causal, bias)), {}
     for wished in variants:
         name = "ours" + "".join(f" {key}={value}" for key, value in wished.items())
         try:
-            kernel = built(shape, causal, dtype, **wished)
+            kernel = built(shape, causal, dtype, biased, **wished)
         except LayoutExtError as error:
             errors[name] = str(error)
             continue
         out = torch.full_like(q, float("nan"))
-        views = [tvm.runtime.from_dlpack(one) for one in (q, k, v, out)]
+        given = (q, k, v, *([bias] if biased else []), out)
+        views = [tvm.runtime.from_dlpack(one) for one in given]
         kernel(*views)
         torch.cuda.synchronize()
-        errors[name] = worst(out, q, k, v, causal)
+        errors[name] = worst(out, q, k, v, causal, bias)
         assert bool(out.isfinite().all()), name
         calls[name] = on_stream(kernel, views)
     held = torch.full_like(q, float("nan"))
     try:
-        calls["triton"] = triton_products.attention(q, k, v, held, causal=causal)
-        calls["triton"]()  # Which measures its tiles.
-        errors["triton"] = worst(held, q, k, v, causal)
+        if not biased:
+            calls["triton"] = triton_products.attention(q, k, v, held, causal=causal)
+            calls["triton"]()  # Which measures its tiles.
+            errors["triton"] = worst(held, q, k, v, causal)
     except OutOfResources:
         del calls["triton"]  # A dash in the table.
     work = find_operator("attention_causal" if causal else "attention").flops(shape)
@@ -157,6 +171,7 @@ def row(
     return {
         "shape": shape,
         "causal": causal,
+        "biased": biased,
         "dtype": dtype,
         "us": micro,
         "tflops": tflops,
@@ -170,14 +185,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", type=int, nargs="*", default=range(len(SHAPES)))
+    parser.add_argument("--biased", action="store_true", help="add numbers to all scores")
     parser.add_argument("--dtype", default="float16")
     parser.add_argument("--variants", default="[{}]", help="JSON: wishes of fuse_attention")
     options = parser.parse_args()
     rows = []
     for number in options.only:
         # Torch counts rows of a causal mask from the first key, we from the last one.
-        for causal in (False, True)[: 1 + (SHAPES[number][3] == SHAPES[number][4])]:
-            rows.append(row(SHAPES[number], causal, options.dtype, json.loads(options.variants)))
+        square = SHAPES[number][3] == SHAPES[number][4] and not options.biased
+        for causal in (False, True)[: 1 + square]:
+            variants = json.loads(options.variants)
+            rows.append(row(SHAPES[number], causal, options.dtype, variants, options.biased))
             print(json.dumps(rows[-1]), flush=True)
             if options.out:
                 options.out.write_text(json.dumps({**provenance("attention"), "rows": rows}))

@@ -74,6 +74,8 @@ _WARPGROUPS: tuple[tuple[str, tuple[int, ...], str, dict[str, Any]], ...] = (
     ("attention", (1, 8, 2, 1, 2000, 128), "float16", {}),
     ("attention", (4, 16, 16, 520, 300, 64), "float16", {}),
     ("attention_causal", (4, 16, 16, 520, 520, 128), "float16", {}),
+    ("attention_biased", (4, 16, 16, 520, 520, 64), "float16", {}),
+    ("attention_biased", (1, 3, 1, 200, 400, 128), "bfloat16", {}),
     ("grouped_gemm", (5, 1000, 520, 264), "float16", {}),
     ("grouped_gemm", (3, 200, 136, 72), "bfloat16", {}),
     ("ragged_attention", (3, 4, 2, 200, 150, 64), "float16", {}),

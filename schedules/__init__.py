@@ -16,6 +16,7 @@ __all__ = ["FILES"]
 #: Files of this folder that hold an operator each.
 FILES = (
     "attention",
+    "attention_biased",
     "attention_causal",
     "cast_transpose",
     "column_sum",

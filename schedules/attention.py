@@ -32,11 +32,14 @@ KNOBS = (
 )
 
 
-def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[Any]:
+def compute(
+    shape: tuple[int, ...], dtype: str, causal: bool = False, biased: bool = False
+) -> list[Any]:
     """What is computed."""
     b, h, g, m, n, d = shape
     Q = te.placeholder((b, h, m, d), dtype, name="Q")
     K, V = (te.placeholder((b, g, n, d), dtype, name=name) for name in "KV")
+    bias = te.placeholder((b, h, m, n), dtype, name="bias")
     r = te.reduce_axis((0, d), name="r")
     k, o, j = (te.reduce_axis((0, n), name=name) for name in "koj")
     # Fewer heads of Q than of K are refused by `check`, in a sentence.
@@ -49,6 +52,7 @@ def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[An
 
     def logit(b: Any, h: Any, i: Any, j: Any) -> Any:
         found = scores[b, h, i, j] * scale
+        found = found + bias[b, h, i, j].astype("float32") if biased else found
         hidden = tirx.const(_HIDDEN, "float32")
         return tirx.Select(j <= i + (n - m), found, hidden) if causal else found
 
@@ -69,7 +73,8 @@ def compute(shape: tuple[int, ...], dtype: str, causal: bool = False) -> list[An
         return te.sum(one.astype("float32") * other.astype("float32"), axis=j)
 
     mean = te.compute((b, h, m, d), weighted, name="mean")
-    return [Q, K, V, te.compute((b, h, m, d), lambda *at: mean[at].astype(dtype), name="O")]
+    out = te.compute((b, h, m, d), lambda *at: mean[at].astype(dtype), name="O")
+    return [Q, K, V, *([bias] if biased else []), out]
 
 
 def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
@@ -80,10 +85,14 @@ def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
 
 
 def fit(
-    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+    shape: tuple[int, ...],
+    dtype: str,
+    config: Config,
+    architecture: Architecture,
+    biased: bool = False,
 ) -> dict[str, Any]:
     """Keys of a tile, by how many there are and by the columns of a head."""
-    return {"keys": keys_of(shape[-1], shape[-1], shape[-2])}
+    return {"keys": keys_of(shape[-1], shape[-1], shape[-2], biased)}
 
 
 def check(
@@ -100,12 +109,15 @@ def check(
     return None
 
 
-def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool = False) -> np.ndarray:
+def reference(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *bias: np.ndarray, causal: bool = False
+) -> np.ndarray:
     """What NumPy makes of it, in float64."""
     of = q.shape[1] // k.shape[1]
     left, *right = (one.astype(np.float64) for one in (q, k, v))
     keys, values = (np.repeat(one, of, axis=1) for one in right)
     scores = left @ keys.swapaxes(2, 3) * q.shape[-1] ** -0.5
+    scores = scores + sum(one.astype(np.float64) for one in bias)
     if causal:
         rows, columns = scores.shape[2:]
         scores[..., ~np.tri(rows, columns, columns - rows, dtype=bool)] = _HIDDEN
@@ -124,23 +136,27 @@ def tolerance(shape: tuple[int, ...], dtype: str) -> Tolerance:
     return Tolerance(2e-3, 2e-3) if dtype == "float16" else Tolerance(1.6e-2, 1.6e-2)
 
 
-def operator(name: str, causal: bool) -> Operator:
-    """Make the operator; ``causal``: row i of the last M sees keys up to its own."""
+def operator(name: str, causal: bool = False, biased: bool = False) -> Operator:
+    """Make the operator.
+
+    ``causal``: row i of the last M sees keys up to its own; ``biased``: B x H x M x N numbers, of
+    the operands' type, are added to scores.
+    """
     return Operator(
         name=name,
         dims=("B", "H", "G", "M", "N", "D"),
         parallel=("B", "H"),
         dtypes=("float16", "bfloat16"),
         knobs=KNOBS,
-        compute=partial(compute, causal=causal),
+        compute=partial(compute, causal=causal, biased=biased),
         schedule=schedule,
         check=check,
         reference=partial(reference, causal=causal),
         flops=lambda shape: flops(shape) // (2 if causal else 1),
         tolerance=tolerance,
-        fit=fit,
+        fit=partial(fit, biased=biased),
         judged_late=True,
     )
 
 
-OPERATOR = operator("attention", causal=False)
+OPERATOR = operator("attention")

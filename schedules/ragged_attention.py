@@ -140,7 +140,7 @@ def reference(
         if d > c and a + skipped < b:
             rows = q[a + skipped : b]
             one, *both = (x.swapaxes(0, 1)[None] for x in (rows, k[c:d], v[c:d]))
-            means = attention.reference(one.astype(np.float64), both[0], both[1], causal)
+            means = attention.reference(one.astype(np.float64), *both, causal=causal)
             found[a + skipped : b] = means[0].swapaxes(0, 1)
     return found.astype(q.dtype)
 

@@ -20,6 +20,7 @@ from tvm_layout_ext.tune.space.task import Task
 SM90 = architecture("sm_90a")
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "attention": [(1, 2, 1, 40, 70, 64)],
+    "attention_biased": [(1, 2, 1, 70, 136, 64)],
     "attention_causal": [(2, 1, 1, 70, 130, 64)],
     "cast_transpose": [(64, 64), (128, 192), (100, 72), (33, 47), (32, 32)],
     "conv2d": [(2, 9, 8, 64, 72, 3, 3), (1, 7, 5, 24, 40, 1, 1), (1, 9, 9, 3, 24, 5, 3)],

@@ -17,6 +17,7 @@ __all__ = ["programs"]
 Shape = tuple[int, ...]
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     "attention": ((1, 2, 1, 70, 200, 64),),
+    "attention_biased": ((1, 2, 2, 256, 256, 64),),
     "attention_causal": ((1, 1, 1, 256, 256, 128),),
     "cast_transpose": ((128, 64), (100, 33)),
     "column_sum": ((256, 64), (100, 33)),

@@ -54,6 +54,9 @@ CASES = {
     "what follows a row": (Heads(1, 1, 64, 200, seen=(lambda i, j: i < j,)), {"keys": 64}),
     "rows, heads, columns": (Heads(3, 1, 100, 72, order="bsh", dtype="bfloat16"), {"keys": 64}),
     "a bias": (Heads(1, 1, 70, 100, bias=True, seen=(causal,)), {"keys": 64}),
+    "a bias by TMA": (
+        Heads(2, 1, 130, 200, bias=True, seen=(causal,)), {"keys": 80, "consumers": 2},
+    ),
     "a mask from memory": (Heads(1, 1, 64, 200, shown=True), {"keys": 64}),
     "heads of 96": (Heads(1, 1, 70, 100, 96, 96), {"keys": 64}),
     "heads of 192 and 128": (Heads(1, 1, 64, 200, 192, 128), {}),
@@ -96,6 +99,10 @@ TURNS = {
     "turns of unlike numbers": (Heads(5, 5, 130, 64 * 3), (64, 2, 2, 1, 0, 4)),
     "more tiles than one turn of seven": (
         Heads(2, 2, 320, 64, seen=(causal,)), (64, 2, 1, 1, 0, 7),
+    ),
+    "a bias in turns": (Heads(3, 3, 130, 200, bias=True), (64, 2, 2, 1, 0, 2)),
+    "a bias in turns of three warpgroups": (
+        Heads(4, 4, 200, 136, bias=True, seen=(causal,)), (64, 2, 3, 1, 0, 3),
     ),
     "a window in turns": (Heads(2, 2, 200, 200, seen=(causal, recent)), (64, 2, 2, 1, 0, 3)),
 }  # fmt: skip

@@ -30,7 +30,7 @@ def fit_attention(
     Raises ScheduleError if the kernel is not legal.
     """
     _, count, depth, width = attention.sizes
-    keys = keys or keys_of(depth, width, count)
+    keys = keys or keys_of(depth, width, count, biased=attention.scores.bias is not None)
     # Of three warpgroups a thread has no registers for what is added to scores, too.
     fits = max(depth, width) <= PANEL and attention.scores.bias is None
     usual = [n for n in PER_ROW if n < 3 or fits]
@@ -49,9 +49,13 @@ def fit_attention(
     return checked(best, gpu)
 
 
-def keys_of(depth: int, width: int, count: int | None = None) -> int:
-    """Keys of a tile, where nobody asks for others: ``count`` of them fill as many tiles evenly."""
+def keys_of(depth: int, width: int, count: int | None = None, biased: bool = False) -> int:
+    """Keys of a tile, where nobody asks for others: ``count`` of them fill as many tiles evenly.
+
+    Beside tiles of 96 keys of 192 columns there is no room for one of what is added to scores.
+    """
     most = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
+    most = 64 if biased and most == 96 else most
     if count is None:
         return most
     even = ceil(count / ceil(count / most))

@@ -33,6 +33,7 @@ from ..hopper.pieces import (
     tiles_arena,
     when,
 )
+from .bias import BiasTile, words_of
 from .parts import PartResults
 from .plan import PANEL, STEP, AttentionPlan
 from .reach import Span
@@ -72,6 +73,7 @@ class AttentionKernel:
         self.plan, self.maps, self.parts = plan, maps, parts
         self.block, self.thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
         self.arena = tiles_arena(plan.arena_bytes)
+        self.words = words_of(self.arena)
         self.q_full, self.bars = mbarriers("q_full", 1), TileBarriers.of(plan.stages)
         self.rows = RowRegisters.of(plan)
         self.tile = QueryTile.of(plan, self.block)
@@ -98,7 +100,8 @@ class AttentionKernel:
         """The mbarriers, and how many arrive at each."""
         (k_full, k_empty), (v_full, v_empty) = self.bars.k, self.bars.v
         count = self.plan.consumers
-        return [(self.q_full, 1), (k_full, 1), (k_empty, count), (v_full, 1), (v_empty, count)]
+        of_k = count * (WARPGROUP_THREADS if self.plan.bias else 1)
+        return [(self.q_full, 1), (k_full, 1), (k_empty, of_k), (v_full, 1), (v_empty, count)]
 
     def _place(self) -> list[Any]:
         """Find out which tile the block has."""
@@ -126,19 +129,21 @@ class AttentionKernel:
         def step(j: Any) -> Any:
             it = tirx.Var("step", "int32")
             made = [tirx.Bind(it, tile.step(j))]
-            at = plan.places_of_q * plan.q_bytes
-            for side, barriers, size in (
-                ("k", self.bars.k, plan.stage_bytes[0]),
-                ("v", self.bars.v, plan.stage_bytes[1]),
+            at, key, stage = plan.places_of_q * plan.q_bytes, j * plan.keys, it % plan.stages
+            for side, barriers, size, beside in (
+                ("k", self.bars.k, plan.stage_bytes[0], plan.bias_bytes),
+                ("v", self.bars.v, plan.stage_bytes[1], 0),
             ):
                 full, empty = barriers
-                stage = it % plan.stages
                 parity = T.bitwise_xor(phase(it, self.plan.stages), 1)
                 made += [
                     asynchronous.wait_barrier(empty, stage, parity),
-                    asynchronous.expect_bytes(full, stage, size),
-                    *self._load(side, at + stage * size, (full, stage), j * plan.keys),
+                    asynchronous.expect_bytes(full, stage, size + beside),
+                    *self._load(side, at + stage * size, (full, stage), key),
                 ]
+                if beside:
+                    bias = plan.bias_at + stage * beside
+                    made += self._load("bias", bias, (full, stage), tile.first_row, key)
                 at += plan.stages * size
             return sequence(made)
 
@@ -150,14 +155,17 @@ class AttentionKernel:
         count = tile.end - tile.first
         return [*q, tirx.For(j, tile.first, count, tirx.ForKind.SERIAL, step(j), None, {})]
 
-    def _load(self, side: str, at: Any, barrier: tuple[Any, Any], first: Any) -> list[Any]:
-        """Copy all panels of a tile."""
+    def _load(
+        self, side: str, at: Any, barrier: tuple[Any, Any], first: Any, column: Any = 0
+    ) -> list[Any]:
+        """Copy all panels of a tile, from a row and a column on."""
         plan = self.plan
-        boxed = {"q": plan.q, "k": plan.k, "v": plan.v}[side]
-        rows = plan.rows if side == "q" else plan.keys
+        boxed: Any = {"q": plan.q, "k": plan.k, "v": plan.v, "bias": plan.bias}[side]
+        rows = plan.rows if side in ("q", "bias") else plan.keys
+        panels = ceil(plan.keys / PANEL) if side == "bias" else plan.panels[side == "v"]
         made = []
-        for panel in range(plan.panels[side == "v"]):
-            place = dict(zip(boxed.moving, (first, panel * PANEL), strict=True))
+        for panel in range(panels):
+            place = dict(zip(boxed.moving, (first, column + panel * PANEL), strict=True))
             pointer = self.arena.access_ptr("w", offset=at + panel * rows * PANEL_BYTES)
             where = boxed.place(typed(place | self.tile.batch))
             made.append(asynchronous.load_box(pointer, self.maps[side], where, *barrier))
@@ -167,6 +175,8 @@ class AttentionKernel:
 
     def _consume(self) -> Any:
         made = [*registers(self.plan.consumers, 1), *self.rows.allocate(), *self._first_turn()]
+        if self.plan.bias is not None:
+            made.append(tirx.DeclBuffer(self.words, data=self.arena.data))
         return sequence([*made, *self._multiply()])
 
     def _multiply(self) -> list[Any]:
@@ -184,10 +194,18 @@ class AttentionKernel:
             *self._scores(it, tile.q),
             asynchronous.commit_products(),
             asynchronous.wait_products(0),
-            release(self.thread, bars.k[1], it % stages),
-            *self._weigh(tile.first, tile.reach.first_is_masked),
+            *([] if self.plan.bias else [self._release_k(it)]),
+            *self._weigh(tile.first, it, tile.reach.first_is_masked),
+            *([self._release_k(it)] if self.plan.bias else []),
             *rows.pack(self.plan.dtype),
         ]
+
+    def _release_k(self, it: Any, *known: Any) -> Any:
+        """Give a stage of K back; each thread reads what is added to scores for itself."""
+        stage = it % self.plan.stages
+        if self.plan.bias is None:
+            return release(self.thread, self.bars.k[1], stage, *known)
+        return when(self.rows.summed(), asynchronous.arrive(self.bars.k[1], stage))
 
     def _go_on(self) -> list[Any]:
         """Go over the other keys."""
@@ -232,10 +250,10 @@ class AttentionKernel:
             asynchronous.commit_products(),
             *self._pass_turn(),
             asynchronous.wait_products(1),
-            *self._weigh(j, span.masked),
+            *self._weigh(j, it, span.masked),
             # Asks for the sums: ptxas would put the powers behind the wait for the means, and
             # nothing would go on beside these.
-            release(self.thread, bars.k[1], stage, self.rows.summed()),
+            self._release_k(it, self.rows.summed()),
             asynchronous.wait_products(0),
             release(self.thread, bars.v[1], before),
             *self.rows.rescale(),
@@ -270,11 +288,15 @@ class AttentionKernel:
         is_last = self._warpgroup.equal(self.plan.consumers - 1)
         return [when(is_last, *self._pass_turn())]
 
-    def _weigh(self, j: Any, masked: bool) -> list[Any]:
-        one = self.plan.attention
+    def _weigh(self, j: Any, it: Any, masked: bool) -> list[Any]:
+        one, plan = self.plan.attention, self.plan
         group = self.thread // WARPGROUP_THREADS
-        place = {one.row: self.tile.first_row + group * 64, one.key: j * self.plan.keys}
-        return weigh(self.plan, self.rows, place | self.tile.batch, self.thread, masked)
+        place = {one.row: self.tile.first_row + group * 64, one.key: j * plan.keys}
+        tile = None
+        if plan.bias is not None:
+            begin = plan.bias_at + it % plan.stages * plan.bias_bytes + group * PIECE_BYTES
+            tile = BiasTile(plan.bias, plan.rows, self.words, begin, self.thread)
+        return weigh(plan, self.rows, place | self.tile.batch, self.thread, masked, tile)
 
     def _scores(self, it: Any, place: Any) -> list[Any]:
         """Multiply the Q of a place by a tile of K."""

@@ -80,6 +80,8 @@ def _with_kernel(func: tirx.PrimFunc, plan: AttentionPlan) -> tirx.PrimFunc:
 
 def _kernel(plan: AttentionPlan, parts: PartResults | None) -> Any:
     rows = {"q": (plan.q, plan.rows), "k": (plan.k, plan.keys), "v": (plan.v, plan.keys)}
+    if plan.bias is not None:
+        rows["bias"] = (plan.bias, plan.rows)
     if plan.stores_by_box:
         rows["o"] = (plan.result.target, WARPGROUP_ROWS)
     maps, host = {}, []

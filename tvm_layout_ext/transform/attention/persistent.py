@@ -127,8 +127,8 @@ class PersistentKernel(AttentionKernel):
             *(tirx.BufferStore(self.ended, rows.sums[half], [half]) for half in range(2)),
         ]
         self.tile = following
-        weighed = self._weigh(following.first, following.reach.first_is_masked)
-        free = release(self.thread, bars.k[1], stage, rows.summed())
+        weighed = self._weigh(following.first, it, following.reach.first_is_masked)
+        free = self._release_k(it, rows.summed())
         self.tile = tile
         return [
             *made,

@@ -253,7 +253,9 @@ class RaggedKernel(AttentionKernel):
 
     # What it loads.
 
-    def _load(self, side: str, at: Any, barrier: tuple[Any, Any], first: Any) -> list[Any]:
+    def _load(
+        self, side: str, at: Any, barrier: tuple[Any, Any], first: Any, column: Any = 0
+    ) -> list[Any]:
         what, made = self.what, list[Any]()
         if side == "q":
             token = self.start + self._first_query()
@@ -282,7 +284,7 @@ class RaggedKernel(AttentionKernel):
 
     # What becomes of scores.
 
-    def _weigh(self, j: Any, masked: bool) -> list[Any]:
+    def _weigh(self, j: Any, it: Any, masked: bool) -> list[Any]:
         rows, made = self.rows, list[Any]()
         if masked:
             here = j * self.plan.keys + column_of(self.thread, 0)
@@ -299,20 +301,16 @@ class RaggedKernel(AttentionKernel):
         """Zero the last tile's rows behind the last key: times a weight of zero, NaN would stay."""
         plan, threads = self.plan, self.plan.consumers * WARPGROUP_THREADS
         begin = plan.q_bytes + plan.stages * plan.stage_bytes[0] + stage * plan.stage_bytes[1]
-        view = tirx.decl_buffer(
-            (plan.arena_bytes // 4,), "uint32", "words", data=self.arena.data, elem_offset=0,
-            scope="shared.dyn", data_alignment=PANEL_BYTES,
-        )  # fmt: skip
         turn, v = tirx.Var("turn", "int32"), tirx.Var("v", "int32")
         vector = turn * threads + self.thread
         row = vector // _VECTORS % plan.keys
         zero = tirx.const(0, "uint32")
-        store = tirx.BufferStore(view, zero, [begin // 4 + vector * 4 + v])
+        store = tirx.BufferStore(self.words, zero, [begin // 4 + vector * 4 + v])
         wide = tirx.For(v, 0, 4, tirx.ForKind.VECTORIZED, store, None, {})
         body = when(row >= self.length - (self.tile.end - 1) * plan.keys, wide)
         turns = plan.keys * _VECTORS * plan.panels[1] // threads
         made = [
-            tirx.DeclBuffer(view, data=self.arena.data),
+            tirx.DeclBuffer(self.words, data=self.arena.data),
             tirx.For(turn, 0, turns, tirx.ForKind.SERIAL, body, None, {}),
             asynchronous.fence_shared(),
             asynchronous.named_barrier(tirx.const(1, "int32"), threads),

@@ -18,6 +18,7 @@ from ...intrin import asynchronous
 from ...ir import ops
 from ...ir.queries import substitute
 from ..hopper.epilogue import column_of, row_of
+from .bias import BiasTile
 from .plan import AttentionPlan
 from .reach import read_bounds
 
@@ -130,18 +131,23 @@ def _over_lanes(buffer: Any, index: int, combine: Any) -> list[Any]:
 
 
 def weigh(
-    plan: AttentionPlan, rows: RowRegisters, place: dict[Any, Any], thread: Any, masked: bool
+    plan: AttentionPlan,
+    rows: RowRegisters,
+    place: dict[Any, Any],
+    thread: Any,
+    masked: bool,
+    added: BiasTile | None = None,
 ) -> Any:
     """Turn a tile of scores into weights, and tell how much less the earlier ones are worth.
 
     ``place`` has the values of the batch's variables, of ``row`` of the warpgroup's first row, and
-    of ``key`` of the tile's first one.
+    of ``key`` of the tile's first one; ``added`` is in shared memory what is added to scores.
     """
     scores = plan.attention.scores
     plain = scores.bias is None and scores.scale > 0
     made = _limits(plan, rows, place, thread) if masked else []
     if masked or not plain:
-        hidden = _Hidden(plan, rows, place, thread, masked, plain)
+        hidden = _Hidden(plan, rows, place, thread, masked, plain, added)
         made += [_put(rows.scores, i, hidden.score(i)) for i in range(plan.keys // 2)]
     factor = tirx.const(scores.scale if plain else 1.0, "float32")
     return made + weights_of(rows, factor)
@@ -194,6 +200,7 @@ class _Hidden:
     thread: Any
     masked: bool
     plain: bool
+    added: BiasTile | None = None
 
     def score(self, number: int) -> Any:
         """The score in a register."""
@@ -207,15 +214,22 @@ class _Hidden:
         if not self.plain:
             value = value * tirx.const(attention.scores.scale, "float32")
         if attention.scores.bias is not None:
-            value = value + substitute(attention.scores.bias, values)
+            bias = attention.scores.bias
+            bias = bias if self.added is None else self.added.put_into(bias, number)
+            value = value + substitute(bias, values)
         for one in others if self.masked else ():
             value = tirx.if_then_else(substitute(one, values), value, lowest)
-        if (attention.scores.bias is not None or others) and self._reads_beyond():
+        if (others or self._reads_memory()) and self._reads_beyond():
             inside = tirx.all(row < attention.sizes[0], key < attention.sizes[1])
             value = tirx.if_then_else(inside, value, lowest)
         seen = [column <= self.rows.last[half]] if any(b.is_upper for b in bounds) else []
         seen += [column >= self.rows.first[half]] if not all(b.is_upper for b in bounds) else []
         return tirx.Select(tirx.all(*seen), value, lowest) if seen and self.masked else value
+
+    def _reads_memory(self) -> bool:
+        """Whether the lanes read what is added to scores, or some of it."""
+        bias = self.plan.attention.scores.bias
+        return bias is not None and (self.added is None or not self.added.is_all_of(bias))
 
     def _reads_beyond(self) -> bool:
         queries, keys = self.plan.attention.sizes[:2]
