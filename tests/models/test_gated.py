@@ -60,6 +60,43 @@ def _module(
     return _Mlp(kind, k, n, dtype).export_tvm(spec=spec)[0]
 
 
+def _exported(kind: str, shape: tuple[int, ...] = (2, 9, 72)) -> tvm.IRModule:
+    """A gated product as ``run_decompositions`` and ``ToMixedPrecision`` write it."""
+    builder, k, n = relax.BlockBuilder(), 64, 72
+    emit, r = builder.emit, relax.op
+    sizes = (18, k) if kind in ("flat", "outer") else (2, 9, k)
+    dtype = "float16" if kind in ("flat", "outer", "blocks") else "float32"
+    x = relax.Var("x", relax.TensorType(sizes, dtype))
+    weights = [relax.Var(name, relax.TensorType((n, k), "float16")) for name in ("gate", "up")]
+
+    def linear(rows: Any, weight: Any, to: tuple[int, ...] = shape) -> Any:
+        turned = emit(r.permute_dims(weight, [1, 0]))
+        product = emit(r.matmul(rows, turned, out_dtype="float32"))
+        half = emit(r.astype(product, "float16"))
+        return half if len(to) == 2 else emit(r.reshape(half, to))
+
+    with builder.function("main", [x, *weights], pure=kind != "blocks"):
+        if kind == "blocks":
+            with builder.dataflow():
+                x = builder.emit_output(r.reshape(emit(r.abs(x)), (18, k)))
+            emit(r.print(x, format="{}"))
+        with builder.dataflow():
+            value = emit(r.multiply(x, relax.const(0.5))) if kind in ("norm", "tanh") else x
+            flat = emit(r.reshape(value, (18, k)))
+            rows = [emit(r.astype(flat, "float16"))] * 2 if dtype == "float32" else [x, x]
+            if kind == "turned":
+                turned = emit(r.permute_dims(x, [1, 0, 2]))
+                rows[1] = emit(r.astype(emit(r.reshape(turned, (18, k))), "float16"))
+            gate = linear(rows[0], weights[0])
+            up = linear(rows[1], weights[1], (18, 1, n) if kind == "outer" else shape)
+            silu = r.multiply(gate, emit(r.sigmoid(gate)))
+            out = r.multiply(emit(r.nn.gelu_tanh(gate) if kind == "tanh" else silu), up)
+            out = emit(r.sum(emit(out), -1))
+            out = builder.emit_output(relax.Tuple([out, gate]) if kind == "read" else out)
+        builder.emit_func_output(out)
+    return builder.get()
+
+
 def _rules(mod: tvm.IRModule) -> dict[str, str]:
     return {one.name: one.choice.rule for one in scheduled(mod)}
 
@@ -86,6 +123,39 @@ def test_gated_products_are_one_function_and_right(
 def test_nothing_else_is_left_of_an_mlp() -> None:
     assert list(_rules(_module("one", (1, 9)))) == ["gated"]
     assert list(_rules(_module("two", (1, 9)))) == ["gated"]
+
+
+@pytest.mark.parametrize("kind", ["norm", "tanh", "input", "flat"])
+def test_reshapes_of_rows_keep_no_products_apart(kind: str) -> None:
+    made = {one.name: one for one in scheduled(_exported(kind))}
+    gated = made.pop("gated")
+    assert gated.choice.rule == "gated products"
+    assert not any("matmul" in name for name in made)
+    made.pop("sum")
+    before = {"flat": [], "input": ["fused_cast_reshape"]}
+    assert list(made) == before.get(kind, ["fused_multiply_cast_reshape"])
+    check(gated)
+
+
+def test_what_another_block_computes_is_not_read() -> None:
+    mod = fused(_exported("blocks"))
+    relax.analysis.well_formed(mod)
+    assert "gated" in [gv.name_hint for gv in mod.functions]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("norm", (2, 9, 2, 36)),  # Columns are split, and no product gives these.
+        ("read", (2, 9, 72)),  # The gate is a result, too.
+        ("turned", (2, 9, 72)),  # Rows in another order.
+        ("outer", (18, 72)),  # Each row of one meets all of the other.
+    ],
+)
+def test_other_reshapes_keep_products_apart(kind: str, shape: tuple[int, ...]) -> None:
+    names = [gv.name_hint for gv in fused(_exported(kind, shape)).functions]
+    assert "gated" not in names
+    assert any("matmul" in name for name in names)
 
 
 @pytest.mark.parametrize(

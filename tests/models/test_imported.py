@@ -13,6 +13,8 @@ from tvm.target import Target
 
 from benchmarks.relax_numbers import error_of, outputs
 from tests.models.running import array_of, check, fused, scheduled
+from tvm_layout_ext.models.imported.hoist_reshapes import HoistReshapes
+from tvm_layout_ext.models.relax_values import name_of
 
 HALF = "float16"
 
@@ -198,3 +200,83 @@ def test_a_norm_of_a_symbolic_batch_is_one_kernel() -> None:
     (one,) = scheduled(of_rows(rms, tvm.tirx.Var("n", "int64")))
     assert one.choice.rule == "rows"
     check(one)
+
+
+def two_products(emit: Any, x: Any, square: Any, behind: Any) -> list[Any]:
+    """Products of what a norm gives, reshaped and rounded; their reshapes are from ``behind``."""
+    product = emit(op.multiply(x, emit(op.rsqrt(emit(op.mean(emit(op.square(x)), -1, True))))))
+    rows = emit(op.astype(emit(op.reshape(product, (15, 64))), HALF))
+    ends = [emit(op.matmul(rows, square, out_dtype="float32")) for _ in range(2)]
+    return [emit(op.reshape(emit(op.astype(one, HALF)), behind)) for one in ends]
+
+
+@pytest.mark.parametrize("behind", [(3, 5, 64), (3, 5, 4, 16)])
+def test_a_norm_writes_what_products_read(behind: tuple[int, ...]) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3, 5, 64), "float32"))
+    square = relax.Var("square", relax.TensorType((64, 64), HALF))
+    with builder.function("main", [x, square]):
+        with builder.dataflow():
+            ends = two_products(builder.emit, x, square, behind)
+            ends = [builder.emit(op.sum(one, -1)) for one in ends]
+            out = builder.emit_output(relax.Tuple(ends))
+        builder.emit_func_output(out)
+    made = {one.name: one for one in scheduled(builder.get())}
+    norm = made.pop("fused_square_mean_rsqrt_multiply_astype")
+    assert sorted(name.rstrip("1") for name in made) == ["fused_matmul_cast", "sum"]
+    assert norm.choice.rule == "rows"
+    assert [str(one.dtype) for one in norm.before.params] == ["float32", HALF]
+    check(norm)
+
+
+def rounded(name: str, build: Any, *kinds: tuple[tuple[int, ...], str]) -> list[str]:
+    """Operators of a function of tensors, hoisted."""
+    builder = relax.BlockBuilder()
+    given = [relax.Var(f"{name}{at}", relax.TensorType(*one)) for at, one in enumerate(kinds)]
+    with builder.function("main", given):
+        with builder.dataflow():
+            out = builder.emit_output(build(builder.emit, *given))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in given]
+    hoisted = HoistReshapes()(mod)
+    assert error_of(by_cpu(hoisted, arrays), by_cpu(mod, arrays)) <= 1e-3
+    return [name_of(one.value) for block in hoisted["main"].body.blocks for one in block.bindings]
+
+
+WIDE = ((2, 3, 8), "float32")
+
+
+def test_a_rounding_goes_before_reshapes() -> None:
+    def build(emit: Any, x: Any) -> Any:
+        view = emit(op.reshape(emit(op.reshape(emit(op.abs(x)), (6, 8))), (3, 16)))
+        return op.negative(emit(op.astype(view, HALF)))
+
+    assert rounded("x", build, WIDE) == ["abs", "astype", "reshape", "negative"]
+
+
+@pytest.mark.parametrize(
+    ("build", "kind", "names"),
+    [
+        # What is widened is read in fewer bytes behind.
+        (lambda emit, x: op.astype(emit(op.reshape(x, (6, 8))), "float32"), HALF, None),
+        # Integers of packed weights are unpacked as they are read.
+        (lambda emit, x: op.astype(emit(op.reshape(x, (6, 8))), HALF), "int8", None),
+        (
+            lambda emit, x: op.astype(emit(op.permute_dims(x, [1, 0, 2])), HALF),
+            "float32",
+            ["permute_dims", "astype"],
+        ),
+    ],
+)
+def test_other_casts_stay_where_they_are(build: Any, kind: str, names: Any) -> None:
+    assert rounded("x", build, ((2, 3, 8), kind)) == (names or ["reshape", "astype"])
+
+
+def test_names_that_nobody_reads_are_no_readers() -> None:
+    def build(emit: Any, x: Any) -> Any:
+        value = emit(op.abs(emit(op.reshape(x, (6, 8)))))
+        emit(value)
+        return op.reshape(value, (2, 3, 8))
+
+    assert rounded("x", build, WIDE) == ["abs"]

@@ -17,7 +17,7 @@ from tests.models.running import array_of
 from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.imported.mixed_precision import _Masks
 from tvm_layout_ext.models.relax_values import array_of as known_array
-from tvm_layout_ext.models.relax_values import dims_of, name_of, rewritten
+from tvm_layout_ext.models.relax_values import dims_of, name_of, rewritten, uses_of
 
 SIDE = 16
 #: Emits what follows a product.
@@ -140,3 +140,24 @@ def test_what_several_products_read_is_rounded_once() -> None:
     read = [one.partition("R.astype(")[2] for one in lines if "R.astype(" in one]
     assert len(read) == len(set(read)) > 1
     assert sum("R.reshape(" in one for one in lines) == 1
+
+
+def test_a_shortcut_that_several_products_read_is_in_16_bits() -> None:
+    """What TVM merges keeps a second name, which is no reader of the shortcut."""
+
+    def again(builder: relax.BlockBuilder, y: Any) -> Any:
+        wide, w = builder.emit(op.nn.softmax(y)), relax.const(np.eye(SIDE, dtype="float32"))
+        same = [builder.emit(op.reshape(wide, (1, SIDE, SIDE))) for _ in range(2)]
+        ends = [builder.emit(op.matmul(one, w)) for one in same]
+        both = builder.emit(op.add(ends[0], builder.emit(op.sqrt(ends[1]))))
+        return op.add(wide, builder.emit(op.reshape(both, (SIDE, SIDE))))
+
+    mod = product(again)
+    mixed = tlx.MixedPrecision()(mod)
+    (wide,) = called(mixed, "nn.softmax")
+    bindings = mixed["main"].body.blocks[0].bindings
+    (var,) = (one.var for one in bindings if one.value.same_as(wide))
+    readers = [name_of(one.value) for one in bindings if var in uses_of(one.value)]
+    assert readers == ["astype"]
+    arrays = [array_of(mod["main"].params[0].ty, np.random.default_rng(1))]
+    assert 0 < error_of(by_cpu(mixed, arrays), by_cpu(mod, arrays)) <= 2e-3

@@ -67,6 +67,17 @@ def bound_to(value: Any, binding: Callable[[Any], Any]) -> Any:
     return value
 
 
+def bound_in_reach(value: Any, binding: Callable[[Any], Any]) -> Any:
+    """What a variable is bound to, or None where the variable's readers cannot read its operands.
+
+    They cannot where a block of dataflow gives the variable, and has the operands for itself.
+    """
+    found = bound_to(value, binding)
+    if not isinstance(value, relax.Var) or isinstance(value, relax.DataflowVar) or found is None:
+        return found
+    return None if any(isinstance(one, relax.DataflowVar) for one in uses_of(found)) else found
+
+
 def name_of(value: Any) -> str:
     """Name of an operator that is called, without its family."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):

@@ -17,7 +17,16 @@ from ...schedules import gemm_gated
 from ...target import has_warpgroups_around
 from ..bindings import Bindings
 from ..quantised import tensor_rows
-from ..relax_values import ELEMENTWISE, NARROW_FLOATS, axes_of, dims_of, name_of, slices_of
+from ..relax_values import (
+    ELEMENTWISE,
+    NARROW_FLOATS,
+    VIEWS,
+    axes_of,
+    bound_in_reach,
+    dims_of,
+    name_of,
+    slices_of,
+)
 from ..widen_functions import legalize_ops
 
 _SUMS = "float32"
@@ -73,7 +82,7 @@ def _found(reader: Bindings) -> Iterator[tuple[relax.Call, Make]]:
     for var in reader.order:
         pair = _pair(reader, var)
         if pair is not None and _is_legal(reader, pair):
-            yield reader.bound[var], partial(_called, pair, _function(reader, pair))
+            yield reader.bound[var], partial(_called, reader, pair, _function(reader, pair))
 
 
 def _pair(reader: Bindings, var: Any) -> _Pair | None:
@@ -97,7 +106,7 @@ def _pair(reader: Bindings, var: Any) -> _Pair | None:
     )
     if not alone or {*numbers} != ({0, 1} if len(products) == 1 else {None}):
         return None
-    if any(not one[0].same_as(operands[0][0]) for one in operands):
+    if any(not _is_same(reader, one[0], operands[0][0]) for one in operands):
         return None
     weights = [_rows(reader, one[1]) for one in operands]
     if any(one is None for one in weights):
@@ -159,6 +168,19 @@ def _which(call: relax.Call) -> int | None:
     if rest or not unit or (begin, min(end, dims[-1])) not in ((0, half), (half, 2 * half)):
         return None
     return begin // half
+
+
+def _is_same(reader: Bindings, one: Any, other: Any) -> bool:
+    """Whether two values are one, or are views of one that have the same shape."""
+    same = _source(reader, one).same_as(_source(reader, other))
+    return bool(same) and dims_of(one) == dims_of(other)
+
+
+def _source(reader: Bindings, value: Any) -> Any:
+    """What a value is a view of."""
+    while name_of(call := bound_in_reach(value, reader.bound.get)) in VIEWS:
+        value = call.args[0]
+    return value
 
 
 def _rows(reader: Bindings, value: Any) -> Any:
@@ -254,10 +276,11 @@ def _again(builder: relax.BlockBuilder, reader: Bindings, value: Any, known: dic
     return known[value]
 
 
-def _called(pair: _Pair, func: tirx.PrimFunc, inside: Any) -> relax.Expr:
+def _called(reader: Bindings, pair: _Pair, func: tirx.PrimFunc, inside: Any) -> relax.Expr:
     """A call of the function, whose operands and result are views."""
+    # Of what operands are views of: TVM makes a kernel of a view of a view.
     given = [
-        _viewed(inside, inside.visit_expr(one), param.shape)
+        _viewed(inside, inside.visit_expr(_source(reader, one)), param.shape)
         for one, param in zip((pair.x, *pair.weights), func.params, strict=False)
     ]
     made = relax.TensorType(func.params[-1].shape, str(func.params[-1].dtype))

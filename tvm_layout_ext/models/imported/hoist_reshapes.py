@@ -12,7 +12,15 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import are_equal, is_number
-from ..relax_values import ELEMENTWISE, extents_of, has_shape, name_of, uses_of
+from ..relax_values import (
+    ELEMENTWISE,
+    NARROW_FLOATS,
+    bound_in_reach,
+    extents_of,
+    has_shape,
+    name_of,
+    uses_of,
+)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.HoistReshapes")
@@ -21,12 +29,14 @@ class HoistReshapes:
 
     ``run_decompositions`` writes a linear as a reshape of its rows to one dim, a product, and a
     reshape back, which keeps the product from what follows it. A reshape of a product's rows is one
-    of its operand; one of what is computed from another reshape is none.
+    of its operand; one of what is computed from another reshape is none. What is reshaped, then
+    rounded, is rounded before: a norm writes 16 bits, and all products that read it share them.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        for ends in ("matmul", "reshape"):
+        mod = _cleaned(mod)  # Names that nobody reads are no users.
+        for ends in ("astype", "matmul", "reshape"):
             mod = _hoisted(mod, ends)
         return mod
 
@@ -38,11 +48,12 @@ def _hoisted(mod: tvm.IRModule, ends: str) -> tvm.IRModule:
         if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
             one.read(func)
             one.builder_.update_func(gv, one.visit_expr(func))
-    if not one.changed:
-        return mod
-    # A second name of a value would keep it from being fused.
-    cleaned = relax.transform.CanonicalizeBindings()(one.builder_.get())
-    return relax.transform.DeadCodeElimination()(cleaned)
+    return _cleaned(one.builder_.get()) if one.changed else mod
+
+
+def _cleaned(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module whose values have one name, as a second one would keep them from being fused."""
+    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ class _Path:
 
 @mutator
 class _Hoist(PyExprMutator):
-    """Hoists reshapes up to products by a matrix, or up to the reshapes that they undo."""
+    """Hoists roundings over reshapes, or these up to products or to reshapes that they undo."""
 
     ends = "matmul"
     changed = False
@@ -75,7 +86,12 @@ class _Hoist(PyExprMutator):
         values = [*(one.value for one in bindings), func.body.body]
         self.users = Counter(var for value in values for var in uses_of(value))
 
+    def _call(self, value: Any) -> Any:
+        return bound_in_reach(value, self.bound.get)
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if self.ends == "astype":
+            return self._rounded(call)
         shape = extents_of(call) if name_of(call) == "reshape" else None
         path = None if shape is None else self._path(call.args[0], shape)
         if path is None:
@@ -83,9 +99,20 @@ class _Hoist(PyExprMutator):
         self.changed = True
         return self._made(path)
 
+    def _rounded(self, call: relax.Call) -> relax.Expr:
+        """A rounding before the reshapes that it reads; these move no element."""
+        value = call.args[0] if _is_rounding(call) else None
+        while name_of(view := self._call(value)) == "reshape":
+            value = view.args[0]
+        if value is None or value.same_as(call.args[0]):
+            return super().visit_call_(call)
+        self.changed = True
+        again = relax.op.astype(self.visit_expr(value), call.attrs.dtype)
+        return relax.op.reshape(self.builder_.emit(again), extents_of(call))
+
     def _path(self, value: Any, shape: Sequence[Any]) -> _Path | None:
         """How a value that is used once has a shape; None where nothing is gained."""
-        call, own = self.bound.get(value), extents_of(value)
+        call, own = self._call(value), extents_of(value)
         if call is None or own is None or self.users[value] > 1:
             return None
         if name_of(call) == "matmul" == self.ends:
@@ -117,20 +144,27 @@ class _Hoist(PyExprMutator):
 
     def _is_undone(self, view: Any) -> bool:
         """Whether a view is what its value was before a reshape."""
-        call: Any = self.bound.get(view.value)
+        call = self._call(view.value)
         return name_of(call) == "reshape" and has_shape(call.args[0], view.shape)
 
     def _made(self, part: _Path | _View) -> relax.Expr:
         """A call with another shape, all before it emitted."""
         if isinstance(part, _View):
             if self._is_undone(part):
-                return self.visit_expr(self.bound[part.value].args[0])
+                return self.visit_expr(self._call(part.value).args[0])
             return relax.op.reshape(self.visit_expr(part.value), part.shape)
         given = [
             self.visit_expr(old) if new is None else self.builder_.emit(self._made(new))
             for old, new in zip(part.call.args, part.operands, strict=True)
         ]
         return relax.Call(part.call.op, given, part.call.attrs, part.call.ty_args)
+
+
+def _is_rounding(call: relax.Call) -> bool:
+    """Whether a call writes half the bytes that it reads."""
+    if name_of(call) != "astype" or extents_of(call) is None:
+        return False
+    return str(call.attrs.dtype) in NARROW_FLOATS and str(call.args[0].ty.dtype) == "float32"
 
 
 def _is_kept(value: Any, old: Sequence[Any], new: Sequence[Any]) -> bool:

@@ -47,6 +47,8 @@ class MixedPrecision:
             relax.transform.ToMixedPrecision(),
             # It rounds what three products read once for each.
             relax.transform.EliminateCommonSubexpr(),
+            # Names of what it merged would count as readers of a shortcut.
+            relax.transform.CanonicalizeBindings(),
             NarrowShortcuts(),
         )
         try:
