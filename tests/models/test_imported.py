@@ -280,3 +280,31 @@ def test_names_that_nobody_reads_are_no_readers() -> None:
         return op.reshape(value, (2, 3, 8))
 
     assert rounded("x", build, WIDE) == ["abs"]
+
+
+FLAT = (6, 8)
+SQUARES = relax.const(np.ones((4, 2, 8, 8), "float32"))
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        (lambda x: op.reshape(x, FLAT), lambda _, x: op.astype(x, HALF)),
+        (lambda x: op.reshape(x, FLAT), lambda e, x: op.reshape(e(op.exp(x)), (2, 3, 8))),
+        (lambda x: op.reshape(x, FLAT), lambda _, x: op.reshape(x, (3, 16))),
+        (lambda x: op.permute_dims(x, [1, 0, 2]), lambda _, x: op.permute_dims(x, [2, 1, 0])),
+        (lambda x: op.permute_dims(x, [1, 0, 2]), lambda e, x: e(op.split(x, 2, -1))[0]),
+        (lambda x: op.split(x, 2, -1), lambda _, x: op.exp(x[0])),
+        (lambda x: op.broadcast_to(x, (4, 2, 3, 8)), lambda _, x: op.matmul(x, SQUARES)),
+    ],
+)
+def test_what_another_block_computes_is_not_read(before: Any, behind: Any) -> None:
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(*WIDE))
+    with builder.function("main", [x], pure=False):
+        with builder.dataflow():
+            between = builder.emit_output(before(builder.emit(op.abs(x))))
+        builder.emit(op.print(x, format="{}"))
+        with builder.dataflow():
+            out = builder.emit_output(behind(builder.emit, between))
+        builder.emit_func_output(out)
+    relax.analysis.well_formed(fused(builder.get()))

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import are_equal
-from ..relax_values import bound_to, extents_of, has_shape, name_of, rewritten
+from ..relax_values import bound_in_reach, extents_of, has_shape, name_of, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.DropBroadcasts")
@@ -36,7 +36,7 @@ class _Drop(PyExprMutator):
             return call
         operands = [*call.args]
         for at, one in enumerate(operands):
-            before = bound_to(one, self.lookup_binding)
+            before = bound_in_reach(one, self.lookup_binding)
             if name_of(before) == "broadcast_to" and _is_free(before, operands[1 - at]):
                 operands[at] = before.args[0]
         return relax.Call(call.op, operands, call.attrs, call.ty_args)

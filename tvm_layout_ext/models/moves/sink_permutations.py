@@ -15,7 +15,7 @@ from ..relax_values import (
     ELEMENTWISE,
     VIEWS,
     axes_of,
-    bound_to,
+    bound_in_reach,
     extents_of,
     has_shape,
     name_of,
@@ -95,7 +95,7 @@ class _Sink(PyExprMutator):
         return call if name_of(call) == "permute_dims" else None
 
     def _call(self, value: Any) -> Any:
-        return bound_to(value, self.lookup_binding)
+        return bound_in_reach(value, self.lookup_binding)
 
     def _order(self, value: Any) -> list[int]:
         """The axes of what a value is a permutation of; none if it is none."""

@@ -8,7 +8,16 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..relax_values import VIEWS, axes_of, bound_to, extents_of, name_of, rewritten, scalar_of
+from ..relax_values import (
+    VIEWS,
+    axes_of,
+    bound_in_reach,
+    bound_to,
+    extents_of,
+    name_of,
+    rewritten,
+    scalar_of,
+)
 
 #: What moves elements and is read in place.
 _MOVES = ("permute_dims", *VIEWS)
@@ -47,7 +56,7 @@ class _Slice(PyExprMutator):
 
     def visit_tuple_getitem_(self, item: relax.TupleGetItem) -> relax.Expr:
         item = super().visit_tuple_getitem_(item)
-        call = bound_to(item.tuple_value, self.lookup_binding)
+        call = bound_in_reach(item.tuple_value, self.lookup_binding)
         if name_of(call) != "split":
             return item
         axis, shape = int(call.attrs.axis) % call.args[0].ty.ndim, extents_of(call.args[0])
@@ -58,7 +67,7 @@ class _Slice(PyExprMutator):
 
     def _sliced(self, source: Any, axis: int, begin: int, end: int) -> relax.Expr:
         """Elements of a dim; what is permuted for its parts only is sliced first."""
-        before, turn = bound_to(source, self.lookup_binding), None
+        before, turn = bound_in_reach(source, self.lookup_binding), None
         if name_of(before) == "permute_dims":
             turn = axes_of(before)
             source, axis = before.args[0], turn[axis]

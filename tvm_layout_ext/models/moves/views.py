@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import is_number
-from ..relax_values import VIEWS, axes_of, bound_to, extents_of, name_of, rewritten
+from ..relax_values import VIEWS, axes_of, bound_in_reach, extents_of, name_of, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.PermutationsAsViews")
@@ -38,5 +38,5 @@ class _PermutationRewriter(PyExprMutator):
 
     def _before(self, value: relax.Expr) -> relax.Expr:
         """What a reshaped value was before."""
-        bound = bound_to(value, self.lookup_binding)
+        bound = bound_in_reach(value, self.lookup_binding)
         return bound.args[0] if name_of(bound) in VIEWS else value
