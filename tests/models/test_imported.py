@@ -202,6 +202,21 @@ def test_a_norm_of_a_symbolic_batch_is_one_kernel() -> None:
     check(one)
 
 
+def test_a_number_with_a_name_is_no_input_of_a_chain() -> None:
+    """CUDA has no power of a negative number by an exponent that it is not told beforehand."""
+
+    def named(emit: Any, x: Any, w: Any, _: Any) -> Any:
+        two = emit(op.astype(relax.const(2.0), HALF))
+        squares = emit(op.astype(emit(op.power(x, two)), "float32"))
+        mean = emit(op.mean(squares, -1, keepdims=True))
+        wide = emit(op.multiply(emit(op.astype(x, "float32")), emit(op.rsqrt(mean))))
+        return op.astype(emit(op.multiply(wide, emit(op.astype(w, "float32")))), HALF)
+
+    (one,) = scheduled(of_rows(named, 3))
+    assert [len(param.shape) for param in one.before.params] == [3, 1, 3]
+    check(one)
+
+
 def two_products(emit: Any, x: Any, square: Any, behind: Any) -> list[Any]:
     """Products of what a norm gives, reshaped and rounded; their reshapes are from ``behind``."""
     product = emit(op.multiply(x, emit(op.rsqrt(emit(op.mean(emit(op.square(x)), -1, True))))))

@@ -161,3 +161,19 @@ def test_a_shortcut_that_several_products_read_is_in_16_bits() -> None:
     assert readers == ["astype"]
     arrays = [array_of(mod["main"].params[0].ty, np.random.default_rng(1))]
     assert 0 < error_of(by_cpu(mixed, arrays), by_cpu(mod, arrays)) <= 2e-3
+
+
+def test_powers_that_are_added_up_are_of_float32() -> None:
+    """As autocast's: the square of 300 is no number of float16. Norms of Qwen3's heads are such."""
+
+    def normed(builder: relax.BlockBuilder, y: Any) -> Any:
+        large = builder.emit(op.multiply(y, relax.const(300.0)))
+        squares = builder.emit(op.power(large, relax.const(2.0)))
+        scale = builder.emit(op.rsqrt(builder.emit(op.mean(squares, -1, keepdims=True))))
+        return op.multiply(large, scale)
+
+    mod = product(normed)
+    mixed = tlx.MixedPrecision()(mod)
+    assert [str(one.ty.dtype) for one in called(mixed, "power")] == ["float32"]
+    x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
+    assert 0 < error_of(by_cpu(mixed, [x]), by_cpu(mod, [x])) <= 2e-3

@@ -124,8 +124,9 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         GatherAttention(),
         GatedProducts(),
         _FuseTransposes(),
-        GatherRows(),
+        # A number that a variable is bound to would be an input of a chain of rows.
         FoldConstants(),
+        GatherRows(),
         legalize_ops(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

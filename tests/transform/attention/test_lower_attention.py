@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
@@ -23,6 +24,7 @@ from tvm_layout_ext.ir import ops
 from tvm_layout_ext.ir.annotations import ATTENTION
 from tvm_layout_ext.transform.attention import lower_attention
 from tvm_layout_ext.transform.attention.fit import fit_attention
+from tvm_layout_ext.transform.attention.softmax import HIDDEN, LOWEST
 from tvm_layout_ext.tune.space.operator import find_operator
 
 
@@ -207,6 +209,48 @@ def test_rows_of_no_numbers_stop_nobody(resident: int) -> None:
     assert np.isnan(found[0, 1, 0]).all()
     assert np.isnan(found).sum() == 64
     np.testing.assert_allclose(found, want, atol=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ahead", [0, 64])
+def test_a_window_on_a_gpu(ahead: int) -> None:
+    """A tile's first keys are none that the rows of its second warpgroup see."""
+    seen = (lambda i, j: i - j <= 64, lambda i, j: j - i <= ahead)
+    case = Heads(2, 2, 512, 512, seen=seen)
+    built = tlx.build(case.schedule(consumers=2), target="cuda")
+    arrays = case.arrays()
+    out = np.full((1, 2, 512, 64), np.nan, "float16")
+    given = [tvm.runtime.tensor(one, tvm.cuda()) for one in (*arrays, out)]
+    built["main"](*given)
+    np.testing.assert_allclose(given[-1].numpy(), case.exact(*arrays), atol=2e-3)
+
+
+UNSEEN = {
+    "first rows": (Heads(1, 1, 130, 200, seen=(lambda i, j: j <= i - 70,)), range(70)),
+    "last rows": (Heads(2, 1, 100, 128, seen=(lambda i, j: j > i + 60,)), range(67, 100)),
+    "a row, keys in parts": (Heads(2, 2, 1, 64 * 7, shown=True), range(1)),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_rows_that_see_no_key_are_zero(name: str) -> None:
+    case, rows = UNSEEN[name]
+    arrays = case.arrays()
+    if case.shown:
+        arrays[-1][:] = False
+    report = tlx.simulate(case.schedule(keys=64), *arrays, target=w.SM90A, progress=False)
+    (found,) = report.outputs.values()
+    want = case.exact(*arrays)
+    want[:, :, list(rows)] = 0
+    np.testing.assert_allclose(found, want, atol=2e-3)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.0902, 0.18, 1.4427, 30.7])
+def test_hidden_keys_weigh_nothing_where_a_product_is_not_rounded(factor: float) -> None:
+    """nvcc makes one operation of ``score * factor - shift``, whose product is exact."""
+    factor = float(np.float32(factor))
+    shift = float(np.float32(LOWEST * factor))
+    assert HIDDEN * factor - shift < -1e30
 
 
 def test_tiles_behind_a_bound_are_not_visited() -> None:

@@ -56,7 +56,7 @@ class _Band:
     def of(cls, mask: np.ndarray[Any, Any]) -> _Band | None:
         """The band that a mask leaves, of zeros and of minus infinity elsewhere."""
         seen = mask == 0
-        if not (seen | np.isneginf(mask)).all() or not seen.any(axis=1).all():
+        if not (seen | np.isneginf(mask)).all() or not seen.any():
             return None
         rows, keys = mask.shape
         ahead = np.arange(keys) - np.arange(rows)[:, None]

@@ -13,7 +13,15 @@ from ...checks import takes_module
 from ...errors import ScheduleError
 from ...ir.queries import is_number
 from ..moves.clips import Clips
-from ..relax_values import array_of, extents_of, name_of, rewritten
+from ..relax_values import (
+    NARROW_FLOATS,
+    array_of,
+    bound_to,
+    extents_of,
+    name_of,
+    rewritten,
+    scalar_of,
+)
 from .narrow_shortcuts import NarrowShortcuts
 
 
@@ -26,7 +34,8 @@ class MixedPrecision:
     with "Expected TensorType, but got T.int64" where an operator is given numbers: at the ``clip``
     of a hard swish (MobileNetV3), and where slices are put into a mask (Swin). Clips are written as
     a maximum and a minimum before, and such masks are worked out. A product of a column by a row
-    adds nothing up and stays in ``float32``: so do angles of rotary embeddings.
+    adds nothing up and stays in ``float32``: so do angles of rotary embeddings. Powers that are
+    added up are of ``float32``, as by autocast: the square of 256 is no number of ``float16``.
 
     Raises
     ------
@@ -43,16 +52,17 @@ class MixedPrecision:
         """Rewrite the Relax functions of a module."""
         for kind in (Clips, _Masks, _Outer):
             mod = rewritten(mod, kind)
-        passes = (
-            relax.transform.ToMixedPrecision(),
+        behind = (
             # It rounds what three products read once for each.
             relax.transform.EliminateCommonSubexpr(),
             # Names of what it merged would count as readers of a shortcut.
             relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
             NarrowShortcuts(),
         )
         try:
-            return tvm.transform.Sequential(passes)(mod)
+            mod = rewritten(relax.transform.ToMixedPrecision()(mod), _Powers)
+            return tvm.transform.Sequential(behind)(mod)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise ScheduleError(f"TVM's ToMixedPrecision refuses the module: {reason}") from error
@@ -82,3 +92,21 @@ class _Outer(PyExprMutator):
         sides = [extents_of(one) or () for one in call.args]
         is_outer = all(len(one) > 1 for one in sides) and is_number(sides[0][-1], 1)
         return op.multiply(*call.args) if is_outer else call
+
+
+@mutator
+class _Powers(PyExprMutator):
+    """Widens what a power is of where the power is widened."""
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        power: Any = None
+        if name_of(call) == "astype":
+            power = bound_to(call.args[0], self.lookup_binding)
+        if name_of(power) != "power" or str(call.ty.dtype) != "float32":
+            return call
+        exponent = scalar_of(power.args[1], self.lookup_binding)
+        if exponent is None or str(power.ty.dtype) not in NARROW_FLOATS:
+            return call
+        base = self.builder_.emit(op.astype(power.args[0], "float32"))
+        return op.power(base, relax.const(exponent, "float32"))

@@ -209,10 +209,19 @@ class AttentionPlan:
         """The same, where each extent that is symbolic is an usual one."""
         return prod(n if isinstance(n, int) else USUAL_BATCH for _, n in self.attention.batch)
 
-    @property
+    @cached_property
     def hides_rows(self) -> bool:
-        """Whether what is added to scores may hide all keys of a row."""
-        return self.attention.scores.bias is not None
+        """Whether all keys of a row may be hidden, by conditions or what is added to scores."""
+        rows, keys = self.attention.sizes[:2]
+        bounds, others = read_bounds(self.attention, self.keys)
+        last, first = np.full(rows, keys - 1), np.zeros(rows, int)
+        for one in bounds:
+            end = np.arange(rows) * one.slope + one.offset
+            if one.is_upper:
+                last = np.minimum(last, end)
+            else:
+                first = np.maximum(first, end)
+        return bool(others) or self.attention.scores.bias is not None or bool((first > last).any())
 
     @property
     def tiles(self) -> int:

@@ -27,7 +27,7 @@ from .kernel import AttentionKernel
 from .plan import PANEL, STEP, AttentionPlan, check_room
 from .ragged_parts import NONE, NOTHING, RaggedParts
 from .reach import Reach, Span
-from .softmax import LOWEST, weights_of
+from .softmax import HIDDEN, LOWEST, weights_of
 
 #: Vectors of 16 bytes of a panel's row.
 _VECTORS = PANEL_BYTES // 16
@@ -293,7 +293,7 @@ class RaggedKernel(AttentionKernel):
                 made.append(tirx.BufferStore(rows.last, last - here, [half]))
             for i in range(self.plan.keys // 2):
                 seen = i // 4 * 8 + i % 2 <= rows.last[i // 2 % 2]
-                kept = tirx.Select(seen, rows.scores[i], tirx.const(LOWEST, "float32"))
+                kept = tirx.Select(seen, rows.scores[i], tirx.const(HIDDEN, "float32"))
                 made.append(tirx.BufferStore(rows.scores, kept, [i]))
         return made + weights_of(rows, self.what.scale * tirx.const(LOG2_E, "float32"))
 

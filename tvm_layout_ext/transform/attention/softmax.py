@@ -22,8 +22,12 @@ from .bias import BiasTile
 from .plan import AttentionPlan
 from .reach import read_bounds
 
-#: In place of minus infinity, so that differences are numbers.
+#: In place of minus infinity, so that differences are numbers: below all scores that are seen.
 LOWEST = -1e30
+#: Score of a hidden key. It is below that, or rows of which a tile shows no key would have weights
+#: of the rounding of a difference: a product and a sum of 1e30 that are one operation differ by
+#: 1e22, of which there is no power of two.
+HIDDEN = -3e38
 
 
 def _local(name: str, length: int, dtype: str = "float32") -> Any:
@@ -107,11 +111,11 @@ class RowRegisters:
 def by_weights(total: Any, weights: Any, hides_rows: bool) -> Any:
     """A total by its weights; zero where there are none, as PyTorch has it.
 
-    A bias of minus infinity may hide all keys of a row, or of the part of them that a block has.
+    All keys of a row may be hidden, or all of the part of them that a block has.
     """
     if not hides_rows:
         return total / weights
-    return tirx.Select(weights > 0, total / weights, tirx.const(0.0, "float32"))
+    return tirx.Select(weights.equal(0), tirx.const(0.0, "float32"), total / weights)
 
 
 def _put(buffer: Any, index: int, value: Any) -> Any:
@@ -192,7 +196,7 @@ def _limits(
 
 @dataclass(frozen=True)
 class _Hidden:
-    """Scores of a tile with their bias, and the lowest of all where a key is hidden."""
+    """Scores of a tile with their bias, and what is lower than all where a key is hidden."""
 
     plan: AttentionPlan
     rows: RowRegisters
@@ -210,7 +214,7 @@ class _Hidden:
         row = self.place[attention.row] + row_of(self.thread, half)
         key = self.place[attention.key] + column + column_of(self.thread, 0)
         values = typed({**self.place, attention.row: row, attention.key: key})
-        lowest = tirx.const(LOWEST, "float32")
+        lowest = tirx.const(HIDDEN, "float32")
         if not self.plain:
             value = value * tirx.const(attention.scores.scale, "float32")
         if attention.scores.bias is not None:
