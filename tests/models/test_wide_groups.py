@@ -102,6 +102,7 @@ def test_merged_groups_give_the_same(
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(wide_groups, "NARROW_FLOATS", ("float32",))
+        patched.setattr(wide_groups, "multiplies", lambda _: True)
         after = WideGroups()(mod)
     merged = merged_groups(groups, channels, results)
     taken = merged > 1 and (channels, results) != (1, 1)
@@ -124,6 +125,43 @@ def test_others_stay_as_they_are(image: Any, weight: Any, attrs: Any) -> None:
     tvm.ir.assert_structural_equal(WideGroups()(mod), mod)
     wide = convolution(image, weight, "float32", **attrs)
     tvm.ir.assert_structural_equal(WideGroups()(wide), wide)
+
+
+def size(name: str) -> tirx.Var:
+    return tirx.Var(name, "int64")
+
+
+@pytest.mark.parametrize(
+    ("arch", "sides", "is_merged"),
+    [
+        ("sm_90a", (2, 9, 9), True),
+        ("sm_80", (size("n"), 9, 9), True),
+        ("sm_75", (2, 9, 9), False),
+        ("sm_90a", (2, size("h"), size("w")), False),
+        ("sm_80", (size("n"), size("h"), size("w")), False),
+    ],
+)
+def test_groups_are_merged_for_tensor_cores_alone(arch: str, sides: Any, is_merged: bool) -> None:
+    """Threads would multiply the zeros between merged groups, 16 times as many terms here."""
+    mod = grouped(32, 4, 4, sides, strides=2)
+    target, schedule = tlx.cuda_target(arch), tlx.DefaultSchedule()
+    with target:
+        assert ("where" in str(WideGroups()(mod))) == is_merged
+        schedule(tlx.lower_relax(mod, target))
+    (rule,) = (one.rule for one in schedule.choices if "conv2d" in one.name)
+    assert (rule in ("warpgroups", "tensor cores")) == is_merged
+
+
+def test_operands_of_two_types_are_no_product_of_tensor_cores() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 16, 6, 6), "float16"))
+    w = relax.Var("w", relax.TensorType((16, 4, 3, 3), "bfloat16"))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            conv = relax.op.nn.conv2d(x, w, groups=4, out_dtype="float32")
+            out = builder.emit_output(builder.emit(conv))
+        builder.emit_func_output(out)
+    tvm.ir.assert_structural_equal(WideGroups()(builder.get()), builder.get())
 
 
 def test_groups_of_float32_keep_their_layout() -> None:

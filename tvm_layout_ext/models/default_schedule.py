@@ -13,7 +13,6 @@ from tvm.target import Target
 from .. import decisions
 from ..build import lower
 from ..checks import takes_module
-from ..errors import LayoutExtError
 from ..ir import lowered_once
 from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
@@ -23,13 +22,11 @@ from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
 from .modelled import least_seconds, seconds
-from .rule import Scheduled
+from .rule import REFUSALS, Scheduled
 from .rules import LAST, MODELLED, RULES, SLOWER
 
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "DefaultSchedule"
-#: What primitives, and TVM below them, raise on a program that they do not take.
-_REFUSALS = (LayoutExtError, RuntimeError, ValueError)
 #: What only a mistake of this package raises: others are asked, and the choice says so.
 _MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError, TypeError)
 #: How many times the least time a schedule may take before others are asked.
@@ -148,7 +145,7 @@ def choose(
         try:
             # dlight knows the forms in which TVM writes its operators.
             found = _applied(rule, func if rule == LAST else own, target)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             refused.append(reason(error))
             continue
         except _MISTAKES as error:

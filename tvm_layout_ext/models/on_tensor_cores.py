@@ -19,12 +19,13 @@ from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
+from ..target import target_arch
 from ..transform.hopper.lower_warpgroups import lowered
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .convolutions.groups_as_batch import groups_as_batch
-from .products import ModelProduct, batch_of, scheduled_products
-from .rule import Scheduled, either
+from .products import ModelProduct, asked_products, batch_of, scheduled_products
+from .rule import REFUSALS, Scheduled, either
 from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
@@ -95,11 +96,8 @@ def _of_rows(func: tirx.PrimFunc, arch: Architecture, rows: int) -> Scheduled | 
     """The same by one kernel, whose tiles are for so many rows where these alone are symbolic."""
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str:
-        what, config = product.what, _OF_ANY_SIZE
-        if not product.has_any_size:
-            windows = what.a.is_window and sum(what.extents[i] > 1 for i in what.depth) > 1
-            config = configuration(what, arch, windows)
-        elif rows and _has_only_rows_of_any_size(sch, name, what):
+        what, config = product.what, _chosen(product, arch)
+        if product.has_any_size and rows and _has_only_rows_of_any_size(sch, name, what):
             extents = dict(enumerate(what.extents)) | dict.fromkeys(what.rows, 1)
             extents[what.rows[-1]] = rows
             of_rows = replace(what, extents=tuple(extents.values()))
@@ -107,6 +105,29 @@ def _of_rows(func: tirx.PrimFunc, arch: Architecture, rows: int) -> Scheduled | 
         return _by(sch, name, config, "x".join(str(config[f"tile_{dim}"]) for dim in "mnk"))
 
     return scheduled_products(func, multiply, _refuse)
+
+
+def _chosen(product: ModelProduct, arch: Architecture) -> dict[str, Any]:
+    """The configuration of a product; ScheduleError where tensor cores do not multiply it."""
+    what = product.what
+    if product.has_any_size:
+        return _OF_ANY_SIZE
+    windows = what.a.is_window and sum(what.extents[i] > 1 for i in what.depth) > 1
+    return configuration(what, arch, windows)
+
+
+def multiplies(func: tirx.PrimFunc) -> bool:
+    """Whether :func:`on_tensor_cores` takes a function of a product; what ``wgmma`` does is legal.
+
+    That is asked for the target around, and nothing is scheduled.
+    """
+    try:
+        asked = asked_products(groups_as_batch(func), _refuse)
+        for product in asked.products.values() if asked else ():
+            _chosen(product, architecture(target_arch(func)))
+    except REFUSALS:
+        return False
+    return asked is not None
 
 
 def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:

@@ -18,7 +18,7 @@ from ..schedules._generic import inline, unbound
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
 from .rule import Scheduled
-from .whole_tiles import whole_tiles
+from .whole_tiles import WholeTiles, whole_tiles
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,30 @@ def inlined(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, dict[str, Contraction]
     return _last.schedule.copy(), dict(_last.products)
 
 
+class Asked(NamedTuple):
+    """The products of a function, and a schedule in which all else is inlined as far as it goes."""
+
+    schedule: s_tir.Schedule
+    products: dict[str, ModelProduct]
+    whole: WholeTiles | None
+
+
+def asked_products(
+    func: tirx.PrimFunc, check: Callable[[tirx.PrimFunc], Any] | None = None
+) -> Asked | None:
+    """What is multiplied by :func:`scheduled_products`; None and raises as that does."""
+    whole = whole_tiles(func)
+    own = func if whole is None else whole.func
+    if check is not None:
+        check(own)
+    sch, products = inlined(own)
+    if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
+        return None
+    has_any_size = whole is not None and bool(whole.counts)
+    models = {name: ModelProduct(what, has_any_size) for name, what in products.items()}
+    return Asked(sch, models, whole)
+
+
 def scheduled_products(
     func: tirx.PrimFunc, multiply: Multiply, check: Callable[[tirx.PrimFunc], Any] | None = None
 ) -> Scheduled | None:
@@ -62,16 +86,13 @@ def scheduled_products(
     None if it has no product, or one of a single row or column, which is a sum. ``check`` raises on
     what it is asked about before elementwise blocks are inlined.
     """
-    whole = whole_tiles(func)
-    own = func if whole is None else whole.func
-    if check is not None:
-        check(own)
-    sch, products = inlined(own)
-    if not products or any(min(one.sizes[:2]) == 1 for one in products.values()):
+    asked = asked_products(func, check)
+    if asked is None:
         return None
+    sch, products, whole = asked
     told = []
-    for name, what in products.items():
-        how = multiply(sch, name, ModelProduct(what, whole is not None and bool(whole.counts)))
+    for name, product in products.items():
+        how = multiply(sch, name, product)
         if how is None:
             return None
         told.append(f"{name} {how}")

@@ -11,10 +11,14 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.target import Target
 
+from ..errors import LayoutExtError
 from ..ir.ops import ASSUME
 from ..ir.queries import is_call_of, substitute
 from ..ir.rebuild import block_with, realize_with, sequence
 from ..ir.walk import top_statements
+
+#: What primitives, and TVM below them, raise on a program that they do not take.
+REFUSALS = (LayoutExtError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,13 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.tirx import PrimFunc
 
-from ..relax_values import NARROW_FLOATS, dims_of, name_of, rewritten
+from ..on_tensor_cores import multiplies
+from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
+from ..widen_functions import legalize_ops
+from ..widen_sums import WidenSums
+from .channels_last import ChannelsLast
 
 #: Channels that are copied for a step of ``wgmma``, and columns of the narrowest usual tile.
 _WIDE = 64
@@ -28,7 +33,8 @@ class WideGroups:
     constants are filled up while compiling. What is not finite in one group becomes NaN in those
     that are merged with it.
 
-    Depthwise convolutions stay, and those of ``float32``, where each multiplication counts.
+    Depthwise convolutions stay, and those that threads compute, where each multiplication counts:
+    of ``float32``, of images of any height and width, and of GPUs older than ``sm_80``.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -45,21 +51,11 @@ class _Rewriter(PyExprMutator):
             return call
         groups = int(call.attrs.groups)
         merged = merged_groups(groups, dims[1], dims[0] // groups)
-        if merged == 1:
+        shape = (dims[0], merged * dims[1], *dims[2:])
+        if merged == 1 or not _multiplied(call, shape, groups // merged):
             return call
-        attrs = call.attrs
-        return relax.op.nn.conv2d(
-            call.args[0],
-            self._widened(call.args[1], dims, groups, merged),
-            strides=attrs.strides,
-            padding=attrs.padding,
-            dilation=attrs.dilation,
-            groups=groups // merged,
-            data_layout=attrs.data_layout,
-            kernel_layout=attrs.kernel_layout,
-            out_layout=attrs.out_layout,
-            out_dtype=attrs.out_dtype,
-        )
+        weight = self._widened(call.args[1], dims, groups, merged)
+        return _convolution(call, call.args[0], weight, groups // merged)
 
     def _widened(self, weight: Any, dims: Sequence[int], groups: int, merged: int) -> relax.Expr:
         """Weights of ``merged`` groups in the place of one, with zeros between them."""
@@ -79,6 +75,42 @@ def _is_taken(call: Any, weight: Sequence[int]) -> bool:
         return False
     is_narrow = all(str(one.ty.dtype) in NARROW_FLOATS for one in call.args)
     return is_narrow and (weight[1], weight[0] // groups) != (1, 1)
+
+
+def _convolution(call: Any, image: Any, weight: Any, groups: int) -> relax.Call:
+    """A convolution with the attributes of another one, but for its groups."""
+    attrs = call.attrs
+    return relax.op.nn.conv2d(
+        image,
+        weight,
+        strides=attrs.strides,
+        padding=attrs.padding,
+        dilation=attrs.dilation,
+        groups=groups,
+        data_layout=attrs.data_layout,
+        kernel_layout=attrs.kernel_layout,
+        out_layout=attrs.out_layout,
+        out_dtype=attrs.out_dtype,
+    )
+
+
+def _multiplied(call: Any, shape: Sequence[int], groups: int) -> bool:
+    """Whether tensor cores multiply a convolution with weights of this shape in its place."""
+    given = extents_of(call.args[0])
+    if given is None:
+        return False
+    image, weight = (
+        relax.Var(str(one.ty.dtype), relax.TensorType(own, str(one.ty.dtype)))
+        for one, own in zip(call.args, (given, shape), strict=True)
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [image, weight]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(_convolution(call, image, weight, groups)))
+        builder.emit_func_output(out)
+    passes = [ChannelsLast(), WidenSums(), legalize_ops()]
+    lowered = tvm.transform.Sequential(passes)(builder.get())
+    return any(multiplies(one) for one in lowered.functions.values() if isinstance(one, PrimFunc))
 
 
 def merged_groups(groups: int, channels: int, results: int) -> int:
