@@ -13,7 +13,7 @@ from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
-from tests.models.running import Scheduled, array_of, check, fused, scheduled
+from tests.models.running import TARGET, Scheduled, array_of, check, fused, scheduled
 from tests.models.test_convolutions import convolution
 from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.convolutions import wide_groups
@@ -64,6 +64,16 @@ def test_a_grouped_convolution_is_right(
 ) -> None:
     one = convolved(grouped(groups, channels, results, **attrs))
     assert one.choice.rule == rule, one.choice.text
+    check(one)
+
+
+@pytest.mark.parametrize(("groups", "channels", "results"), [(2, 64, 64), (3, 48, 40)])
+def test_groups_of_pixels_alone_are_boxes(groups: int, channels: int, results: int) -> None:
+    """Their rows are no windows, and a group's channels and results end within a tile."""
+    one = convolved(grouped(groups, channels, results, window=(1, 1), padding=0))
+    assert one.choice.rule == "warpgroups", one.choice.text
+    lowered = tlx.lower(one.after.with_attr("global_symbol", "main"), target=TARGET)
+    assert str(lowered).count("cuTensorMapEncodeTiled") == 3  # Of the result, too.
     check(one)
 
 
@@ -171,9 +181,10 @@ def test_groups_of_float32_keep_their_layout() -> None:
     check(one)
 
 
-def test_what_is_not_finite_stays_in_its_group() -> None:
+@pytest.mark.parametrize("attrs", [{}, {"window": (1, 1), "padding": 0}])
+def test_what_is_not_finite_stays_in_its_group(attrs: Any) -> None:
     """The last box of 64 channels ends with the group, not within the next one's channels."""
-    one = convolved(grouped(2, 112, 112, (1, 5, 5)))
+    one = convolved(grouped(2, 112, 112, (1, 5, 5), **attrs))
     rng = np.random.default_rng(0)
     image, *others, _ = (array_of(param, rng) for param in one.after.params)
     poisoned = image.copy()

@@ -608,17 +608,20 @@ class _Reader:
             extents.append(min([own, extent, *limits]))
             if limits and index.__chandle__() in inside:
                 inside[index.__chandle__()] = extents[-1]
-        known = [
-            isinstance(b, tirx.LT) and any(tvm_ffi.structural_equal(b.a, at) for at in indices)
-            for b in bounds
-        ]
-        if not all(known):
-            raise ScheduleError(
-                f"Block {copy.block.name_hint} reads {load} under a condition that is no bound of "
-                "it; TMA leaves out only what lies outside of a buffer."
-            )
-        own, depth = (inside[at.__chandle__()] for at in copy.moving)
         source = BoxedBuffer(load.source, indices, tuple(copy.moving), tuple(extents), shape)
+        for bound in bounds:
+            at = bound.a if isinstance(bound, tirx.LT) else None
+            if at is not None and any(tvm_ffi.structural_equal(at, one) for one in indices):
+                continue
+            if at is not None and at.__chandle__() in inside:  # Of the places in a group.
+                inside[at.__chandle__()] = size = int(bound.b)
+                source = _apart(source, size, at)
+            if not any(one.same_as(at) for one in source.indices):
+                raise ScheduleError(
+                    f"Block {copy.block.name_hint} reads {load} under {bound}, which is no bound "
+                    "of it; TMA leaves out only what lies outside of a buffer."
+                )
+        own, depth = (inside[at.__chandle__()] for at in copy.moving)
         for one in copy.others:
             if not same_place(one, load):
                 raise ScheduleError(
@@ -661,6 +664,7 @@ class _Reader:
             for var, size in zip((row, column), sizes, strict=True):
                 extents[i] = min(extents[i], size) if index.same_as(var) else extents[i]
         target = BoxedBuffer(store.buffer, places, (row, column), tuple(extents), shape)
+        target = _apart(target, sizes[1])
         value = substitute(store.value, fixed)
         return SumsReader(tirx.BufferStore(store.buffer, value, indices), sums, target), scaled
 
