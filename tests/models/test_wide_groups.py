@@ -231,28 +231,52 @@ def test_sums_that_leave_keep_their_dims() -> None:
     assert len(dict(blocks_by_name(split))["sums"].iter_vars) == 6
 
 
-def product_of_groups(channels: int, behind: Any = None) -> tirx.PrimFunc:
-    """Two groups of 48 channels and results, of an image of so many channels."""
+def product_of_groups(
+    channels: int, behind: Any = None, first: int = 0, groups: int = 2
+) -> tirx.PrimFunc:
+    """Groups of 48 channels and results, from the first one of an image of so many channels."""
     x = te.placeholder((1, 6, 7, channels), "float16", "X")
-    w = te.placeholder((96, 3, 3, 48), "float16", "W")
+    w = te.placeholder((48 * groups, 3, 3, 48), "float16", "W")
     axes = [te.reduce_axis((0, extent), name) for extent, name in ((3, "r"), (3, "s"), (48, "k"))]
 
     def term(n: Any, i: Any, j: Any, f: Any) -> Any:
         r, s, k = axes
-        left = x[n, i + r, j + s, f // 48 * 48 + k].astype("float32")
+        left = x[n, i + r, j + s, f // 48 * 48 + k + first].astype("float32")
         return te.sum(left * w[f, r, s, k].astype("float32"), axis=axes)
 
-    sums = te.compute((1, 4, 5, 96), term, name="sums")
+    sums = te.compute((1, 4, 5, 48 * groups), term, name="sums")
     out = te.compute(sums.shape, lambda *at: sums[at].astype("float16"), name="cast")
     return te.create_prim_func([x, w, out if behind is None else behind(out)])
 
 
-@pytest.mark.parametrize("channels", [104, 144])
-def test_an_image_may_have_more_channels_than_the_groups(channels: int) -> None:
-    """104 of them are not counted by groups of 48: the box's pitch stays the image's."""
-    (one,) = scheduled(tvm.IRModule({"main": product_of_groups(channels)}))
-    assert one.choice.rule == "warpgroups", one.choice.text
-    check(one)
+@pytest.mark.parametrize(
+    ("channels", "first", "groups", "rule"),
+    [
+        (144, 0, 2, "warpgroups"),
+        (144, 48, 2, "warpgroups"),
+        (104, 0, 2, "tensor cores"),
+        (104, 8, 2, "tensor cores"),
+        (104, 0, 1, "warpgroups"),
+        (104, 8, 1, "tensor cores"),
+    ],
+)
+def test_an_image_may_have_more_channels_than_the_groups(
+    channels: int, first: int, groups: int, rule: str
+) -> None:
+    """104 of them are not counted by groups of 48, with which boxes of 64 would not end.
+
+    Weights are zero there, and zero times what is not finite is NaN.
+    """
+    func = product_of_groups(channels, first=first, groups=groups)
+    (one,) = scheduled(tvm.IRModule({"main": func}))
+    assert one.choice.rule == rule, one.choice.text
+    image = array_of(func.params[0], np.random.default_rng(0))
+    image[..., :first] = image[..., first + groups * 48 :] = np.inf
+    check(one, X=image)
+    image[..., first + groups * 48 - 48 :] = np.inf
+    report = check(one, X=image)
+    (out,) = report.outputs.values()
+    assert np.isfinite(out[..., : groups * 48 - 48]).all()
 
 
 def test_a_bound_that_the_group_moves_is_refused_in_a_sentence() -> None:

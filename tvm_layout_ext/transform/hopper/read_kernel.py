@@ -580,6 +580,14 @@ class _Reader:
         )
         steps = image.steps_along(pixels.variables)
         image = _apart(image, terms.extents[-1])
+        # Zeros of the weights hide what a box has of other channels, but for what is not finite.
+        step = int(self.block.reads[0].region[-1].extent)
+        if not image.ends_with(terms.variables[-1]) and terms.extents[-1] % step:
+            raise ScheduleError(
+                f"Buffer {left.buffer.name} is read by {image.indices[-1]}, of which boxes of "
+                f"{step} channels do not end with the {terms.extents[-1]} of a sum; multiply by "
+                "mma.sync."
+            )
         weight = _apart(weight, columns.extents[0], columns.variables[0])
         return (
             Windows(pixels, terms, best_box(pixels.extents, steps)),
@@ -760,7 +768,7 @@ def _bounded_load(value: Any) -> tuple[Any, list[Any]]:
 
 
 def _apart(boxed: BoxedBuffer, size: int, var: Any = None) -> BoxedBuffer:
-    """A buffer with a dim of its own for a batch's members that share one.
+    """A buffer with a dim of its own for a batch's members that share one, or no more than one's.
 
     As channels of a group are: ``A[n, y, x, g * 112 + c]`` is ``A[n, y, x, g, c]``, whose boxes end
     with the group. ``var`` counts ``size`` of them, by default the last one of ``moving``.
@@ -768,15 +776,19 @@ def _apart(boxed: BoxedBuffer, size: int, var: Any = None) -> BoxedBuffer:
     var = boxed.moving[-1] if var is None else var
     at = next(i for i, index in enumerate(boxed.indices) if uses(index, var))
     index, analyzer = boxed.indices[at], sym.Analyzer()
-    member = _simple(tirx.floordiv(index - var, size))
-    if index.same_as(var) or not analyzer.can_prove_equal(member * size + var, index):
-        return boxed
-    if not analyzer.can_prove_equal(boxed.shape[at] % size, 0):  # Some would be shorter.
-        return boxed
 
     def split(dims: Sequence[Any], *parts: Any) -> tuple[Any, ...]:
         return (*dims[:at], *parts, *dims[at + 1 :])
 
+    if index.same_as(var):
+        end = boxed.extents[at]
+        end = min(end, size) if isinstance(end, int) else end
+        return replace(boxed, extents=split(boxed.extents, end))
+    member = _simple(tirx.floordiv(index - var, size))
+    if not analyzer.can_prove_equal(member * size + var, index):
+        return boxed
+    if not analyzer.can_prove_equal(boxed.shape[at] % size, 0):  # Some would be shorter.
+        return boxed
     members = boxed.shape[at] // size
     return replace(
         boxed,
