@@ -21,21 +21,21 @@ from math import ceil, prod
 from typing import Any
 
 import numpy as np
-from tvm import ir, s_tir
+from tvm import DataType, ir, s_tir
 
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTES, Architecture
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
-from tvm_layout_ext.ir.queries import ARITHMETIC, distinct, nodes_in
+from tvm_layout_ext.ir.queries import ARITHMETIC, distinct, is_number, nodes_in
 from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
 from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = [
     "NONE", "SWAPPED", "TILES", "beside", "check", "columns_of", "cycles", "fit", "fit_windows",
-    "may_be_taken", "multiply", "prune", "stages", "work_after",
+    "may_be_taken", "may_swap", "multiply", "prune", "stages", "work_after",
 ]  # fmt: skip
 
 NONE = "none"
@@ -140,6 +140,18 @@ def columns_of(tile: str) -> int:
 def may_be_taken(tile: str, after: float) -> bool:
     """Whether a tile may be taken without a measurement, for what follows a product."""
     return _is_default(tile, 1, 1, False, after)
+
+
+def may_swap(product: Contraction, result: Any) -> bool:
+    """Whether tiles of :data:`SWAPPED` are for a product of which a function's result is made.
+
+    TMA stores them turned where its columns lie side by side in the result, in 16 bits. They are
+    for matrices without a batch, of which rows of A lie along K.
+    """
+    (columns,) = result.shape[-1:] or [1]
+    is_plain = prod(product.extents[i] for i in product.batch) == 1 and not product.a.is_window
+    is_stored = DataType(str(result.dtype)).itemsize == 2 and is_number(columns, product.sizes[1])
+    return is_plain and product.a.k_major and is_stored
 
 
 def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
@@ -400,8 +412,7 @@ def fit(
 ) -> dict[str, Any]:
     """Take the tile of the fewest modelled cycles, or nothing where ``wgmma`` is not legal.
 
-    ``after`` is as of :func:`cycles`. With ``may_swap`` tiles of :data:`SWAPPED` are asked about,
-    which is for one product of matrices without a batch.
+    ``after`` is as of :func:`cycles`, and ``may_swap`` what the function of that name says.
 
     Few rows are no reason for ``mma.sync``: of 24x8192x8192 it did 29 TFLOPS, ``wgmma`` 67, of
     64x4096x4096 46 and 191 (float16, H200, ``benchmarks/results/h200_hopper_gemm.json``).
@@ -409,11 +420,7 @@ def fit(
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
     best, slices, cluster, least = _best(shape, dtype, b_transposed, after)
-    if (
-        may_swap
-        and not a_transposed
-        and (tile := _swapped(shape, dtype, b_transposed, least, after))
-    ):
+    if may_swap and (tile := _swapped(shape, dtype, b_transposed, least, after)):
         return {"wgmma": tile, "split_k": 1, "cluster": 1}
     return {"wgmma": best, "split_k": slices, "cluster": cluster}
 
@@ -490,11 +497,16 @@ def _swapped(
     shape: tuple[int, ...], dtype: str, b_transposed: bool, least: float, after: float
 ) -> str | None:
     """The best tile of the transpose where it is modelled to win; None if TMA cannot store it."""
-    if dtype not in _SWAPPED_TYPES or shape[1] * 2 % MAP_PITCH_BYTES:
+    if dtype not in _SWAPPED_TYPES or not _is_pitch(shape[1]):
         return None
     found = {tile: cycles(shape, tile, b_transposed, after=after) for tile in SWAPPED}
     tile = min(found, key=found.__getitem__)
     return tile if found[tile] <= _SWAP_WON * least else None
+
+
+def _is_pitch(columns: int) -> bool:
+    """Whether TMA stores rows of so many columns of 16 bits."""
+    return columns * 2 % MAP_PITCH_BYTES == 0
 
 
 def _is_default(tile: str, slices: int, cluster: int, torn: bool, after: float) -> bool:
@@ -530,8 +542,13 @@ def _most_slices(shape: tuple[int, ...], size: int) -> int:
     return max(1, shape[2] * size // PANEL_BYTES // _LEAST_STEPS)
 
 
-def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool) -> Refusal | None:
-    """Why a tile is not worth trying with the other knobs, or None."""
+def prune(
+    shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool, may_swap: bool = True
+) -> Refusal | None:
+    """Why a tile is not worth trying with the other knobs, or None.
+
+    ``may_swap`` is as of :func:`fit`.
+    """
     tile, size = config.get("wgmma", NONE), np.dtype(dtype).itemsize
     if any(config.get(name, value) != value for name, value in beside(shape, dtype).items()):
         return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
@@ -545,6 +562,8 @@ def prune(shape: tuple[int, ...], dtype: str, config: Config, b_transposed: bool
     best = _best(shape, dtype, b_transposed)[-1]
     if tile in SWAPPED and (slices, cluster) != (1, 1):
         return Refusal("swapped alone", f"Tiles of {tile} are tried without slices and clusters.")
+    if tile in SWAPPED and not (may_swap and _is_pitch(shape[1])):
+        return Refusal("swapped by threads", f"TMA does not store results of tiles of {tile}.")
     if tile in SWAPPED and cycles(shape, tile, b_transposed) > best:
         return Refusal("swapped", f"Tiles of {tile} are modelled to take longer than others.")
     if cycles(shape, tile, b_transposed, slices, size, cluster) > _WORTH * best:

@@ -48,10 +48,14 @@ def prune(
     config: Config,
     architecture: Architecture,
     b_transposed: bool = False,
+    may_swap: bool = True,
 ) -> Refusal | None:
-    """Why a configuration is not worth trying, or None."""
+    """Why a configuration is not worth trying, or None.
+
+    ``may_swap`` is as of :func:`._gemm_hopper.fit`.
+    """
     if config.get("wgmma", _gemm_hopper.NONE) != _gemm_hopper.NONE:
-        return _gemm_hopper.prune(shape, dtype, config, b_transposed)
+        return _gemm_hopper.prune(shape, dtype, config, b_transposed, may_swap)
     size = np.dtype(dtype).itemsize
     tile_m, tile_n, tile_k = config["tile_m"], config["tile_n"], config["tile_k"]
     slices = config.get("split_k", 1)
@@ -217,10 +221,11 @@ def fit(
     a_transposed: bool = False,
     is_plain: bool = True,
     after: float = 0,
+    may_swap: bool = True,
 ) -> dict[str, Any]:
     """Choose the defaults that depend on type and shape: ``wgmma``, tiles by eight warps, slices.
 
-    ``after`` is as of :func:`._gemm_hopper.cycles`.
+    ``after`` and ``may_swap`` are as of :func:`._gemm_hopper.fit`.
 
     Eight warps of 64x32 without prefetch are what did best for fp8 at 8192^3 on an H200 (305
     TFLOPS, ``benchmarks/results/h200_gemm.json``); four would spill. Tiles of 256x128 and 128 bytes
@@ -229,7 +234,7 @@ def fit(
     """
     if is_plain and (
         found := _gemm_hopper.fit(
-            shape, dtype, architecture, b_transposed, a_transposed, after, may_swap=True
+            shape, dtype, architecture, b_transposed, a_transposed, after, may_swap
         )
     ):
         return found

@@ -178,17 +178,17 @@ def _fitting(func: tirx.PrimFunc) -> _Plan:
     after = {name: _gemm_hopper.work_after(sch, name) for name in found}
     products = {name: product for name, product in found.items() if name not in refused}
     for name in list(products):
-        if why := _problem(func, _products({name: products[name]}, after)):
+        if why := _problem(func, _products(func, {name: products[name]}, after)):
             refused[name] = why
             del products[name]
-    if len(products) > 1 and (why := _problem(func, _products(products, after))):
+    if len(products) > 1 and (why := _problem(func, _products(func, products, after))):
         refused |= dict.fromkeys(products, why)
         products = {}
     for name, why in refused.items():
         decisions.note("operator_of", name, why, refused=True)
     in_full = {name: product for name, product in found.items() if _is_in_full(product)}
     if products:
-        plan = _products(products, after)
+        plan = _products(func, products, after)
     elif in_full and not _problem(func, plan := _on_threads(in_full)):
         pass
     elif _rows.is_chain(func):
@@ -293,7 +293,9 @@ def inline(sch: s_tir.Schedule) -> dict[str, Contraction]:
     return products
 
 
-def _products(products: dict[str, Contraction], after: dict[str, float]) -> _Plan:
+def _products(
+    func: tirx.PrimFunc, products: dict[str, Contraction], after: dict[str, float]
+) -> _Plan:
     def apply(fresh: s_tir.Schedule, config: Config) -> None:
         inline(fresh)
         for name in products:
@@ -308,16 +310,20 @@ def _products(products: dict[str, Contraction], after: dict[str, float]) -> _Pla
                 return refusal
         return None
 
-    facts = [(p.sizes, p.operand, p.b.k_major) for p in products.values()]
+    result = buffers_of(func)[-1]
+    facts = [
+        (p.sizes, p.operand, p.b.k_major, _gemm_hopper.may_swap(p, result))
+        for p in products.values()
+    ]
 
     def prune(_: Shape, __: str, config: Config, architecture: Architecture) -> Refusal | None:
-        for sizes, operand, by_k in facts:
-            if refusal := gemm.prune(sizes, operand, config, architecture, by_k):
+        for sizes, operand, by_k, may_swap in facts:
+            if refusal := gemm.prune(sizes, operand, config, architecture, by_k, may_swap):
                 return refusal
         return None
 
     def beside(_: Shape, __: str) -> Config:
-        sizes, operand, _by_k = facts[0]
+        sizes, operand = facts[0][:2]
         return gemm.beside(sizes, operand)
 
     def fit(_: Shape, __: str, config: Config, architecture: Architecture) -> Config:
@@ -338,6 +344,7 @@ def _products(products: dict[str, Contraction], after: dict[str, float]) -> _Pla
             a_transposed=not one.a.k_major,
             is_plain=_is_plain(one),
             after=after[name],
+            may_swap=_gemm_hopper.may_swap(one, result),
         )
 
     return _Plan(gemm.KNOBS, apply, check, prune, fit, beside)

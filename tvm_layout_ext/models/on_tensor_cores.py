@@ -63,18 +63,11 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         after = _gemm_hopper.work_after(sch, name)
-        more, may_swap = len(func.params) > _OPERANDS, _has_rows_of_16_bits(func, product.what)
-        config = _wgmma(product.what, arch, more, after, may_swap)
+        may_swap = _gemm_hopper.may_swap(product.what, func.params[-1])
+        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after, may_swap)
         return _by(sch, name, config, config["wgmma"]) if config else None
 
     return scheduled_products(func, multiply, _refuse)
-
-
-def _has_rows_of_16_bits(func: tirx.PrimFunc, product: Contraction) -> bool:
-    """Whether what leaves has a product's columns side by side, as TMA stores turned tiles."""
-    result = func.params[-1]
-    (columns,) = result.shape[-1:] or [1]
-    return tvm.DataType(str(result.dtype)).itemsize == 2 and is_number(columns, product.sizes[1])
 
 
 def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
@@ -267,7 +260,7 @@ def _wgmma(
 
     ``after`` counts the instructions for each sum of what follows the product. If that reads other
     matrices, it does so in pairs of columns where these end with a tile, else one by one. Tiles of
-    the transpose are for a product without a batch, of a known number of rows, if it ``may_swap``.
+    the transpose are for a product of a known number of rows, if it ``may_swap``.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
     if product.sums not in _SUMS or not all(_is_matrix(product, *side) for side in sides):
@@ -275,7 +268,6 @@ def _wgmma(
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     by_k, a_transposed = product.b.k_major, not product.a.k_major
-    may_swap = may_swap and not product.a.is_window and batch_of(product) == 1
     found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed, after, may_swap)
     apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
     images = USUAL_BATCH if any(True for _ in apart) else 1
