@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import tvm
 from tvm import s_tir, te
 
 from benchmarks.thread_programs import Program
+from tests.programs.emitted import cuda_text
+from tests.transform.bytes.test_pack_argmax import extreme
 from tvm_layout_ext.coalesce.cost import cost, count_kernels
 from tvm_layout_ext.coalesce.rows.write import write_chains
 from tvm_layout_ext.gpu.kernel_time import AccessWork, KernelWork
-from tvm_layout_ext.ir.annotations import FUSE_ROWS
+from tvm_layout_ext.ir.annotations import FUSE_ROWS, MARK
+from tvm_layout_ext.target import cuda_target
 
 
 def bound(program: Program, threads: int = 128) -> s_tir.Schedule:
@@ -88,6 +92,36 @@ def test_values_with_a_name_are_computed_too() -> None:
         for kind in ("argmax", "max")
     )
     assert both.instructions > 1.8 * one.instructions
+
+
+@pytest.mark.parametrize(("terms", "is_packed"), [(65_504, True), (65_505, False)])
+def test_an_argmax_counts_as_one_number_where_it_is_one(terms: int, is_packed: bool) -> None:
+    """Beside 16 bits there is room for 65,536 indices: of 2,047 steps of 32, and the start's."""
+    sch = s_tir.Schedule(extreme((64, terms), 1, "int16"))
+    row, k = sch.get_loops("B")
+    _, lane = sch.split(k, [None, 32])
+    sch.bind(row, "blockIdx.x")
+    sch.bind(lane, "threadIdx.x")
+    (work,) = count_kernels(sch.mod["main"])
+    each = work.instructions / (64 * terms / 32)
+    assert (each < 5) == is_packed
+    marked = tvm.IRModule({"main": sch.mod["main"].with_attr(MARK, 1)})
+    assert ("__byte_perm" in cuda_text(marked)) == is_packed
+
+
+def test_results_in_memory_are_no_numbers_of_an_argmax() -> None:
+    work = counted(Program("argmax", (64, 4096), "int8", (0,)))
+    assert work.instructions > 5 * 2 * 4096
+
+
+@pytest.mark.parametrize(("arch", "in_halves"), [("sm_80", False), ("sm_90a", True)])
+def test_bytes_are_compared_by_halves_where_the_target_can(arch: str, in_halves: bool) -> None:
+    sch = bound(Program("max", (64, 4096), "int8", (0,)))
+    _, k = sch.split(sch.get_loops("B")[-1], [None, 8])
+    sch.unroll(k)
+    with cuda_target(arch):
+        (work,) = count_kernels(sch.mod["main"])
+    assert (work.instructions == 1.5 * 64 * 4096 / 32) == in_halves
 
 
 def test_what_a_sum_has_so_far_is_in_registers() -> None:

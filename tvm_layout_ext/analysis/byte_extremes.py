@@ -11,6 +11,8 @@ from tvm import tirx
 from ..ir.conditions import step_of
 from ..ir.queries import are_equal, depends_on, is_load_of, loads_in, substitute
 
+#: Since this capability halves of words are compared by one instruction.
+SINCE = (9, 0)
 _KINDS = {"int8": "s", "uint8": "u"}
 _WORD_BYTES = 4
 

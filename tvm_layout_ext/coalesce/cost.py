@@ -22,7 +22,7 @@ from tvm.tirx import IterVar
 from ..analysis.access_cost import flat, padded_strides, strides_of
 from ..analysis.accesses import AccessSite, read_accesses
 from ..analysis.argmax import packed_statements
-from ..analysis.byte_extremes import is_byte_extreme
+from ..analysis.byte_extremes import SINCE, is_byte_extreme
 from ..analysis.kernel_facts import KernelFacts
 from ..analysis.nest import element_bytes
 from ..gpu.banks import request_wavefronts
@@ -36,6 +36,7 @@ from ..ir.pointers import atomic_of
 from ..ir.queries import depends_on, is_among
 from ..ir.rebuild import block_with, realize_with, sequence
 from ..ir.walk import THREADS, Context, LoopVar, axis_indices, top_statements, walk
+from ..target import capability_around
 from .shifted.move import read_move
 
 #: Blocks, and lanes of each, whose addresses are worked out; at least so many iterations.
@@ -114,9 +115,15 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
         elif (element := atomic_of(stmt)) is not None:
             site = AccessSite(element.source, "atomic", tuple(element.indices), context=context)
             kernels.setdefault(_kernel(context), []).append(site)
-    packed = packed_statements(body)
+    reduced = [
+        stmt.buffer
+        for stmt, context in (one for found in stores.values() for one in found)
+        if isinstance(stmt, tirx.BufferStore) and _lanes_reduce(context)
+    ]
+    packed = packed_statements(body, reduced)
+    in_halves = capability_around(function) >= SINCE
     return [
-        _KernelCounter(sites, packed).count(stores.get(outermost, []))
+        _KernelCounter(sites, packed, in_halves).count(stores.get(outermost, []))
         for outermost, sites in kernels.items()
         if any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
     ]
@@ -174,8 +181,12 @@ class _Lanes:
 class _KernelCounter:
     """Counts one kernel."""
 
-    def __init__(self, sites: Sequence[AccessSite], packed: Mapping[int, int]) -> None:
+    def __init__(
+        self, sites: Sequence[AccessSite], packed: Mapping[int, int], in_halves: bool
+    ) -> None:
         self.sites, self.packed = sites, packed
+        #: Whether the larger of bytes are taken by halves of words.
+        self.in_halves = in_halves
         extents: dict[str, int] = {}
         for loop in (loop for site in sites for loop in site.loops):
             if loop.is_thread or loop.is_grid:
@@ -411,7 +422,8 @@ class _KernelCounter:
         times = prod(_count(loop) for loop in around)
         if stmt.__chandle__() in self.packed:
             return float(times * self.packed[stmt.__chandle__()] * self.warps * self.blocks)
-        if isinstance(stmt, tirx.BufferStore) and is_byte_extreme(stmt) and _is_unrolled(around):
+        is_extreme = isinstance(stmt, tirx.BufferStore) and is_byte_extreme(stmt)
+        if self.in_halves and is_extreme and _is_unrolled(around):
             return float(times * _BYTE_EXTREME * self.warps * self.blocks)
         total: float = times * _operations(stmt.value) * lanes
         if isinstance(stmt, tirx.Bind):
@@ -483,6 +495,11 @@ def _reduces(context: Context, loop: LoopVar) -> bool:
         int(axis.iter_type) == IterVar.CommReduce and _depends(values.get(axis.var), loop.var)
         for axis in axes
     )
+
+
+def _lanes_reduce(context: Context) -> bool:
+    """Whether threads reduce together what the innermost block stores."""
+    return any(loop.is_thread and _reduces(context, loop) for loop in context.loops)
 
 
 def _depends(value: Any, var: Any) -> bool:

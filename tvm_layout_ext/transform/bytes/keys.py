@@ -7,9 +7,8 @@ from typing import Any
 
 from tvm import tirx
 
-from ...analysis.argmax import VALUE_BITS
+from ...analysis.argmax import VALUE_BITS, WORD_BITS, room_of
 
-_WORD = 32
 #: What puts bytes of two words together. Byte n of its result is the one that its third argument
 #: names by 4 bits: 0 to 3 of the first word, 4 to 7 of the second.
 BYTE_PERM = "__byte_perm"
@@ -33,21 +32,21 @@ class Keys:
 
     @property
     def _bits(self) -> int:
-        return _WORD - VALUE_BITS[self.dtype]
+        return WORD_BITS - VALUE_BITS[self.dtype]
 
     @property
     def room(self) -> int:
         """The largest index beyond the least."""
-        return (1 << self._bits) - 1
+        return room_of(self.dtype)
 
     def _field(self, index: Any) -> Any:
         return self.room + self.least - index if self.descends else index - self.least
 
     def constant(self, value: Any, index: Any) -> Any:
         """The key of numbers."""
-        bits = (int(value) << self._bits | self._field(int(index))) & (1 << _WORD) - 1
-        is_negative = self.kind == "int32" and bits >> _WORD - 1
-        return tirx.const(bits - (1 << _WORD) if is_negative else bits, self.kind)
+        bits = (int(value) << self._bits | self._field(int(index))) & (1 << WORD_BITS) - 1
+        is_negative = self.kind == "int32" and bits >> WORD_BITS - 1
+        return tirx.const(bits - (1 << WORD_BITS) if is_negative else bits, self.kind)
 
     def key(self, value: Any, index: Any) -> Any:
         """The key of expressions: one instruction, beside one for all values of an index."""

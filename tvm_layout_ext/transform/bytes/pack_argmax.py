@@ -14,31 +14,21 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
-from ...analysis.argmax import VALUE_BITS, BestPair, Start, Update, find_pairs, split_up
-from ...ir import ops
-from ...ir.conditions import ranges_known
-from ...ir.contents import contents
-from ...ir.pointers import OPAQUE
-from ...ir.queries import (
-    are_equal,
-    is_call_of,
-    is_load_of,
-    loads_in,
-    nodes_in,
-    substitute,
-    variables,
+from ...analysis.argmax import (
+    VALUE_BITS,
+    BestPair,
+    Start,
+    Update,
+    comes_from,
+    named,
+    packed_pairs,
+    split_up,
 )
+from ...ir.contents import contents
+from ...ir.queries import are_equal, is_load_of, substitute
 from ...ir.rebuild import block_with
 from ..base import function_pass
 from .keys import Keys
-
-#: What gives a lane the index that another lane has.
-_SHUFFLES = (
-    ops.CUDA___SHFL_SYNC,
-    ops.CUDA___SHFL_XOR_SYNC,
-    ops.CUDA___SHFL_UP_SYNC,
-    ops.CUDA___SHFL_DOWN_SYNC,
-)
 
 
 class _Packed:
@@ -63,7 +53,7 @@ class _Packed:
         else:
             better = tirx.Max if one.is_max else tirx.Min
             held = tirx.BufferLoad(self.buffer, one.indices)
-            value, index = (_named(value, names) for value in (one.value, one.index))
+            value, index = (named(value, names) for value in (one.value, one.index))
             given = self._shuffled(value, index)
             key = better(held, self.keys.key(value, index) if given is None else given)
         return tirx.BufferStore(self.buffer, key, one.indices)
@@ -71,7 +61,7 @@ class _Packed:
     def _shuffled(self, value: Any, index: Any) -> Any:
         """The key that another lane has, if value and index are its own; None if they are not."""
         pairs = ((value, self.pair.best), (index, self.pair.at))
-        if not all(_comes_from(one, buffer) for one, buffer in pairs):
+        if not all(comes_from(one, buffer) for one, buffer in pairs):
             return None
         rest = [[*one.args[:1], *one.args[2:]] for one in (value, index)]
         held = value.args[1].indices, index.args[1].indices
@@ -101,61 +91,11 @@ class _Packed:
         return block_with(block, alloc_buffers=made, reads=regions[0], writes=regions[1])
 
 
-def _keys_of(pair: BestPair, body: Any) -> Keys | None:
-    """Keys that have room for all indices of a pair; None if none are known to have."""
-    bounds, names = ranges_known(body), _names_in(body)
-    ends: list[tuple[int, int]] = []
-    for given in [*(one.index for one in pair.starts), *(one.index for one in pair.updates)]:
-        index = _named(given, names)
-        if _is_own(index, pair.at, names, body):
-            continue
-        if loads_in(index):
-            return None
-        known = bounds.const_int_bound(index)
-        ends.append((int(known.min_value), int(known.max_value)))
-    if not ends:
-        return None
+def _packed(pair: BestPair, least: int) -> _Packed:
+    """The keys of a pair whose indices are not below a number."""
     first = pair.updates[0]
-    least, most = min(low for low, _ in ends), max(high for _, high in ends)
     descends = first.is_max == first.is_first
-    keys = Keys(str(pair.best.dtype), least, descends, str(pair.at.dtype))
-    return keys if most - least <= keys.room else None
-
-
-def _names_in(body: Any) -> dict[int, Any]:
-    """What each variable of a statement names, by handle."""
-    return {bind.var.__chandle__(): bind.value for bind in nodes_in(body, tirx.Bind)}
-
-
-def _is_own(index: Any, buffer: Any, names: dict[int, Any], body: Any) -> bool:
-    """Whether an index is one that the buffer has in this lane, or in another one.
-
-    Shared memory may pass it on, if nothing else is stored there.
-    """
-    if is_load_of(index, buffer) or _comes_from(index, buffer):
-        return True
-    if not isinstance(index, tvm.ir.TensorLoad) or not index.source.scope().startswith("shared"):
-        return False
-    stores = [one for one in nodes_in(body, tirx.BufferStore) if is_load_of(index, one.buffer)]
-    is_told = any(index.source.same_as(one) for one in _addressed(body))
-    own = [is_load_of(_named(store.value, names), buffer) for store in stores]
-    return bool(own) and all(own) and not is_told
-
-
-def _comes_from(value: Any, buffer: Any) -> bool:
-    """Whether a value is one that another lane has in a buffer."""
-    return is_call_of(value, *_SHUFFLES) and is_load_of(value.args[1], buffer)
-
-
-def _named(value: Any, names: dict[int, Any]) -> Any:
-    """What a variable names, of anything else itself."""
-    return names.get(value.__chandle__(), value) if isinstance(value, tirx.Var) else value
-
-
-def _addressed(body: Any) -> list[Any]:
-    """Buffers of which something takes the address, and variables beside them."""
-    calls = [one for one in nodes_in(body, tvm.ir.Call) if is_call_of(one, *OPAQUE)]
-    return [var for call in calls for var in variables(call)]
+    return _Packed(pair, Keys(str(pair.best.dtype), least, descends, str(pair.at.dtype)))
 
 
 def _rewritten(body: Any, packed: list[_Packed]) -> Any:
@@ -184,11 +124,5 @@ def PackArgmax(func: tirx.PrimFunc) -> tirx.PrimFunc:
     made = [one for block in contents(func.body).nodes(SBlock) for one in block.alloc_buffers]
     if not any(one.scope() == "local" and str(one.dtype) in VALUE_BITS for one in made):
         return func
-    held = _addressed(func.body)
-    packed = [
-        _Packed(pair, keys)
-        for pair in find_pairs(func.body)
-        if not any(one.same_as(buffer) for buffer in held for one in (pair.best, pair.at))
-        and (keys := _keys_of(pair, func.body)) is not None
-    ]
+    packed = [_packed(pair, least) for pair, (least, _) in packed_pairs(func.body)]
     return func.with_body(_rewritten(func.body, packed)) if packed else func

@@ -11,15 +11,13 @@ from typing import Any
 
 from tvm import tirx
 
-from ...analysis.byte_extremes import ByteExtremes, read_byte_extremes
+from ...analysis.byte_extremes import SINCE, ByteExtremes, read_byte_extremes
 from ...ir.contents import contents
 from ...ir.rebuild import sequence
 from ...target import capability
 from ..base import function_pass, mapped
 from .keys import BYTE_PERM
 
-#: Since this capability halves of words are compared by one instruction.
-_SINCE = (9, 0)
 _BITS, _LANES = 8, 4
 #: The upper bytes of the halves of two words, those of the first below.
 _UPPER_BYTES = 0x7351
@@ -74,6 +72,6 @@ def _by_words(loop: Any) -> Any:
 @function_pass()
 def PackExtremes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that takes extremes of bytes as halves of words, from ``sm_90`` on."""
-    if not contents(func.body).nodes(tirx.For) or capability(func.attrs.get("target")) < _SINCE:
+    if not contents(func.body).nodes(tirx.For) or capability(func.attrs.get("target")) < SINCE:
         return func
     return mapped(func, (tirx.For, _by_words))
