@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
 
 import tvm_layout_ext as tlx
-from tests.models.running import check, fused, scheduled
+from tests.models.running import array_of, check, fused, scheduled
 from tvm_layout_ext.models.convolutions.channels_last import ChannelsLast
 
 Shape = tuple[int, ...]
@@ -160,3 +161,25 @@ def test_a_module_without_convolutions_is_left_alone() -> None:
         builder.emit_func_output(out)
     mod = builder.get()
     assert ChannelsLast()(mod).same_as(mod)
+
+
+@pytest.mark.parametrize(("dtype", "is_kept"), [(HALF, True), ("float32", False)])
+def test_a_clip_keeps_what_is_not_a_number_in_16_bits(dtype: str, is_kept: bool) -> None:
+    params = [
+        relax.Var(name, relax.TensorType(shape, dtype))
+        for name, shape in (("x", (1, 16, 5, 6)), ("w", (16, 16, 1, 1)))
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit(relax.op.nn.conv2d(*params))
+            out = builder.emit_output(builder.emit(relax.op.clip(out, 0, 6)))
+        builder.emit_func_output(out)
+    (one,) = (f for f in scheduled(builder.get()) if "conv2d" in f.name)
+    func = one.after.with_attr("global_symbol", "main")
+    image, weight, _ = (array_of(param, np.random.default_rng(0)) for param in func.params)
+    image[0, 0, 0, 0] = np.nan
+    (out,) = tlx.simulate(func, image, weight, None, progress=False).outputs.values()
+    first, others = out[0, 0, 0], out[0, 0, 1:]
+    assert np.isnan(first).all() if is_kept else (first == 0).all()
+    assert np.isfinite(others).all()

@@ -10,7 +10,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 class Clips(PyExprMutator):
     """Rewrites ``clip`` and ``relu6`` of floating point.
 
-    ``ConvertLayout`` moves no layout past a clip, and ``ToMixedPrecision`` fails at one.
+    ``ConvertLayout`` moves no layout past a clip, and ``ToMixedPrecision`` fails at one. NaN stays
+    NaN in 16 bits, of which CUDA takes the second operand where neither is larger. In 32 bits its
+    ``fmaxf`` gives the lower end, whatever the order, and a choice is an instruction more.
     """
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -24,4 +26,4 @@ class Clips(PyExprMutator):
         if len(ends) < 2:
             return call
         least, most = (relax.const(end, dtype) for end in ends)
-        return relax.op.minimum(self.builder_.emit(relax.op.maximum(call.args[0], least)), most)
+        return relax.op.minimum(most, self.builder_.emit(relax.op.maximum(least, call.args[0])))

@@ -32,13 +32,19 @@ def _shift_right(a: Any, b: Any) -> Any:
     return np.right_shift(a, np.where((b < 0) | (b >= bits), bits - 1, b).astype(np.result_type(b)))
 
 
-def _minimum(a: Any, b: Any) -> Any:
-    """Return the smaller; a NaN loses to a number, as in CUDA's ``fmin``."""
-    return np.fmin(a, b) if is_float(np.result_type(a)) else np.minimum(a, b)
+def _extreme(wide: Any, plain: Any, is_better: Any) -> Callable[[Any, Any], Any]:
+    """The smaller or the larger: a NaN of 32 bits loses to a number, as in CUDA's ``fmin``.
 
+    Of floats of 16 bits TVM writes ``a < b ? a : b``, which keeps a NaN that comes second.
+    """
 
-def _maximum(a: Any, b: Any) -> Any:
-    return np.fmax(a, b) if is_float(np.result_type(a)) else np.maximum(a, b)
+    def chosen(a: Any, b: Any) -> Any:
+        dtype = np.result_type(a)
+        if not is_float(dtype):
+            return plain(a, b)
+        return np.where(is_better(a, b), a, b) if dtype.itemsize == 2 else wide(a, b)
+
+    return chosen
 
 
 def _named(*kinds: type) -> dict[str, Callable[[Any, Any], Any]]:
@@ -50,8 +56,8 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     **_named(tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Mod),
     **_named(tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor),
     "Div": _divide,
-    "Min": _minimum,
-    "Max": _maximum,
+    "Min": _extreme(np.fmin, np.minimum, np.less),
+    "Max": _extreme(np.fmax, np.maximum, np.greater),
     "LShift": _shift_left,
     "RShift": _shift_right,
 }
