@@ -332,6 +332,15 @@ def test_the_loops_as_they_are_are_counted_once(monkeypatch: pytest.MonkeyPatch)
     assert len(tried) == len(outcome.lost) + 1
 
 
+def test_of_equals_the_leanest_is_taken_though_another_is_large() -> None:
+    """A mean of 7x7 pixels: one map asks for 18 MB where this one of as many blocks has 7."""
+    a = te.placeholder((64, 816, 7, 7), "float16", "A")
+    k, n = te.reduce_axis((0, 7), "k"), te.reduce_axis((0, 7), "n")
+    b = te.compute((64, 816), lambda i, c: te.sum(a[i, c, k, n], axis=(k, n)), "B")
+    load = next(one for one in schedule_of(a, b).auto_coalesce("B").after if one.buffer == "A")
+    assert load.waste < 1.5
+
+
 def test_a_plan_that_is_modelled_to_be_slower_says_why_it_is_taken() -> None:
     a = te.placeholder((64, 64), "float32", "A")
     outcome = schedule_of(a, te.compute((64, 64), lambda i, j: a[j, i], "B")).auto_coalesce("B")
