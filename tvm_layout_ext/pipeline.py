@@ -98,6 +98,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.ReadWords,
         transform.JoinComparisons,
     ),
+    # The pass that makes shuffles of words alone.
+    "s_tir.LowerThreadAllreduce": (transform.WidenReductions,),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever
     # looks at stores has done so after PlanSync.
     "tirx.SplitHostDevice": (

@@ -41,6 +41,7 @@ from .tvm_fixes.rename_operands import RenameOperands
 from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedIndices
 from .tvm_fixes.straighten_indices import StraightenIndices
 from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
+from .tvm_fixes.widen_reductions import WidenReductions
 from .tvm_fixes.widen_small_buffers import WidenSmallBuffers
 from .tvm_fixes.write_out_powers import WriteOutPowers
 from .tvm_fixes.write_out_sigmoids import WriteOutSigmoids
@@ -100,6 +101,7 @@ __all__ = [
     "SwizzleSharedMemory",
     "TurnTiles",
     "TypeMatrixLoads",
+    "WidenReductions",
     "WidenSmallBuffers",
     "WriteOutPowers",
     "WriteOutSigmoids",
