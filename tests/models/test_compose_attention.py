@@ -15,8 +15,11 @@ from tvm.target import Target
 from benchmarks.relax_numbers import error_of, outputs
 from tests.models.running import TARGET, check, fused, scheduled
 from tvm_layout_ext import simulate
+from tvm_layout_ext.models.attention.compose import ComposeAttention
 
 BATCH, HEADS, HEAD = 2, 2, 64
+#: A mask of rows and keys.
+WIDE = (BATCH, 1, 40, 40)
 
 
 def decomposed(
@@ -283,3 +286,38 @@ def test_layers_share_one_function() -> None:
         builder.emit_func_output(out)
     names = [gv.name_hint for gv in fused(builder.get()).functions]
     assert sorted(names) == ["attention", "main"]
+
+
+def test_a_mask_of_which_nothing_is_hidden_leaves_what_it_is_put_over() -> None:
+    """As T5's positions are, by head, under the padding of a batch that has none."""
+    given = relax.Var("places", relax.TensorType((1, HEADS, 40, 40), "float32"))
+
+    def places(emit: Any, rows: int, keys: int) -> Any:
+        seen = emit(op.broadcast_to(relax.const(np.ones((BATCH, 1, 1, keys), "bool")), WIDE))
+        return op.where(seen, given, relax.const(float("-inf"), "float32"))
+
+    functions = scheduled(fused(decomposed(40, 40, places, more=[given])))
+    (one,) = (one for one in functions if one.choice.rule == "attention")
+    shapes = [tuple(map(int, param.shape)) for param in one.after.params]
+    assert (1, HEADS, 40, 40) in shapes
+    assert WIDE not in shapes
+    check(one)
+
+
+def test_layers_share_what_is_cast_for_them() -> None:
+    builder = relax.BlockBuilder()
+    first, k, v = (
+        relax.Var(name, relax.TensorType((1, 40, 2, HEAD), "float16")) for name in ("q", "k", "v")
+    )
+    bias = relax.Var("bias", relax.TensorType((1, 2, 40, 40), "float32"))
+    with builder.function("main", [first, k, v, bias]):
+        with builder.dataflow():
+            between = first
+            for _ in range(2):
+                narrow = builder.emit(op.astype(bias, "float16"))
+                between = builder.emit(op.nn.attention(between, k, v, narrow))
+            out = builder.emit_output(op.add(between, v))
+        builder.emit_func_output(out)
+    composed = ComposeAttention()(builder.get())["main"].script()
+    assert composed.count("R.astype") == 1
+    assert composed.count("R.nn.attention_bias") == 2

@@ -12,9 +12,12 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
+from ..bindings import Bindings
 from ..relax_values import array_of, bound_to, extents_of, name_of, rewritten, scalar_of
 from .gather import has_kernel
 
+#: What gives elements again, in another type or more often.
+_COPIES = ("broadcast_to", "astype")
 #: What changes neither an element nor its place in a matrix of a head.
 _VIEWS = ("reshape", "broadcast_to", "astype")
 #: What makes the heads of keys and values as many as those of queries.
@@ -40,7 +43,19 @@ class ComposeAttention:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        return rewritten(mod, _Compose)
+        mod = rewritten(mod, _Compose)
+        if not any(_adds_to_scores(func) for func in mod.functions.values()):
+            return mod
+        # Each layer casts a mask that all of them read. What is merged keeps a second name.
+        merged = relax.transform.EliminateCommonSubexpr()(mod)
+        return relax.transform.CanonicalizeBindings()(merged)
+
+
+def _adds_to_scores(func: Any) -> bool:
+    if not isinstance(func, relax.Function) or not isinstance(func.body, relax.SeqExpr):
+        return False
+    calls = Bindings.of(func).bound.values()
+    return any(name_of(one) == "nn.attention_bias" for one in calls)
 
 
 @dataclass(frozen=True)
@@ -136,12 +151,24 @@ class _Compose(PyExprMutator):
 
     def _in_four_dims(self, mask: Any) -> Any:
         """A mask by batch, head, row and key, of as few elements as it was made of."""
-        while name_of(call := self._call(mask)) in ("broadcast_to", "astype"):
-            mask = call.args[0]
+        while name_of(call := self._call(mask)) in (*_COPIES, "where"):
+            if name_of(call) in _COPIES:
+                mask = call.args[0]
+            elif self._is_all_true(call.args[0]):
+                mask = call.args[1]
+            else:
+                break
         shape = extents_of(mask) or ()
         if len(shape) < 4:
             mask = self.builder_.emit(relax.op.reshape(mask, [*[1] * (4 - len(shape)), *shape]))
         return mask
+
+    def _is_all_true(self, condition: Any) -> bool:
+        """Whether a condition holds everywhere, as that of padding does where none is given."""
+        while name_of(call := self._call(condition)) in _COPIES:
+            condition = call.args[0]
+        known = array_of(condition, self.lookup_binding)
+        return known is not None and bool(known.all())
 
     def _cast(self, value: Any, dtype: Any) -> Any:
         """A value of a type; Q and K may have been rotated in float32."""
