@@ -83,18 +83,25 @@ def test_a_module_that_tvm_refuses_otherwise_is_refused_in_a_sentence() -> None:
         tlx.MixedPrecision()(product(scattered))
 
 
-def test_a_column_by_a_row_stays_in_float32() -> None:
-    """Angles of rotary embeddings: 511 by a frequency has no room in 16 bits."""
+@pytest.mark.parametrize("sums", [None, "float32"])
+def test_a_column_by_a_row_stays_in_float32(sums: str | None) -> None:
+    """Angles of rotary embeddings: 511 by a frequency has no room in 16 bits, nor has that one."""
 
     def turned(builder: relax.BlockBuilder, y: Any) -> Any:
         column = builder.emit(op.astype(builder.emit(op.arange(500, 500 + SIDE, 1)), "float32"))
         column = builder.emit(op.reshape(column, (SIDE, 1)))
-        row = relax.const(np.linspace(0.1, 1, SIDE, dtype="float32")[None])
-        return op.add(y, builder.emit(op.cos(builder.emit(op.matmul(column, row)))))
+        frequencies = relax.const(0.1 ** np.linspace(0, 1, SIDE, dtype="float32"))
+        row = builder.emit(op.expand_dims(frequencies, 0))
+        row = builder.emit(op.broadcast_to(row, (1, SIDE)))
+        angles = builder.emit(op.matmul(column, row, out_dtype=sums))
+        return op.add(y, builder.emit(op.cos(angles)))
 
-    mixed = tlx.MixedPrecision()(product(turned))
+    mod = product(turned)
+    mixed = tlx.MixedPrecision()(mod)
     angles = called(mixed, "cos")
     assert [str(one.ty.dtype) for one in angles] == ["float32"]
+    x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
+    assert error_of(by_cpu(mixed, [x]), by_cpu(mod, [x])) <= 2e-3
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

@@ -26,6 +26,7 @@ from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
+from tests.transform.tvm_fixes import test_widen_reductions as bytes_by_words
 from tests.transform.tvm_fixes import test_widen_small_buffers as small
 from tests.transform.tvm_fixes import test_write_out_powers as powers
 from tests.transform.tvm_fixes import test_write_out_sigmoids as sigmoids
@@ -148,6 +149,14 @@ def _loaded(mod: tvm.IRModule) -> set[str]:
     found: list[Any] = []
     tvm_ffi.structural_walk(mod["main"].body, [(tvm.ir.Call, found.append)])
     return {str(call.ty) for call in found if call.op.name == ops.PTX_LEGACY_LDMATRIX}
+
+
+def test_widen_reductions(without: Without) -> None:
+    """Lanes exchange bytes through shared memory, with no barrier between them."""
+    without("WidenReductions")
+    text = cuda_text(bytes_by_words.along_rows(bytes_by_words.rows("max", "int8", (3, 1000)), 32))
+    assert "= __shfl_down_sync" not in text
+    assert "__syncwarp" not in text
 
 
 def test_widen_small_buffers(without: Without) -> None:

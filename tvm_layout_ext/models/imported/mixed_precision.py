@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
+from tvm.ir.expr import GenericConst
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -15,6 +16,7 @@ from ...ir.queries import is_number
 from ..moves.clips import Clips
 from ..relax_values import (
     NARROW_FLOATS,
+    VIEWS,
     array_of,
     bound_to,
     extents_of,
@@ -83,15 +85,30 @@ class _Masks(PyExprMutator):
 
 @mutator
 class _Outer(PyExprMutator):
-    """Multiplies a column by a row element by element."""
+    """Multiplies a column by a row element by element.
+
+    TVM's pass rounds a constant that is given other dims, and one that meets constants alone. So
+    one side is written out as a constant, beside another that is computed.
+    """
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if name_of(call) != "matmul" or call.attrs.out_dtype:
+        if name_of(call) != "matmul" or str(call.attrs.out_dtype) not in ("None", "float32"):
             return call
-        sides = [extents_of(one) or () for one in call.args]
-        is_outer = all(len(one) > 1 for one in sides) and is_number(sides[0][-1], 1)
-        return op.multiply(*call.args) if is_outer else call
+        shapes = [extents_of(one) or () for one in call.args]
+        if any(len(one) < 2 for one in shapes) or not is_number(shapes[0][-1], 1):
+            return call
+        sides = [*call.args]
+        for at, one in enumerate(sides):
+            if self._is_constant(one) and (found := array_of(one, self.lookup_binding)) is not None:
+                sides[at] = relax.const(found, str(one.ty.dtype))
+                break
+        return op.multiply(*sides)
+
+    def _is_constant(self, value: Any) -> bool:
+        while name_of(call := bound_to(value, self.lookup_binding)) in (*VIEWS, "broadcast_to"):
+            value = call.args[0]
+        return isinstance(call, GenericConst)
 
 
 @mutator
