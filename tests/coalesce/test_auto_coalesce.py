@@ -11,12 +11,16 @@ from tvm_ffi import structural_equal
 
 import tvm_layout_ext as tlx
 from tests.programs.coalesced import numbers
+from tests.programs.movements import drawn
 from tests.programs.running import gives
 from tests.programs.tiles import upside_down
 from tvm_layout_ext import decisions
 from tvm_layout_ext.coalesce import choose
+from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.gpu.hardware import MULTIPROCESSORS
 from tvm_layout_ext.schedules import gather_rows
+from tvm_layout_ext.transform.mapped_kernels import mapped_kernels
 
 
 def schedule_of(*tensors: Any) -> s_tir.Schedule:
@@ -339,6 +343,14 @@ def test_of_equals_the_leanest_is_taken_though_another_is_large() -> None:
     b = te.compute((64, 816), lambda i, c: te.sum(a[i, c, k, n], axis=(k, n)), "B")
     load = next(one for one in schedule_of(a, b).auto_coalesce("B").after if one.buffer == "A")
     assert load.waste < 1.5
+
+
+def test_of_equals_one_that_fills_the_gpu_is_taken() -> None:
+    """By the model 26 blocks take as long as 1,632 for the argmax of a middle axis."""
+    sch = s_tir.Schedule(drawn(437).function())
+    sch.auto_coalesce("B")
+    kernels = count_kernels(mapped_kernels(sch.mod)["main"])
+    assert max(work.blocks for work in kernels) >= MULTIPROCESSORS / 3
 
 
 def test_a_plan_that_is_modelled_to_be_slower_says_why_it_is_taken() -> None:

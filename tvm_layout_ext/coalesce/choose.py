@@ -10,6 +10,7 @@ from typing import Any
 from tvm import tirx
 
 from ..errors import ScheduleError
+from ..gpu.hardware import MULTIPROCESSORS, SECTOR_BYTES
 from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
 from ..ir.block_bindings import holder_of
 from ..ir.diagnostics import reason
@@ -31,6 +32,8 @@ _log = logging.getLogger("tvm_layout_ext")
 _SAME = 1.02
 #: Seconds by which two short kernels may differ from one measurement to the next.
 _NOISE = 1e-6
+#: Bytes of a program that few blocks are too few for.
+_LARGE = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,12 @@ class _Trial:
         """Sectors of global memory that it asks for."""
         return sum(work.total("sectors", scope="global") for work in self.work)
 
+    @property
+    def blocks(self) -> float:
+        """Blocks of the kernel that asks for most of these."""
+        kernels = sorted(self.work, key=lambda one: one.total("sectors", scope="global"))
+        return kernels[-1].blocks if kernels else 0
+
     def __str__(self) -> str:
         return f"{self.way.path}, {self.text}: {_micro(self.seconds)}"
 
@@ -124,12 +133,12 @@ def choose(subject: Subject) -> tuple[Outcome, Strategy]:
 
 
 def _best(trials: Sequence[_Trial], *, is_symbolic: bool) -> _Trial:
-    """Of the fastest the one with the fewest sectors; of equals the first.
+    """Of the fastest those that fill the GPU, of these the one of the fewest sectors, or the first.
 
     A symbolic loop counts as 1021 iterations, which tells nothing of how full a GPU will be: there
     sectors go before time.
     """
-    tests = (_fastest, _fewest)
+    tests = (_fastest, _full, _fewest)
     for keep in reversed(tests) if is_symbolic else tests:
         trials = keep(trials)
     return trials[0]
@@ -138,6 +147,13 @@ def _best(trials: Sequence[_Trial], *, is_symbolic: bool) -> _Trial:
 def _fastest(trials: Sequence[_Trial]) -> list[_Trial]:
     least = min(trial.seconds for trial in trials)
     return [trial for trial in trials if trial.seconds <= max(_SAME * least, least + _NOISE)]
+
+
+def _full(trials: Sequence[_Trial]) -> Sequence[_Trial]:
+    """Those that put a third of the multiprocessors to work, if the leanest of all is large."""
+    if min(one.sectors for one in trials) * SECTOR_BYTES <= _LARGE:
+        return trials
+    return [one for one in trials if one.blocks >= MULTIPROCESSORS / 3] or trials
 
 
 def _fewest(trials: Sequence[_Trial]) -> list[_Trial]:
