@@ -151,13 +151,9 @@ class _Compose(PyExprMutator):
 
     def _in_four_dims(self, mask: Any) -> Any:
         """A mask by batch, head, row and key, of as few elements as it was made of."""
-        while name_of(call := self._call(mask)) in (*_COPIES, "where"):
-            if name_of(call) in _COPIES:
-                mask = call.args[0]
-            elif self._is_all_true(call.args[0]):
-                mask = call.args[1]
-            else:
-                break
+        mask = self._past(mask, _COPIES)
+        while name_of(call := self._call(mask)) == "where" and self._is_all_true(call.args[0]):
+            mask = self._past(call.args[1], _COPIES)
         shape = extents_of(mask) or ()
         if len(shape) < 4:
             mask = self.builder_.emit(relax.op.reshape(mask, [*[1] * (4 - len(shape)), *shape]))
@@ -165,9 +161,7 @@ class _Compose(PyExprMutator):
 
     def _is_all_true(self, condition: Any) -> bool:
         """Whether a condition holds everywhere, as that of padding does where none is given."""
-        while name_of(call := self._call(condition)) in _COPIES:
-            condition = call.args[0]
-        known = array_of(condition, self.lookup_binding)
+        known = array_of(self._past(condition, _COPIES), self.lookup_binding)
         return known is not None and bool(known.all())
 
     def _cast(self, value: Any, dtype: Any) -> Any:

@@ -223,7 +223,7 @@ class _Hidden:
             value = value + substitute(bias, values)
         for one in others if self.masked else ():
             value = tirx.if_then_else(substitute(one, values), value, lowest)
-        if (others or self._reads_memory()) and self._reads_beyond():
+        if self._reads_beyond() and (others or self._reads_memory()):
             inside = tirx.all(row < attention.sizes[0], key < attention.sizes[1])
             value = tirx.if_then_else(inside, value, lowest)
         seen = [column <= self.rows.last[half]] if any(b.is_upper for b in bounds) else []
