@@ -12,7 +12,6 @@ graphs, torch.compile by its mode ``reduce-overhead``: whole runs are to be comp
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,6 +24,7 @@ from tvm import relax
 import tvm_layout_ext as tlx
 from benchmarks import models
 from benchmarks.model_zoo import Model
+from tvm_layout_ext.models.imported.torch_module import exported
 
 #: Inputs of most: images by batch, channels, rows and columns.
 _IMAGES = (((16, 3, 224, 224), "float32"),)
@@ -155,15 +155,10 @@ def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) 
     inputs = INPUTS.get(name, getattr(module, "inputs", _IMAGES))
     batch = {0: torch.export.Dim("batch", min=1, max=256)}
     given = tuple(torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in inputs)
-    # Of encoders it is one operator that nobody else has.
-    torch.backends.mha.set_fastpath_enabled(False)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        sizes = tuple(batch for _ in inputs) if dynamic else None
-        program = torch.export.export(module, given, dynamic_shapes=sizes)
-        mod = from_exported_program(program, unwrap_unit_return_tuple=True)
+    sizes = tuple(batch for _ in inputs) if dynamic else None
+    program = exported(module, given, dynamic_shapes=sizes)
+    mod = from_exported_program(program, unwrap_unit_return_tuple=True)
     mod = (relax.transform.ToMixedPrecision if wide else tlx.MixedPrecision)()(mod)
-    torch.backends.mha.set_fastpath_enabled(True)
     return Model(mod, inputs, lambda _, *a: module(*a))
 
 

@@ -34,6 +34,7 @@ Tuning (docs/tuning.md)
                       compile with the best of a log; export writes a library of it
 
 Models (docs/models.md)
+    compile_torch     a module of PyTorch as a function of torch tensors
     relax_pipeline    the pipeline for tvm.compile(mod, target, relax_pipeline=...)
     lower_relax       the functions that it schedules, for tune_module
     DefaultSchedule   a schedule for every function, without a search

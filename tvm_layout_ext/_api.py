@@ -22,7 +22,7 @@ from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
 from .models import MixedPrecision as MixedPrecision
 from .models import NarrowShortcuts as NarrowShortcuts
-from .models import lower_relax, relax_pipeline
+from .models import compile_torch, lower_relax, relax_pipeline
 from .report import notebook
 from .report import render as _render
 from .report.explain import explain
@@ -54,6 +54,7 @@ __all__ = [
     "autotune",
     "benchmark",
     "build",
+    "compile_torch",
     "create_schedule",
     "cuda_source",
     "cuda_target",

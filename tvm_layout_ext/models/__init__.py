@@ -5,12 +5,15 @@ from __future__ import annotations
 from .default_schedule import DefaultSchedule
 from .imported.mixed_precision import MixedPrecision
 from .imported.narrow_shortcuts import NarrowShortcuts
+from .imported.torch_module import TorchModule, compile_torch
 from .pipeline import lower_relax, relax_pipeline
 
 __all__ = [
     "DefaultSchedule",
     "MixedPrecision",
     "NarrowShortcuts",
+    "TorchModule",
+    "compile_torch",
     "lower_relax",
     "relax_pipeline",
 ]

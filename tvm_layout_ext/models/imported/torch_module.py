@@ -1,0 +1,234 @@
+"""``compile_torch``: a module of PyTorch as a function of torch tensors."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.target import Target
+
+from ..._compat import has_gpu
+from ...errors import ScheduleError, TargetError
+from ...target import resolve
+from ..default_schedule import DefaultSchedule, FunctionChoice
+from ..pipeline import relax_pipeline
+from .mixed_precision import MixedPrecision
+
+#: Bytes at whose multiples kernels expect a tensor to begin.
+_ALIGNMENT = 16
+_TYPES = ("float32", "float16")
+
+
+def compile_torch(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dtype: str = "float32",
+    dynamic_shapes: Any = None,
+    cuda_graphs: bool = False,
+    log: str | os.PathLike[str] | None = None,
+    target: str | Target | None = None,
+) -> TorchModule:
+    """Compile a ``torch.nn.Module`` for a GPU, without tuning; call the result as the module.
+
+    The module is exported by ``torch.export``, imported by TVM, and scheduled by
+    :func:`tvm_layout_ext.relax_pipeline`; its weights become constants. That needs no GPU.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        In ``eval()``, of ``float32``. It is left as it is.
+    args, kwargs
+        Inputs whose shapes and types are compiled for, as ``torch.export.export`` takes them.
+    dtype : str, optional
+        ``"float16"`` multiplies in 16 bits by :class:`MixedPrecision`; inputs and results stay.
+    dynamic_shapes : optional
+        As of ``torch.export.export``; else every size is fixed.
+    cuda_graphs : bool, optional
+        Capture launches in CUDA graphs, where TVM can; it can not where sizes are dynamic.
+    log : path, optional
+        A tuning log, whose records go before the rules.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+
+    Raises
+    ------
+    ScheduleError
+        If torch cannot export the module, or TVM cannot import it, with the reason.
+
+    Examples
+    --------
+    >>> fast = tlx.compile_torch(net.eval(), (x,), dtype="float16")  # doctest: +SKIP
+    >>> fast(x.cuda())  # doctest: +SKIP
+    """
+    if dtype not in _TYPES:
+        raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
+    resolved = resolve(target)
+    program = exported(module, args, kwargs, dynamic_shapes)
+    mod = imported(program)
+    if dtype == "float16":
+        mod = tvm.transform.Sequential([MixedPrecision()])(mod)
+    schedule = DefaultSchedule(log)
+    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": cuda_graphs}):
+        pipeline = relax_pipeline(resolved, schedule)
+        executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
+    return TorchModule(mod, executable, schedule.choices, program.call_spec)
+
+
+class TorchModule:
+    """What :func:`compile_torch` gives: call it with tensors of a GPU, as the module.
+
+    Kernels run on torch's current stream.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        The Relax module before the pipeline, for ``tlx.tune_module(tlx.lower_relax(fast.mod))``.
+    executable : tvm.relax.VMExecutable
+        What was compiled.
+    choices : list of FunctionChoice
+        How each function was scheduled, in a sentence.
+    """
+
+    def __init__(
+        self, mod: tvm.IRModule, executable: Any, choices: list[FunctionChoice], spec: Any
+    ) -> None:
+        self.mod, self.executable, self.choices = mod, executable, choices
+        self._spec = spec
+        self._mains: dict[int, Any] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on tensors; ScheduleError or TargetError if they are not those compiled for."""
+        tree = sys.modules["torch.utils._pytree"]
+        found, spec = tree.tree_flatten((args, kwargs))
+        if spec != self._spec.in_spec:
+            wanted, other = (
+                tree.tree_unflatten(["*"] * one.num_leaves, one)
+                for one in (self._spec.in_spec, spec)
+            )
+            raise ScheduleError(f"Arguments are {other}, compiled for {wanted}; * is a tensor.")
+        given = [_ready(one) for one in found if hasattr(one, "data_ptr")]
+        main = self._main(given)
+        try:
+            results = [*main(*given)]
+        except Exception as error:
+            self._refuse(given, error)
+            raise
+        torch = sys.modules["torch"]
+        return tree.tree_unflatten([torch.from_dlpack(one) for one in results], self._spec.out_spec)
+
+    def _main(self, given: Sequence[Any]) -> Any:
+        """The function on the GPU that tensors lie on."""
+        if not has_gpu():
+            raise TargetError("A compiled module runs on a CUDA GPU, of which TVM sees none here.")
+        places = sorted({str(one.device) for one in given})
+        if len(places) != 1 or given[0].device.type != "cuda":
+            raise TargetError(f"Tensors lie on {', '.join(places)}; give those of one GPU.")
+        index = given[0].device.index
+        if index not in self._mains:
+            self._mains[index] = relax.VirtualMachine(self.executable, tvm.cuda(index))["main"]
+        return self._mains[index]
+
+    def _refuse(self, given: Sequence[Any], error: Exception) -> None:
+        """Say which tensor is another than the one compiled for, if any is."""
+        for param, one in zip(self.mod["main"].params, given, strict=True):
+            dims, dtype = [*param.ty.shape.values], str(one.dtype).removeprefix("torch.")
+            fits = len(dims) == one.ndim and all(
+                not isinstance(want, tirx.IntImm) or int(want) == size
+                for want, size in zip(dims, one.shape, strict=True)
+            )
+            if not fits or dtype != str(param.ty.dtype):
+                wanted = f"{param.ty.dtype} of ({', '.join(map(str, dims))})"
+                raise ScheduleError(
+                    f"{param.name_hint} is {dtype} of {tuple(one.shape)}, compiled for {wanted}."
+                ) from error
+
+    def __repr__(self) -> str:
+        rules = [one.rule for one in self.choices]
+        told = ", ".join(f"{rules.count(one)} by {one}" for one in dict.fromkeys(rules))
+        return f"<TorchModule: functions scheduled {told}>"
+
+
+def _ready(tensor: Any) -> Any:
+    """A tensor whose elements lie row by row, from where vectors can be loaded."""
+    plain = tensor.detach().contiguous()
+    return plain if plain.data_ptr() % _ALIGNMENT == 0 else plain.clone()
+
+
+def exported(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Any:
+    """A module as a program on the host; ScheduleError, one sentence, if torch cannot."""
+    import torch
+
+    args, kwargs = tuple(args), dict(kwargs or {})
+    if not isinstance(module, torch.nn.Module):
+        raise ScheduleError(f"compile_torch takes a torch.nn.Module, not {type(module).__name__}.")
+    if module.training:
+        raise ScheduleError("The module is in training; call its eval() before.")
+    held = {str(one.dtype) for one in module.state_dict().values() if one.is_floating_point()}
+    if held - {"torch.float32"}:
+        raise ScheduleError(
+            f"The module holds {', '.join(sorted(held))}, whose sums TVM does not import; give"
+            ' module.float() and dtype="float16".'
+        )
+    for one in torch.utils._pytree.tree_leaves((args, kwargs)):
+        if not isinstance(one, torch.Tensor):
+            raise ScheduleError(
+                f"An argument is {one!r}, no tensor; make it an attribute of the module, or leave"
+                " it out."
+            )
+    tensors = (*module.parameters(), *module.buffers())
+    if any(one.device.type != "cpu" for one in tensors):
+        module = copy.deepcopy(module).cpu()
+    args, kwargs = torch.utils._pytree.tree_map(lambda one: one.cpu(), (args, kwargs))
+    with torch.no_grad(), _without_fast_path(torch), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        except Exception as error:
+            raise ScheduleError(f"torch.export refuses the module: {_first(error)}") from error
+
+
+def imported(program: Any) -> tvm.IRModule:
+    """A program of torch in Relax, whose ``main`` gives a tuple; ScheduleError if TVM cannot."""
+    from tvm.relax.frontend.torch import from_exported_program
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            mod = from_exported_program(program)
+        except Exception as error:
+            raise ScheduleError(f"TVM cannot import the module: {_first(error)}") from error
+    results, spec = mod["main"].ret_ty, program.call_spec.out_spec
+    if len(results.fields) != spec.num_leaves:
+        raise ScheduleError(f"The module gives {spec}, of which TVM imports {len(results.fields)}.")
+    return mod
+
+
+@contextmanager
+def _without_fast_path(torch: Any) -> Iterator[None]:
+    """Export an encoder's layers as operators; together they are one that TVM does not know."""
+    backend = torch.backends.mha
+    before = backend.get_fastpath_enabled()
+    backend.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        backend.set_fastpath_enabled(before)
+
+
+def _first(error: Exception) -> str:
+    """The first line of an error."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
