@@ -148,7 +148,7 @@ class TorchModule:
             if not fits or dtype != str(param.ty.dtype):
                 wanted = f"{param.ty.dtype} of ({', '.join(map(str, dims))})"
                 raise ScheduleError(
-                    f"{param.name_hint} is {dtype} of {tuple(one.shape)}, compiled for {wanted}."
+                    f"{param.name} is {dtype} of {tuple(one.shape)}, compiled for {wanted}."
                 ) from error
 
     def __repr__(self) -> str:
