@@ -420,8 +420,8 @@ def fit(
     if check(shape, dtype, architecture, b_transposed, a_transposed) is not None:
         return {}
     best, slices, cluster, least = _best(shape, dtype, b_transposed, after)
-    if may_swap and (tile := _swapped(shape, dtype, b_transposed, least, after)):
-        return {"wgmma": tile, "split_k": 1, "cluster": 1}
+    if may_swap and (found := _swapped(shape, dtype, b_transposed, least, after)):
+        return {"wgmma": found[0], "split_k": 1, "cluster": found[1]}
     return {"wgmma": best, "split_k": slices, "cluster": cluster}
 
 
@@ -477,8 +477,7 @@ def _best(
     # Each tile of few rows reads all columns: two of them at most.
     near = (tile for tile in TILES if _SIZES[tile][0] >= min(WARPGROUP_ROWS, shape[0] / 2))
     tiles = [tile for tile in near if _has_tile(dtype, tile) and not _is_narrow(tile, shape[1])]
-    rows = [shape[2], shape[2] if b_transposed else shape[1]]
-    torn = any(_row_bytes(row * size) > PANEL_BYTES for row in rows)
+    torn = _is_torn(shape, size, b_transposed)
     found = {
         (tile, *moved): cycles(shape, tile, b_transposed, moved[0], size, moved[1], after)
         for moved in _MOVED
@@ -495,13 +494,28 @@ def _best(
 @lru_cache(maxsize=64)
 def _swapped(
     shape: tuple[int, ...], dtype: str, b_transposed: bool, least: float, after: float
-) -> str | None:
-    """The best tile of the transpose where it is modelled to win; None if TMA cannot store it."""
+) -> tuple[str, int] | None:
+    """The best tile of the transpose, and blocks that share it, where it is modelled to win.
+
+    None if TMA cannot store it.
+    """
     if dtype not in _SWAPPED_TYPES or not _is_pitch(shape[1]):
         return None
-    found = {tile: cycles(shape, tile, b_transposed, after=after) for tile in SWAPPED}
-    tile = min(found, key=found.__getitem__)
-    return tile if found[tile] <= _SWAP_WON * least else None
+    shared = (1, 2) if _is_torn(shape, 2, b_transposed) else (1,)
+    found = {
+        (tile, cluster): cycles(shape, tile, b_transposed, cluster=cluster, after=after)
+        for tile in SWAPPED
+        for cluster in shared
+        if _check_cluster(tile, 1, cluster) is None
+    }
+    best = min(found, key=found.__getitem__)
+    return best if found[best] <= _SWAP_WON * least else None
+
+
+def _is_torn(shape: tuple[int, ...], size: int, b_transposed: bool) -> bool:
+    """Whether rows of an operand begin within lines of 128 bytes."""
+    rows = (shape[2], shape[2] if b_transposed else shape[1])
+    return any(_row_bytes(row * size) > PANEL_BYTES for row in rows)
 
 
 def _is_pitch(columns: int) -> bool:
@@ -560,11 +574,11 @@ def prune(
             "short slices", f"{slices} slices have fewer than {_LEAST_STEPS} steps each."
         )
     best = _best(shape, dtype, b_transposed)[-1]
-    if tile in SWAPPED and (slices, cluster) != (1, 1):
-        return Refusal("swapped alone", f"Tiles of {tile} are tried without slices and clusters.")
+    if tile in SWAPPED and slices > 1:
+        return Refusal("swapped whole", f"Tiles of {tile} are tried without slices of K.")
     if tile in SWAPPED and not (may_swap and _is_pitch(shape[1])):
         return Refusal("swapped by threads", f"TMA does not store results of tiles of {tile}.")
-    if tile in SWAPPED and cycles(shape, tile, b_transposed) > best:
+    if tile in SWAPPED and cycles(shape, tile, b_transposed, cluster=cluster) > best:
         return Refusal("swapped", f"Tiles of {tile} are modelled to take longer than others.")
     if cycles(shape, tile, b_transposed, slices, size, cluster) > _WORTH * best:
         return Refusal("waves", f"Tiles of {tile} are modelled to take {_WORTH} times the best.")
@@ -641,7 +655,7 @@ def _check_cluster(tile: str, slices: int, cluster: int) -> Refusal | None:
         )
     if cluster in (1, slices):
         return None
-    if slices > 1 or _is_swapped(tile) or max(rows, columns) % (8 * cluster):
+    if slices > 1 or _has_few_rows((rows, columns)) or max(rows, columns) % (8 * cluster):
         return Refusal(
             "cluster",
             f"A cluster of {cluster} shares no tile of {tile} in {slices} slices of K; clusters of "

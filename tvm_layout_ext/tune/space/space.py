@@ -112,7 +112,7 @@ class Space:
         """The configuration of trial 0: the operator's default, else its nearest legal neighbour.
 
         Nearest means the fewest knobs that differ, then the fewest steps. Then :attr:`Operator.fit`
-        has its say. ScheduleError if no combination is legal.
+        has its say: the nearest with its values is taken. ScheduleError if no combination is legal.
         """
         wanted = self.operator.default_config()
         if not self.legal:
@@ -130,8 +130,12 @@ class Space:
         if self.operator.fit is None:
             return found
         fitted = self.operator.fit(self.shape, self.dtype, found, self.architecture)
-        better = {name: fitted.get(name, value) for name, value in found.items()}
-        return better if better in self.legal else found
+        wished = {name: value for name, value in fitted.items() if name in found}
+        better = found | wished
+        if better in self.legal:
+            return better
+        near = [one for one in self.legal if one | wished == one] or [found]
+        return min(near, key=lambda config: self._distance(config, better))
 
     def _distance(self, one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int]:
         steps = [
