@@ -78,6 +78,13 @@ def bound_in_reach(value: Any, binding: Callable[[Any], Any]) -> Any:
     return None if any(isinstance(one, relax.DataflowVar) for one in uses_of(found)) else found
 
 
+def source_of(value: Any, names: Sequence[str], bound: Callable[[Any], Any]) -> Any:
+    """What a value is made from by some operators alone, ``bound`` giving what variables are."""
+    while name_of(call := bound(value)) in names:
+        value = call.args[0]
+    return value
+
+
 def name_of(value: Any) -> str:
     """Name of an operator that is called, without its family."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):

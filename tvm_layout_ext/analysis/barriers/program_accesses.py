@@ -60,7 +60,7 @@ class Around:
 
 
 @dataclass(frozen=True)
-class _View:
+class _SharedView:
     """A shared buffer: its arena, and the byte at which it begins."""
 
     arena: int
@@ -85,7 +85,7 @@ class AccessReader:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.views: dict[int, _View] = {}
+        self.views: dict[int, _SharedView] = {}
 
     def allocate(self, buffer: Any) -> None:
         """Take note of an allocation; shared memory is laid out before a kernel runs."""
@@ -99,7 +99,7 @@ class AccessReader:
         size = reduce(lambda n, e: n * int(e), buffer.shape, element_bytes(buffer))
         arena = buffer.__chandle__()
         self.program.arenas[arena] = size
-        self.views[arena] = _View(arena, Scope().term(0), element_bytes(buffer), buffer.name)
+        self.views[arena] = _SharedView(arena, Scope().term(0), element_bytes(buffer), buffer.name)
         if str(buffer.scope()) == "shared.dyn":
             self.program.scope = "shared.dyn"
 
@@ -111,9 +111,9 @@ class AccessReader:
         size = element_bytes(stmt.buffer)
         begin = base.at(stmt.buffer.ty.elem_offset, size, around)
         name = str(stmt.buffer.name)
-        self.views[stmt.buffer.__chandle__()] = _View(base.arena, begin, size, name)
+        self.views[stmt.buffer.__chandle__()] = _SharedView(base.arena, begin, size, name)
 
-    def view_of(self, data: Any) -> _View | None:
+    def view_of(self, data: Any) -> _SharedView | None:
         """View whose address an expression is."""
         if isinstance(data, tvm.ir.Call) and data.op.name == ops.BUFFER_DATA:
             data = data.args[0]
@@ -238,7 +238,7 @@ class AccessReader:
 
     def _effect(
         self,
-        view: _View,
+        view: _SharedView,
         kind: str,
         begin: Term | None,
         size: int,

@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
 from ..bindings import Bindings
-from ..relax_values import array_of, bound_to, extents_of, name_of, rewritten, scalar_of
+from ..relax_values import array_of, bound_to, extents_of, name_of, rewritten, scalar_of, source_of
 from .gather import has_kernel
 
 #: What gives elements again, in another type or more often.
@@ -191,9 +191,7 @@ class _Compose(PyExprMutator):
 
     def _past(self, value: Any, names: tuple[str, ...]) -> Any:
         """What a value is made from by some operators alone."""
-        while name_of(call := self._call(value)) in names:
-            value = call.args[0]
-        return value
+        return source_of(value, names, self._call)
 
     def _split(self, value: Any, heads: tuple[Any, ...]) -> Any:
         """A value before its batch and heads became one dim, or None."""

@@ -38,11 +38,11 @@ class RowsAsImages:
         if not calls_operator(mod, "nn.conv1d"):
             return mod
         # Of a result that is read as an image alone, the view is left over.
-        return relax.transform.DeadCodeElimination()(rewritten(mod, _Rewriter))
+        return relax.transform.DeadCodeElimination()(rewritten(mod, _OneRowImages))
 
 
 @mutator
-class _Rewriter(PyExprMutator):
+class _OneRowImages(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if name_of(call) == "nn.conv1d":

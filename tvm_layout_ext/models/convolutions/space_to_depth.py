@@ -30,11 +30,11 @@ class SpaceToDepth:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        return rewritten(mod, _Rewriter)
+        return rewritten(mod, _PatchesAsChannels)
 
 
 @mutator
-class _Rewriter(PyExprMutator):
+class _PatchesAsChannels(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if name_of(call) != "nn.conv2d" or not _is_taken(call):

@@ -39,11 +39,11 @@ class WideGroups:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        return rewritten(mod, _Rewriter)
+        return rewritten(mod, _MergedGroups)
 
 
 @mutator
-class _Rewriter(PyExprMutator):
+class _MergedGroups(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         dims = dims_of(call.args[1]) if name_of(call) == "nn.conv2d" else None

@@ -26,6 +26,7 @@ from ..relax_values import (
     dims_of,
     name_of,
     slices_of,
+    source_of,
 )
 from ..widen_functions import legalize_ops
 
@@ -178,9 +179,7 @@ def _is_same(reader: Bindings, one: Any, other: Any) -> bool:
 
 def _source(reader: Bindings, value: Any) -> Any:
     """What a value is a view of."""
-    while name_of(call := bound_in_reach(value, reader.bound.get)) in VIEWS:
-        value = call.args[0]
-    return value
+    return source_of(value, VIEWS, lambda one: bound_in_reach(one, reader.bound.get))
 
 
 def _rows(reader: Bindings, value: Any) -> Any:

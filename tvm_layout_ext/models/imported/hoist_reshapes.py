@@ -19,6 +19,7 @@ from ..relax_values import (
     extents_of,
     has_shape,
     name_of,
+    source_of,
     uses_of,
 )
 
@@ -57,7 +58,7 @@ def _cleaned(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 @dataclass(frozen=True)
-class _View:
+class _Reshaped:
     """A value that is read with another shape."""
 
     value: relax.Expr
@@ -69,7 +70,7 @@ class _Path:
     """A call that is done with another shape; its operands stay as they are where they are None."""
 
     call: relax.Call
-    operands: tuple[_Path | _View | None, ...]
+    operands: tuple[_Path | _Reshaped | None, ...]
 
 
 @mutator
@@ -102,8 +103,7 @@ class _Hoist(PyExprMutator):
     def _rounded(self, call: relax.Call) -> relax.Expr:
         """A rounding before the reshapes that it reads; these move no element."""
         value = call.args[0] if _is_rounding(call) else None
-        while name_of(view := self._call(value)) == "reshape":
-            value = view.args[0]
+        value = source_of(value, ("reshape",), self._call)
         if value is None or value.same_as(call.args[0]):
             return super().visit_call_(call)
         self.changed = True
@@ -123,7 +123,7 @@ class _Hoist(PyExprMutator):
         if not all(at in wide or _is_kept(one, own, shape) for at, one in enumerate(call.args)):
             return None
         operands = [
-            self._path(one, shape) or _View(one, tuple(shape)) if at in wide else None
+            self._path(one, shape) or _Reshaped(one, tuple(shape)) if at in wide else None
             for at, one in enumerate(call.args)
         ]
         found = [operands[at] for at in wide]
@@ -140,16 +140,16 @@ class _Hoist(PyExprMutator):
             return None
         if len(rows) < 2 or not are_equal(own[-1:], shape[-1:]):
             return None
-        return _Path(call, (_View(call.args[0], (*shape[:-1], rows[-1])), None))
+        return _Path(call, (_Reshaped(call.args[0], (*shape[:-1], rows[-1])), None))
 
     def _is_undone(self, view: Any) -> bool:
         """Whether a view is what its value was before a reshape."""
         call = self._call(view.value)
         return name_of(call) == "reshape" and has_shape(call.args[0], view.shape)
 
-    def _made(self, part: _Path | _View) -> relax.Expr:
+    def _made(self, part: _Path | _Reshaped) -> relax.Expr:
         """A call with another shape, all before it emitted."""
-        if isinstance(part, _View):
+        if isinstance(part, _Reshaped):
             if self._is_undone(part):
                 return self.visit_expr(self._call(part.value).args[0])
             return relax.op.reshape(self.visit_expr(part.value), part.shape)

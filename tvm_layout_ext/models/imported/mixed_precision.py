@@ -23,6 +23,7 @@ from ..relax_values import (
     name_of,
     rewritten,
     scalar_of,
+    source_of,
 )
 from .narrow_shortcuts import NarrowShortcuts
 
@@ -106,9 +107,11 @@ class _Outer(PyExprMutator):
         return op.multiply(*sides)
 
     def _is_constant(self, value: Any) -> bool:
-        while name_of(call := bound_to(value, self.lookup_binding)) in (*VIEWS, "broadcast_to"):
-            value = call.args[0]
-        return isinstance(call, GenericConst)
+        source = source_of(value, (*VIEWS, "broadcast_to"), self._call)
+        return isinstance(self._call(source), GenericConst)
+
+    def _call(self, value: Any) -> Any:
+        return bound_to(value, self.lookup_binding)
 
 
 @mutator

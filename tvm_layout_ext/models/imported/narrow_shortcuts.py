@@ -38,7 +38,7 @@ class NarrowShortcuts:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        one = _Narrow(mod)
+        one = _RoundedOnce(mod)
         for gv, func in mod.functions_items():
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
                 one.read(func)
@@ -47,7 +47,7 @@ class NarrowShortcuts:
 
 
 @mutator
-class _Narrow(PyExprMutator):
+class _RoundedOnce(PyExprMutator):
     """Emits the rounded value behind each one that is rounded, and reads it in its place."""
 
     def read(self, func: relax.Function) -> None:

@@ -16,7 +16,7 @@ from .trial import Advice, Question
 
 
 @dataclass(frozen=True)
-class _Narrow:
+class _NarrowLoop:
     """A block, the loop along which its lanes lie, and the elements that a lane could move."""
 
     block: str
@@ -62,7 +62,7 @@ def advise(question: Question) -> Iterator[Advice]:
         )
 
 
-def _innermost(sch: Any, block: str, lanes: int) -> _Narrow | None:
+def _innermost(sch: Any, block: str, lanes: int) -> _NarrowLoop | None:
     """The loop of a block that ``threadIdx.x`` runs along, or its innermost, if it can be cut."""
     loops = [sch.get(loop) for loop in sch.get_loops(sch.get_sblock(block))]
     places = range(-len(loops), 0)
@@ -73,11 +73,11 @@ def _innermost(sch: Any, block: str, lanes: int) -> _Narrow | None:
         extent = loop.extent
         is_alone = len(blocks_in(loop.body)) == 1
         if isinstance(extent, tirx.IntImm) and int(extent) % lanes == 0 and is_alone:
-            return _Narrow(block, loop, place, lanes)
+            return _NarrowLoop(block, loop, place, lanes)
     return None
 
 
-def _vectorised(sch: Any, narrow: list[_Narrow]) -> tvm.IRModule:
+def _vectorised(sch: Any, narrow: list[_NarrowLoop]) -> tvm.IRModule:
     """Cut the loops, as TVM's ``split`` does of those that are bound to nothing yet."""
     chosen = {one.loop.loop_var.__chandle__(): one for one in narrow}
 
@@ -106,7 +106,7 @@ def _cut(loop: Any, lanes: int) -> Any:
     return loop_with(loop, extent=int(loop.extent) // lanes, body=inner)
 
 
-def _line(question: Question, one: _Narrow) -> str:
+def _line(question: Question, one: _NarrowLoop) -> str:
     """The split to paste, of a loop told by its place: its name is none of the user's variables."""
     stage, cut = question.stage(one.block), one.lanes
     is_bound = thread_tag(one.loop) != ""

@@ -23,7 +23,7 @@ from .shifted_nest import ShiftedNest
 _NAME = "ShiftVectors"
 
 
-class _Rewriter(ThreadConditions):
+class _ShiftedBlocks(ThreadConditions):
     def __init__(self, params: Any) -> None:
         super().__init__()
         self._params = params
@@ -152,5 +152,5 @@ def ShiftVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Does not handle, and refuses by name: blocks that do more than move elements, loops that were
     changed after ``auto_coalesce``, threads that are not whole warps of ``threadIdx.x``.
     """
-    rules = _Rewriter(list(func.params)).rules
+    rules = _ShiftedBlocks(list(func.params)).rules
     return func.with_body(tvm_ffi.structural_mutate(func.body, rules))
