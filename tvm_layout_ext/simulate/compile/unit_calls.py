@@ -307,11 +307,9 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             warps = tuple(range(first // 32, first // 32 + 4))
             reads = []
             for access, at in places:
-                memory = access.memory(s.batch)
-                first_bytes = np.unique(at.ravel())
-                cells = np.concatenate([first_bytes + i for i in range(dtype.itemsize)])
-                for warp in warps:
-                    own.check_read(access, memory, cells, warp * 32, "wgmma reads")
+                cells = (at.ravel() + np.arange(dtype.itemsize)[:, None]).ravel()
+                lanes_of = [warp * 32 for warp in warps]
+                own.check_read(access, cells, lanes_of, "wgmma reads")
                 low = block * access.place.storage.span
                 span = int(at.min()) - low, int(at.max()) - low + dtype.itemsize
                 reads.append(ReadRange(block, *span, warps, access.site))

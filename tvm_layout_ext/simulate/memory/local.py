@@ -73,7 +73,7 @@ class LocalAccess:
         def run(s: Any, m: Any) -> None:
             x, p = pair(s, m)
             if not self._is_view:
-                self._put(s, m, x if lanes > 1 else (x,), p if lanes > 1 or p is None else (p,))
+                self._put(s, m, x, p)
                 return
             whole = np.atleast_2d(to_lanes(np.asarray(x).astype(dtype), lanes, s.batch.size))
             codes = None if p is None else np.atleast_2d(to_lanes(p, lanes, s.batch.size))
@@ -88,7 +88,7 @@ class LocalAccess:
             start = self._start(s, m, local)
             where = np.arange(start, start + self._count)[:, None]
             values = local.data[start : start + self._count]
-            codes = local.rows_poison(start, self._count, s.batch.size)
+            codes = local.rows_poison(start, self._count)
         else:
             where, _ = self._rows(s, m, local)
             values, codes = (
@@ -113,22 +113,17 @@ class LocalAccess:
             self._scatter(s, m, words, codes, local)
             return
         start = self._start(s, m, local)
-        mask = None if m is s.batch.full else m
-        for i in range(self._count):
-            if mask is None:
-                local.data[start + i] = _row(words, i)
-            else:
-                np.copyto(local.data[start + i], _row(words, i), where=mask, casting="unsafe")
-            own = None if codes is None else _row(codes, i)
-            local.set_row_poison(start + i, None if own is None or not own.any() else own, mask)
+        rows, mask = local.data[start : start + self._count], None if m is s.batch.full else m
+        np.copyto(rows, words, where=True if mask is None else mask, casting="unsafe")
+        codes = codes if codes is not None and codes.any() else None
+        local.set_rows_poison(start, self._count, codes, mask)
 
     def _scatter(self, s: Any, m: Any, words: Any, codes: Any, local: Locals) -> None:
         rows, mask = self._rows(s, m, local)
         shape = rows.shape
-        words = np.broadcast_to(words[0] if isinstance(words, tuple) else words, shape)
-        lanes = np.broadcast_to(s.batch.lane, shape)
+        words, lanes = np.broadcast_to(words, shape), np.broadcast_to(s.batch.lane, shape)
         if codes is not None:
-            codes = np.broadcast_to(codes[0] if isinstance(codes, tuple) else codes, shape)
+            codes = np.broadcast_to(codes, shape)
         if mask is not None:
             rows, lanes, words = rows[:, mask], lanes[:, mask], words[:, mask]
             codes = None if codes is None else codes[:, mask]
@@ -176,7 +171,3 @@ class LocalAccess:
             f"Out of bounds: {batch.thread_name(lane)} uses index {row} of local array "
             f"{self.place.name}, which has shape ({local.length},), at {self.site}."
         )
-
-
-def _row(values: Any, number: int) -> Any:
-    return values[number if len(values) > 1 else 0]

@@ -92,59 +92,35 @@ class Locals:
         self.length = length
         filled = np.full((length, threads * dtype.itemsize), _FILL, np.uint8)
         self.data = filled.view(dtype) if dtype.kind != "b" else np.zeros((length, threads), dtype)
-        self._poison: list[Any] = [FRESH] * length
-        self._table: Any = None
+        self._codes = np.full((length, threads), FRESH, np.int64)
+        #: A byte a row, 0 where none of its elements is poison.
+        self._tainted = bytearray(b"\1" * length)
 
-    def rows_poison(self, start: int, count: int, threads: int) -> Any:
+    def rows_poison(self, start: int, count: int) -> Any:
         """Poison of adjoining rows, ``[count, threads]``, or None."""
-        found = [self._row_poison(row) for row in range(start, start + count)]
-        if all(codes is None for codes in found):
+        if 1 not in self._tainted[start : start + count]:
             return None
-        return np.stack([np.broadcast_to(0 if c is None else c, (threads,)) for c in found])
+        return self._codes[start : start + count].copy()
 
-    def _row_poison(self, index: int) -> Any:
-        """Poison of a row: None, or codes (a scalar stands for all threads)."""
-        if self._table is None:
-            return self._poison[index]
-        row = self._table[index]
-        return row if row.any() else None
-
-    def set_row_poison(self, index: int, codes: Any, mask: Any) -> None:
-        """Replace the poison of a row for the threads of ``mask`` (None: all)."""
-        if self._table is not None:
-            np.copyto(
-                self._table[index],
-                0 if codes is None else codes,
-                where=True if mask is None else mask,
-            )
+    def set_rows_poison(self, start: int, count: int, codes: Any, mask: Any) -> None:
+        """Replace the poison of adjoining rows for the threads of ``mask`` (None: all)."""
+        rows = slice(start, start + count)
+        if codes is None and 1 not in self._tainted[rows]:
             return
-        if mask is None:
-            self._poison[index] = codes
-            return
-        old = self._poison[index]
-        if old is None and codes is None:
-            return
-        kept = np.where(mask, 0 if codes is None else codes, 0 if old is None else old)
-        self._poison[index] = kept if kept.any() else None
+        where = True if mask is None else mask
+        np.copyto(self._codes[rows], 0 if codes is None else codes, where=where)
+        self._tainted[rows] = self._codes[rows].any(axis=1).tobytes()
 
     def gather_poison(self, rows: Any, lanes: Any) -> Any:
         """Poison of each thread's own row, or None."""
-        if self._table is None and all(codes is None for codes in self._poison):
+        if 1 not in self._tainted:
             return None
-        codes = self._whole_table()[rows, lanes]
+        codes = self._codes[rows, lanes]
         return codes if codes.any() else None
 
     def scatter_poison(self, rows: Any, lanes: Any, codes: Any) -> None:
         """Set the poison of each thread's own row."""
-        if codes is None and self._table is None and all(c is None for c in self._poison):
+        if codes is None and 1 not in self._tainted:
             return
-        self._whole_table()[rows, lanes] = 0 if codes is None else codes
-
-    def _whole_table(self) -> Any:
-        """Poison of all rows, ``[length, threads]``: from the first access of threads' own rows."""
-        if self._table is None:
-            self._table = np.zeros(self.data.shape, np.int64)
-            for index, codes in enumerate(self._poison):
-                if codes is not None:
-                    self._table[index] = codes
-        return self._table
+        self._codes[rows, lanes] = 0 if codes is None else codes
+        self._tainted[:] = self._codes.any(axis=1).tobytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ def gathered(registers: Any) -> Any:
     return tile
 
 
+@cache
 def _places(columns: int) -> tuple[Any, Any]:
     """Row and column of each register of each thread (PTX ISA, "Register Fragments", D)."""
     register = np.arange(columns // 2)[:, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,9 +234,8 @@ class Units:
         batch, block = self.batch, int(self.batch.block_of[lane])
         shared, target = accesses
         source, inside, place = tensor.places(at, offset)
-        memory = shared.memory(batch)
         cells = place + block * shared.place.storage.span
-        self.check_read(shared, memory, cells, lane, "a bulk store reads")
+        self.check_read(shared, cells, [lane], "a bulk store reads")
         group = self.store_groups.get(lane, 0)
         self.stores.append(
             PendingStore(
@@ -245,29 +244,41 @@ class Units:
         )
 
     def check_read(
-        self, access: AccessInstruction, memory: Memory, cells: Any, lane: int, what: str
+        self, access: AccessInstruction, cells: Any, lanes: Iterable[int], what: str
     ) -> None:
-        """Report writes that a unit's read is not ordered after, or that no fence made known."""
-        batch, shadow = self.batch, memory.shadow
+        """Report writes that a unit's read is not ordered after, or that no fence made known.
+
+        It reads for some threads. A tile has few tags: what they say is asked once of each.
+        """
+        batch, memory = self.batch, access.memory(self.batch)
+        shadow, findings = memory.shadow, batch.launch.findings
         assert shadow is not None
-        conflict = shadow.check_read(cells, np.full(len(cells), lane), batch.clocks)
-        batch.launch.findings.races(access, batch, conflict, "reads {}, written by")
         tags = shadow.writes[cells]
-        box = unknown_box(memory.boxes, cells, tags, lane // _WARP, batch.clocks)
-        if box is not None:
-            batch.launch.findings.not_awaited(access, batch, lane, box, what)
-        sites = site_of(tags)
-        for site in np.unique(sites[tags != 0]):
-            if batch.launch.findings.sites[int(site)] in batch.launch.kernel.unit_sites:
-                continue
-            mine = tags[(sites == site) & (tags != 0)]
-            for warp in np.unique(lane_of(mine) // _WARP):
-                written = int(time_of(mine[lane_of(mine) // _WARP == warp]).max())
-                if self.fenced.get(int(warp), -1) < written:
-                    other = batch.launch.findings.sites[int(site)]
-                    self._report(
-                        lane, access.site, other, f"{what} what no fence.proxy.async made known"
-                    )
+        written = np.unique(tags)
+        unfenced = self._unfenced(written)
+        for lane in lanes:
+            if not shadow.is_ordered(written, lane, batch.clocks):
+                conflict = shadow.check_read(cells, np.full(len(cells), lane), batch.clocks)
+                findings.races(access, batch, conflict, "reads {}, written by")
+            box = unknown_box(memory.boxes, cells, tags, lane // _WARP, batch.clocks)
+            if box is not None:
+                findings.not_awaited(access, batch, lane, box, what)
+            for other in unfenced:
+                self._report(
+                    lane, access.site, other, f"{what} what no fence.proxy.async made known"
+                )
+
+    def _unfenced(self, tags: Any) -> list[Any]:
+        """Sites of writes that the warps which wrote have not made known to the units."""
+        launch = self.batch.launch
+        # Tags rise with time: a warp's last one stays.
+        last = {(site_of(tag), lane_of(tag) // _WARP): time_of(tag) for tag in tags.tolist() if tag}
+        return [
+            launch.findings.sites[site]
+            for (site, warp), written in sorted(last.items())
+            if launch.findings.sites[site] not in launch.kernel.unit_sites
+            and self.fenced.get(warp, -1) < written
+        ]
 
     def commit_stores(self, lane: int) -> None:
         """End a group of a thread's bulk stores."""
