@@ -37,11 +37,21 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
+@cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """What every module is made of that the rules ask of."""
+    kinds = ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef
+    return {
+        name: [node for node in ast.walk(tree) if isinstance(node, kinds)]
+        for name, tree in modules().items()
+    }
+
+
 def imports(name: str) -> set[str]:
     """Modules of the package that one imports anywhere in it: in functions, for types, too."""
     known = modules()
     found = set()
-    for node in ast.walk(known[name]):
+    for node in nodes()[name]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -94,8 +104,8 @@ def test_no_folder_has_too_many_files() -> None:
 
 def test_a_class_name_stands_in_one_file() -> None:
     files = defaultdict(list)
-    for name, tree in modules().items():
-        for node in ast.walk(tree):
+    for name, inside in nodes().items():
+        for node in inside:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 files[node.name].append(name)
     twice = {name: where for name, where in files.items() if len(where) > 1}
@@ -106,8 +116,8 @@ def test_a_class_name_stands_in_one_file() -> None:
 def test_no_function_is_too_long() -> None:
     long = {
         f"{name}.{node.name}": lines
-        for name, tree in modules().items()
-        for node in ast.walk(tree)
+        for name, inside in nodes().items()
+        for node in inside
         if isinstance(node, ast.FunctionDef) and (lines := body_lines(node)) > MOST_LINES
     }
     assert {name: lines for name, lines in long.items() if name not in LONG} == {}

@@ -53,6 +53,7 @@ def test_every_operator_computes_its_reference(name: str) -> None:
     dtype = operator.dtypes[0]
     special = {"attention": (1, 2, 1, 64, 64, 64), "conv2d": (1, 8, 8, 16, 24, 3, 3)}
     special |= {"gemm_scaled": (32, 32, 128), "ragged": (2, 2, 1, 64, 64, 64)}
+    special["depthwise"] = (2, 9, 9, 32, 3, 3)
     usual = special.get(name.partition("_")[0], (32,) * len(operator.dims))
     shape = special.get(name, usual)
     task = make_task(operator, shape, dtype)

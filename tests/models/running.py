@@ -10,8 +10,8 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.s_tir import dlight
-from tvm.target import Target
 
+from tests.programs.host import CPU
 from tvm_layout_ext import DefaultSchedule, cuda_target, simulate
 from tvm_layout_ext.ir.evaluate import evaluate
 from tvm_layout_ext.ir.ops import IS_SCHEDULED
@@ -85,9 +85,7 @@ def check(one: Scheduled, seed: int = 0, **given: Any) -> Report:
 def on_cpu(func: tirx.PrimFunc, arrays: list[Any]) -> list[Any]:
     """Arguments of an unscheduled function after a run by TVM's code for the CPU."""
     main = func.with_attr("global_symbol", "main")
-    kernel = tvm.compile(
-        tvm.IRModule({"main": main}), target=Target({"kind": "llvm", "opt-level": 0})
-    )
+    kernel = tvm.compile(tvm.IRModule({"main": main}), target=CPU)
     tensors = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays]
     kernel["main"](*tensors)
     pairs = zip(tensors, arrays, strict=True)

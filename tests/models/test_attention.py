@@ -10,7 +10,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend import nn
 
-from tests.models.running import SIZE, check, fused, scheduled
+from tests.models import running
+from tests.models.running import check, fused, scheduled
+
+
+@pytest.fixture(autouse=True)
+def _few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SIZE", 3)
 
 
 class _Heads(nn.Module):  # type: ignore[misc]
@@ -153,7 +159,7 @@ def test_a_part_of_the_keys_may_be_hidden_whole(batch: Any) -> None:
         builder.emit_func_output(out)
     (one,) = scheduled(builder.get())
     assert "of them for the keys of a row" in one.choice.text
-    mask = np.zeros((SIZE if batch == "n" else batch, 1, 1, 700), "float16")
+    mask = np.zeros((running.SIZE if batch == "n" else batch, 1, 1, 700), "float16")
     mask[..., 100:] = -np.inf
     (name,) = (p.name for p in one.before.params if int(p.shape[1]) == 1)
     check(one, **{name: mask})

@@ -10,9 +10,10 @@ import pytest
 import tvm
 from tvm import relax, tirx
 from tvm.relax import op
-from tvm.target import Target
 
-from benchmarks.relax_numbers import error_of, outputs
+from benchmarks.relax_numbers import error_of
+from tests.models import running
+from tests.models.cpu import by_cpu
 from tests.models.running import TARGET, check, fused, scheduled
 from tvm_layout_ext import simulate
 from tvm_layout_ext.models.attention.compose import ComposeAttention
@@ -20,6 +21,11 @@ from tvm_layout_ext.models.attention.compose import ComposeAttention
 BATCH, HEADS, HEAD = 2, 2, 64
 #: A mask of rows and keys.
 WIDE = (BATCH, 1, 40, 40)
+
+
+@pytest.fixture(autouse=True)
+def _few_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SIZE", BATCH)
 
 
 def decomposed(
@@ -154,11 +160,10 @@ def test_products_and_a_safe_softmax_are_attention(
     rng = np.random.default_rng(0)
     shapes = [(BATCH, HEADS, length, HEAD) for length in (rows, keys, keys)]
     arrays = [rng.standard_normal(shape).astype("float16") for shape in shapes]
-    cpu = Target("llvm")
     # TVM's CPU code has no sums of booleans; of a sequence alone it is a causal mask.
     same = decomposed(rows, keys, causal(0)) if mask is packed else mod
-    want = outputs(same, cpu, "default", arrays)
-    assert error_of(outputs(lowered, cpu, "default", arrays), want) <= 1e-2
+    want = by_cpu(same, arrays)
+    assert error_of(by_cpu(lowered, arrays), want) <= 1e-2
     functions = scheduled(lowered)
     (attention,) = (one for one in functions if one.choice.rule == "attention")
     # None reads a mask.
@@ -219,9 +224,8 @@ def test_a_mask_that_is_given_is_added_to_scores(batch: Any) -> None:
     shape = BATCH, HEADS, 40, HEAD
     arrays: list[Any] = [rng.standard_normal(shape).astype("float16") for _ in range(3)]
     arrays.append(np.arange(40).reshape(1, 1, 1, 40) < np.array([40, 23]).reshape(2, 1, 1, 1))
-    cpu = Target("llvm")
-    want = outputs(mod, cpu, "default", arrays)
-    assert error_of(outputs(lowered, cpu, "default", arrays), want) <= 1e-2
+    want = by_cpu(mod, arrays)
+    assert error_of(by_cpu(lowered, arrays), want) <= 1e-2
     assert {one.choice.rule for one in scheduled(lowered)} == {"attention", "blocks"}
 
 
@@ -233,7 +237,7 @@ def test_rows_of_which_all_keys_are_hidden_are_zero(offset: int) -> None:
     (one,) = (one for one in scheduled(fused(mod)) if one.choice.rule == "attention")
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((BATCH, HEADS, 128, HEAD)).astype("float16") for _ in range(3)]
-    (want,) = outputs(mod, Target("llvm"), "default", arrays)
+    (want,) = by_cpu(mod, arrays)
     mask = np.where(np.tri(128, 128, offset, dtype=bool), 0, -np.inf).astype("float16")
     values = iter(arrays)
     given = [
@@ -265,9 +269,8 @@ def test_heads_of_one_product_are_read_where_they_are() -> None:
     mod = decomposed(rows, rows, None, more=[packed], heads=heads)
     lowered = fused(mod)
     arrays = [np.random.default_rng(0).standard_normal((rows, BATCH, 3, wide)).astype("float16")]
-    cpu = Target("llvm")
-    want = outputs(mod, cpu, "default", arrays)
-    assert error_of(outputs(lowered, cpu, "default", arrays), want) <= 1e-2
+    want = by_cpu(mod, arrays)
+    assert error_of(by_cpu(lowered, arrays), want) <= 1e-2
     (one,) = scheduled(lowered)
     assert one.choice.rule == "attention"
     check(one)

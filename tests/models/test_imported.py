@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op
-from tvm.target import Target
 
-from benchmarks.relax_numbers import error_of, outputs
+from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import array_of, check, fused, scheduled
 from tvm_layout_ext.models.imported.hoist_reshapes import HoistReshapes
 from tvm_layout_ext.models.relax_values import name_of
@@ -56,11 +56,6 @@ def scaled_by_rows(builder: Any, value: Any, _: Any) -> Any:
     dtype = str(value.ty.dtype)
     factors = relax.const(np.linspace(1, 2, 24, dtype=dtype).reshape(24, 1), dtype)
     return op.multiply(value, builder.emit(op.abs(factors)))
-
-
-def by_cpu(mod: tvm.IRModule, arrays: list[Any]) -> list[Any]:
-    """What TVM's CPU code gives."""
-    return outputs(mod, Target("llvm"), "default", arrays)
 
 
 @pytest.mark.parametrize(

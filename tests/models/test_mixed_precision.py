@@ -13,8 +13,8 @@ from tvm.relax import op
 
 import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import array_of
-from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.imported.mixed_precision import _Masks
 from tvm_layout_ext.models.relax_values import array_of as known_array
 from tvm_layout_ext.models.relax_values import dims_of, name_of, rewritten, uses_of

@@ -12,8 +12,8 @@ from tvm.relax import op
 
 import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import array_of, fused
-from tests.models.test_imported import by_cpu
 
 SHAPE = (2, 64)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tvm import relax, tirx
 
 from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import array_of, check, fused, scheduled
-from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.convolutions.rows_as_images import RowsAsImages
 from tvm_layout_ext.models.relax_values import calls_operator
 

@@ -13,8 +13,8 @@ from tvm import relax
 from tvm.relax import op
 
 from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import TARGET, array_of, fused
-from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.moves.regroup import regroup
 from tvm_layout_ext.models.moves.sink_permutations import SinkPermutations
 from tvm_layout_ext.models.pipeline import lowered_passes

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tvm import tirx
 
 from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import array_of, check, fused, scheduled
 from tests.models.test_convolutions import convolution
-from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.convolutions import space_to_depth
 from tvm_layout_ext.models.convolutions.space_to_depth import SpaceToDepth
 

@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm import tirx
 from tvm.relax.backend.cuda import pipeline as stock
-from tvm.target import Target
 
-from benchmarks.relax_numbers import error_of, outputs, tolerance_of
+from benchmarks.relax_numbers import error_of, tolerance_of
+from tests.models.cpu import by_cpu
 from tests.models.running import TARGET, array_of, check, fused, scheduled
 from tests.models.tvm_programs import MODELS
 from tvm_layout_ext.ir.walk import launches
@@ -40,7 +40,6 @@ def _require_same(mod: tvm.IRModule, lowered: tvm.IRModule) -> None:
     rng = np.random.default_rng(0)
     arrays = [array_of(param.ty, rng) for param in mod["main"].params]
     rest = [*stock.dataflow_lower_passes(TARGET), *stock.finalize_passes(TARGET)]
-    cpu = Target("llvm")
-    want = outputs(mod, cpu, "default", arrays)
-    found = outputs(lowered, cpu, tvm.transform.Sequential(rest), arrays)
+    want = by_cpu(mod, arrays)
+    found = by_cpu(lowered, arrays, tvm.transform.Sequential(rest))
     assert error_of(found, want) <= tolerance_of(arrays)

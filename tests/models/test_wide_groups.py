@@ -13,9 +13,9 @@ from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import TARGET, Scheduled, array_of, check, fused, scheduled
 from tests.models.test_convolutions import convolution
-from tests.models.test_imported import by_cpu
 from tvm_layout_ext.models.convolutions import wide_groups
 from tvm_layout_ext.models.convolutions.groups_as_batch import groups_as_batch
 from tvm_layout_ext.models.convolutions.wide_groups import WideGroups, merged_groups

@@ -13,8 +13,12 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.target import Target
 
 from tvm_layout_ext.simulate import simulate
+
+#: Programs run once: TVM's compiler for the CPU need not optimise them, which takes the longest.
+CPU = Target({"kind": "llvm", "opt-level": 0})
 
 
 def ints(*shape: int) -> np.ndarray:
@@ -34,7 +38,7 @@ def run_on_host(
     """Outputs of ``main``; ``outputs`` give their shapes and types."""
     func = mod["main"]
     body = tvm_ffi.structural_map(func.body, [(tirx.For, _serial)], order="post")
-    compiled = tvm.compile(func.with_body(body), target="llvm")
+    compiled = tvm.compile(func.with_body(body), target=CPU)
     tensors = [tvm.runtime.tensor(array) for array in inputs]
     # Garbage that no test expects: an element nobody writes must not look right by chance.
     results = [tvm.runtime.tensor(np.full_like(array, 77)) for array in outputs]
