@@ -24,12 +24,13 @@ from ..model.values import numpy_type, one_or_all, retyped, retyped_poison
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
 from .atomics import NAMES, atomic
-from .expressions import ExpressionCompiler, added
+from .contract import ContractingCompiler
+from .expressions import added
 from .intrinsics import extern, popcount
 from .nvcc import Nvcc
 
 
-class DeviceCompiler(ExpressionCompiler):
+class DeviceCompiler(ContractingCompiler):
     """Compiles expressions of one device function; subclasses compile its statements."""
 
     #: Resolves bare pointers into shared memory.

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
-from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, constant, lift, mask_and
+from ..model.code import (
+    FIXED,
+    LAUNCH,
+    UNIFORM,
+    VARYING,
+    Code,
+    Run,
+    constant,
+    lift,
+    mask_and,
+)
 from ..model.places import handle
 from ..model.values import cast, either, is_float, is_float8, is_narrow, numpy_type
 from .arithmetic import BINARY, COMPARISONS, binary
+
+#: A slot, and what is kept in it.
+Kept = tuple[int, Run]
 
 
 class ExpressionCompiler:
@@ -40,7 +55,7 @@ class ExpressionCompiler:
             "Call": self.call,
         }
         for name in BINARY:
-            self._handlers[name] = self._arithmetic
+            self._handlers[name] = self.arithmetic
         for name in COMPARISONS:
             self._handlers[name] = self._compare
 
@@ -96,17 +111,19 @@ class ExpressionCompiler:
 
         return Code(remembered, code.rank, False, code.terms)
 
-    def bind(self, var: Any, code: Code) -> int | None:
-        """Give a variable a value: inlined where it costs nothing, else in a slot, returned."""
+    def bind(self, var: Any, value: Any) -> list[Kept]:
+        """Give a variable a value; return the slots that its statement fills."""
+        self.scope[handle(var)], kept = self.kept(self.narrowed(value))
+        return kept
+
+    def kept(self, code: Code) -> tuple[Code, list[Kept]]:
+        """Code of a value that is computed now: inlined where it costs nothing, else in a slot."""
         if not code.taint and code.rank in (LAUNCH, FIXED):
-            self.scope[handle(var)] = self.cached(code)
-            return None
+            return self.cached(code), []
         if not code.taint and (code.rank == UNIFORM or code.terms is not None):
-            self.scope[handle(var)] = code
-            return None
+            return code, []
         slot = self.new_slot()
-        self.scope[handle(var)] = Code(lambda s, m: s.slots[slot], code.rank, code.taint)
-        return slot
+        return Code(lambda s, m: s.slots[slot], code.rank, code.taint), [(slot, code.run)]
 
     # Leaves.
 
@@ -140,7 +157,8 @@ class ExpressionCompiler:
             return lift(lambda x: np.asarray(x).astype(narrow), code)
         return code
 
-    def _arithmetic(self, expr: Any) -> Code:
+    def arithmetic(self, expr: Any) -> Code:
+        """Compile an operator."""
         dtype, lanes = numpy_type(expr)
         if dtype.kind in "iu" and lanes == 1 and type(expr).__name__ in ("Add", "Sub"):
             return self._sum(expr)
@@ -149,13 +167,13 @@ class ExpressionCompiler:
                 f"CUDA has no {type(expr).__name__} of {dtype} values; cast them to float32 first."
             )
         right = expr.b.value if isinstance(expr.b, IntImm) else None
-        a, b = self.operand(expr.a), self.operand(expr.b)
-        joined = a.rank | b.rank
-        if joined not in (a.rank, LAUNCH):
-            a = self.cached(a)
-        if joined not in (b.rank, LAUNCH):
-            b = self.cached(b)
-        return lift(binary(type(expr).__name__, right), a, b)
+        codes = self.together(self.operand(expr.a), self.operand(expr.b))
+        return lift(binary(type(expr).__name__, right), *codes)
+
+    def together(self, *codes: Code) -> list[Code]:
+        """Operands of one operation; those that change less often than its result are kept."""
+        rank = reduce(or_, (code.rank for code in codes))
+        return [code if rank in (code.rank, LAUNCH) else self.cached(code) for code in codes]
 
     def _terms(self, expr: Any, sign: int) -> list[tuple[int, Code]]:
         name = type(expr).__name__
@@ -197,18 +215,18 @@ class ExpressionCompiler:
         return choose(test, self.branch(true, self.operand), self.branch(false, self.operand))
 
     def _let(self, expr: Any) -> Code:
-        code = self.narrowed(expr.value)
+        kept = self.bind(expr.var, expr.value)
         self.note_value(expr.var, expr.value)
-        slot = self.bind(expr.var, code)
         body = self.expr(expr.body)
-        if slot is None:
+        if not kept:
             return body
 
         def run(s: Any, m: Any) -> Any:
-            s.slots[slot] = code.run(s, m)
+            for slot, value in kept:
+                s.slots[slot] = value(s, m)
             return body.run(s, m)
 
-        return Code(run, body.rank | code.rank, body.taint)
+        return Code(run, body.rank | self.scope[handle(expr.var)].rank, body.taint)
 
     # Vectors.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..model.values import cast, is_float
+from .fma import fused
 from .words import WORD_FUNCTIONS
 
 Function = Callable[..., Any]
@@ -49,15 +50,8 @@ _MATH: dict[str, Function] = {
     "atan2": np.arctan2,
     "min": np.fmin,
     "max": np.fmax,
-    "fma": lambda a, b, c: _fused(a, b, c),
     "fdividef": np.true_divide,
 }
-
-
-def _fused(a: Any, b: Any, c: Any) -> Any:
-    """Multiply and add with one rounding, exact for types up to float32."""
-    wide = np.float64 if a.dtype.itemsize <= 4 else np.longdouble
-    return a.astype(wide) * b.astype(wide) + c.astype(wide)
 
 
 def popcount(x: Any) -> Any:
@@ -100,7 +94,7 @@ def _base_name(name: str) -> str | None:
     """``__expf``, ``expf``, ``hexp``, ``__habs`` and ``exp`` are all one function: ``exp``."""
     bare = name.removeprefix("__")
     for candidate in (bare, bare.removesuffix("f"), bare.removeprefix("h")):
-        if candidate in _MATH:
+        if candidate in _MATH or candidate == "fma":
             return candidate
     return None
 
@@ -122,4 +116,6 @@ def extern(name: str, result: np.dtype[Any]) -> Function | None:
         integer = _INTEGER[name]
         return lambda *a: np.asarray(integer(*a)).astype(result)
     base = _base_name(name)
+    if base == "fma":
+        return fused(result)
     return _rounded(_MATH[base], result) if base else None

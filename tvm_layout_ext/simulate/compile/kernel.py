@@ -82,6 +82,7 @@ def compile_kernel(
             reader = _reader(scalars, position, numpy_type(param)[0])
             compiler.scope[handle(param)] = Code(reader, LAUNCH)
     compiler.nvcc = Nvcc(function, places)
+    compiler.contract(function)
     program = compiler.compile(function)
     compiler.nvcc.finish()
     return CompiledKernel(

@@ -81,15 +81,14 @@ class PlainCompiler(DeviceCompiler):
         self.scope[handle(statement.node.var)] = self.cached(Code(index, FIXED))
 
     def _plain_bind(self, statement: Any) -> Run | None:
-        code = self.narrowed(statement.value)
+        kept = self.bind(statement.var, statement.value)
         self.note_value(statement.var, statement.value)
-        slot = self.bind(statement.var, code)
-        if slot is None:
+        if not kept:
             return None
-        run = code.run
 
         def keep(s: Any, m: Any) -> None:
-            s.slots[slot] = _own(run(s, m))
+            for slot, run in kept:
+                s.slots[slot] = _own(run(s, m))
 
         return keep
 
