@@ -28,6 +28,8 @@ def simulate(
 ) -> Report:
     """Run a GPU program on the CPU, with its memory accesses counted and checked.
 
+    Products that nvcc joins with a sum are rounded once, with it; the documentation says which.
+
     Parameters
     ----------
     source : tvm_layout_ext.te.Schedule, tvm.s_tir.Schedule, PrimFunc, IRModule or DeviceProgram

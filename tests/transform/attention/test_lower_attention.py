@@ -211,12 +211,24 @@ def test_rows_of_no_numbers_stop_nobody(resident: int) -> None:
     np.testing.assert_allclose(found, want, atol=2e-3)
 
 
+def windowed(size: int, ahead: int) -> Heads:
+    """A tile's first keys are none that the rows of its second warpgroup see."""
+    seen = (lambda i, j: i - j <= 64, lambda i, j: j - i <= ahead)
+    return Heads(2, 2, size, size, seen=seen)
+
+
+@pytest.mark.parametrize("ahead", [0, 64])
+def test_hidden_keys_weigh_nothing_in_a_window(ahead: int) -> None:
+    case = windowed(192, ahead)
+    off, hazards = error(case, case.schedule(consumers=2))
+    assert hazards == []
+    assert off < 2e-3
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("ahead", [0, 64])
 def test_a_window_on_a_gpu(ahead: int) -> None:
-    """A tile's first keys are none that the rows of its second warpgroup see."""
-    seen = (lambda i, j: i - j <= 64, lambda i, j: j - i <= ahead)
-    case = Heads(2, 2, 512, 512, seen=seen)
+    case = windowed(512, ahead)
     built = tlx.build(case.schedule(consumers=2), target="cuda")
     arrays = case.arrays()
     out = np.full((1, 2, 512, 64), np.nan, "float16")
