@@ -20,15 +20,14 @@ from tvm import tirx
 from tvm.ir.prim.expr import Broadcast, FloatImm
 
 from ...ir.queries import nodes_in, variables
-from ...target import capability
 from ..model.code import Code, lift
 from ..model.places import handle
 from ..model.values import numpy_type
 from .expressions import ExpressionCompiler, Kept
 from .fma import TYPES, fused
 
-#: Since this compute capability products of bfloat16 have an instruction of their own.
-_BFLOAT16_SINCE = (9, 0)
+#: Since ``sm_90`` products of bfloat16 have an instruction of their own.
+_BFLOAT16_SINCE = 90
 
 
 class ContractingCompiler(ExpressionCompiler):
@@ -43,7 +42,7 @@ class ContractingCompiler(ExpressionCompiler):
 
     def contract(self, function: Any) -> None:
         """Note what a device function makes of its products."""
-        if capability(function.attrs.get("target")) < _BFLOAT16_SINCE:
+        if _architecture(function) < _BFLOAT16_SINCE:
             self._types = tuple(one for one in TYPES if one != ml_dtypes.bfloat16)
         self._summed = _summed(function.body)
 
@@ -93,6 +92,13 @@ class ContractingCompiler(ExpressionCompiler):
         if self._is_product(expr):
             return lift(np.multiply, *self.together(*self._factors(expr)))
         return self.expr(expr)
+
+
+def _architecture(function: Any) -> int:
+    """90 of ``sm_90a``, or 0."""
+    target = function.attrs.get("target")
+    arch = "" if target is None else str(target.attrs.get("arch", ""))
+    return int("".join(filter(str.isdigit, arch)) or 0)
 
 
 def _as_vector(value: Any) -> Any:
