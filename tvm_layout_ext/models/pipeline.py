@@ -25,6 +25,7 @@ from .fold_constants import FoldConstants
 from .gated.gather import GatedProducts
 from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
+from .imported.merge_products import MergeProducts
 from .moves.drop_broadcasts import DropBroadcasts
 from .moves.sink_permutations import SinkPermutations
 from .moves.slices import SplitsAsSlices
@@ -120,6 +121,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         SinkPermutations(),
         BatchNormsAsScales(),
         WidenSums(),
+        MergeProducts(),
         PermutationsAsViews(),
         GatherAttention(),
         GatedProducts(),
