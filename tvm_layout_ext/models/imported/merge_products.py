@@ -1,4 +1,4 @@
-"""Products of the same rows by constants, as Q, K and V of attention, become one."""
+"""Products of the same rows whose columns are heads, as Q, K and V of attention, become one."""
 
 from __future__ import annotations
 
@@ -6,66 +6,83 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 
 from ...ir.queries import are_equal, is_number
 from ...ir.replace_calls import Make, with_calls_replaced
 from ...target import has_warpgroups_around
+from ..attention.gather import has_kernel
 from ..bindings import Bindings
 from ..relax_values import (
+    ELEMENTWISE,
     NARROW_FLOATS,
     VIEWS,
     array_of,
-    axes_of,
-    dims_of,
     extents_of,
     has_shape,
     name_of,
     tensors_of,
+    uses_of,
 )
 
 _SUMS = "float32"
+#: Elements of 16 bits in the vectors by which heads are read.
+_VECTOR = 8
+_ATTENTION = ("nn.attention", "nn.attention_bias")
+#: What an attention reads in place, and what is fused with what follows it.
+_MOVES = (*VIEWS, "permute_dims", "strided_slice", "repeat", "broadcast_to")
+#: What becomes one function with a slice before it.
+_FUSED = (*_MOVES, *ELEMENTWISE, "concat", "mean", "sum", "max", "min")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.MergeProducts")
 class MergeProducts:
-    """Multiply rows once by the weights of several products whose results are taken for heads.
+    """Multiply rows by the weights of several products at once, where heads are taken of each.
+
+    One product has larger tiles, reads its rows once and is launched once. Weights, and biases if
+    there are any, are joined by NumPy: they are constants that nobody else reads. Parameters stay
+    two weights or three, as joining them would take time at each call. Heads are sliced where their
+    readers read slices in place: an attention, or what is computed element by element or along
+    rows, as rotary embeddings and norms of heads. Merged is what stands between two attentions, so
+    that keys of all layers of a decoder are not kept at once.
+
+    TVM's ``CombineParallelMatmul`` joins parameters when they come, pairs that a gate needs, and
+    sums of 32 bits, which are rounded and get their biases behind the slices.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         if not has_warpgroups_around():
             return mod
-        funcs = {
+        readers = {
             gv: Bindings.of(func)
             for gv, func in mod.functions_items()
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr)
         }
-        reads = Counter(
-            one.__chandle__() for reader in funcs.values() for one in _constants(reader)
-        )
-        found = {gv: [*_found(reader, reads)] for gv, reader in funcs.items()}
+        reads = Counter(one for reader in readers.values() for one in _constants(reader))
+        found = {gv: [*_found(reader, reads)] for gv, reader in readers.items()}
         return with_calls_replaced(mod, found) if any(found.values()) else mod
 
 
-def _constants(reader: Bindings) -> Iterator[GenericConst]:
-    """Constants that are read, each as often."""
+def _constants(reader: Bindings) -> Iterator[Any]:
+    """Handles of constants, each as often as it is read."""
     for value in reader.bound.values():
         parts = tensors_of(value, reader.call) if isinstance(value, relax.Call) else [value]
-        yield from (one for one in parts if isinstance(one, GenericConst))
+        yield from (one.__chandle__() for one in parts if isinstance(one, GenericConst))
 
 
 @dataclass(frozen=True)
 class _Heads:
-    """A product by a constant, and what gives its columns to heads.
+    """A product by a constant whose columns are heads of ``length``.
 
-    ``result`` is the product rounded, and perhaps with a bias; ``views`` are variables that give
-    it the shape of heads of ``length`` columns.
+    ``result`` is the product rounded, and perhaps with a bias; ``views`` are all that reads it, and
+    have the heads as dims.
     """
 
     x: Any
@@ -76,112 +93,169 @@ class _Heads:
 
     @property
     def length(self) -> int:
-        return int(self.views[0].ty.shape.values[-1])
+        """Columns of a head."""
+        return int(_extents(self.views[0])[-1])
 
     @property
     def columns(self) -> int:
-        return int(self.result.ty.shape.values[-1])
+        """Columns of all heads."""
+        return int(_extents(self.result)[-1])
+
+
+def _extents(value: Any) -> Sequence[Any]:
+    return extents_of(value) or ()
 
 
 def _found(reader: Bindings, reads: Counter[Any]) -> Iterator[tuple[relax.Call, Make]]:
+    """Views of products that are merged, and what slices heads in the place of each."""
     groups: dict[Any, list[_Heads]] = {}
+    attentions = 0
     for var in reader.order:
+        attentions += name_of(reader.bound[var]) in _ATTENTION
         one = _heads(reader, var, reads)
-        if one is not None:
-            groups.setdefault((one.x, one.length), []).append(one)
+        if one is not None and all(_is_read_in_place(reader, view) for view in one.views):
+            groups.setdefault((one.x, one.length, attentions), []).append(one)
     for group in groups.values():
-        if len(group) > 1:
-            merged = _Merged(reader, group)
-            for at, one in enumerate(group):
-                for view in one.views:
-                    yield reader.bound[view], partial(merged.heads, at, view)
+        merged = _Merged(reader, group)
+        for at, one in enumerate(group if len(group) > 1 else ()):
+            for view in one.views:
+                yield reader.bound[view], partial(merged.heads, at, view)
 
 
 def _heads(reader: Bindings, var: Any, reads: Counter[Any]) -> _Heads | None:
+    """The product that a value is, if its columns are heads."""
     call = reader.call(var)
-    if name_of(call) != "matmul" or not _is_constant(reader, call.args[1], reads):
+    if name_of(call) != "matmul" or not _is_own_constant(reader, call.args[1], reads):
         return None
     x, weight = call.args
-    if not isinstance(x, relax.Var) or len(dims_of(weight) or []) != 2:
-        return None
-    last = _only(reader, var)
+    last = _only_reader(reader, var)
     if name_of(reader.call(last)) != "astype" or str(last.ty.dtype) not in NARROW_FLOATS:
         return None
-    bias = None
-    after = reader.call(_only(reader, last))
-    if name_of(after) == "add":
-        (bias,) = (one for one in after.args if not one.same_as(last))
-        last = _only(reader, last)
-    if bias is not None and dims_of(bias) != dims_of(weight)[1:]:
-        return None
-    if bias is not None and array_of(bias, reader.call) is None:
-        return None
+    bias, after = None, _only_reader(reader, last)
+    if name_of(reader.call(after)) == "add":
+        (bias,) = (one for one in reader.call(after).args if not one.same_as(last))
+        last = after
+        if array_of(bias, reader.call) is None or not has_shape(bias, _extents(weight)[1:]):
+            return None
     views = tuple(reader.users.get(last, ()))
-    if not views or not all(_is_of_heads(reader, last, one) for one in views):
-        return None
-    if len({int(one.ty.shape.values[-1]) for one in views}) > 1:
+    # What one block of dataflow gives to others is not read by all of them here.
+    within = all(isinstance(one, relax.DataflowVar) for one in (x, var, last))
+    heads = views and all(_is_of_heads(reader.call(view), last) for view in views)
+    if not within or not heads or len({int(_extents(one)[-1]) for one in views}) > 1:
         return None
     return _Heads(x, weight, bias, last, views)
 
 
-def _only(reader: Bindings, var: Any) -> Any:
-    """The only reader of a variable, or None."""
-    users = reader.users.get(var, [])
-    return users[0] if len(users) == 1 else None
-
-
-def _is_constant(reader: Bindings, value: Any, reads: Counter[Any]) -> bool:
-    """Whether a value is made of a constant that nobody else reads."""
+def _is_own_constant(reader: Bindings, value: Any, reads: Counter[Any]) -> bool:
+    """Whether a matrix is made of a constant that nobody else reads."""
+    if len(_extents(value)) != 2:
+        return False
     while isinstance(value, relax.Var):
         call = reader.call(value)
-        if name_of(call) not in ("permute_dims", "astype") or _only(reader, value) is None:
+        if name_of(call) not in ("permute_dims", "astype") or _only_reader(reader, value) is None:
             return False
         value = call.args[0]
     return isinstance(value, GenericConst) and reads[value.__chandle__()] == 1
 
 
-def _is_of_heads(reader: Bindings, value: Any, view: Any) -> bool:
-    call = reader.call(view)
-    if name_of(call) != "reshape":
+def _only_reader(reader: Bindings, var: Any) -> Any:
+    """The only variable that is made of one, or None."""
+    users = reader.users.get(var, [])
+    return users[0] if len(users) == 1 else None
+
+
+def _is_of_heads(call: Any, value: Any) -> bool:
+    """Whether a call reshapes the columns of a value to heads of whole vectors."""
+    if name_of(call) != "reshape" or not _extents(call):
         return False
-    old, new = ([one for one in extents_of(v) or () if not is_number(one, 1)] for v in (value, view))
-    return len(new) >= len(old) and are_equal(old[:-1], new[: len(old) - 1])
+    old, new = ([e for e in _extents(one) if not is_number(e, 1)] for one in (value, call))
+    same = len(old) - 1
+    return same < len(new) <= same + 2 and _is_whole(call) and are_equal(old[:-1], new[:same])
+
+
+def _is_whole(call: Any) -> bool:
+    last = _extents(call)[-1]
+    return isinstance(last, tirx.IntImm) and int(last) > 1 and int(last) % _VECTOR == 0
+
+
+def _is_read_in_place(reader: Bindings, heads: Any) -> bool:
+    """Whether what reads heads takes a slice in their place without a copy."""
+    return _is_attended(reader, heads) or _meets(reader, heads)
+
+
+def _is_attended(reader: Bindings, value: Any) -> bool:
+    """Whether attention alone reads a value, by way of what moves it."""
+    users = reader.users.get(value, [])
+    for call in map(reader.call, users):
+        if name_of(call) in _ATTENTION:
+            if not any(value.same_as(one) for one in call.args[:3]) or not _has_kernel(call):
+                return False
+        elif name_of(call) not in _MOVES:
+            return False
+    moved = [one for one in users if name_of(reader.call(one)) in _MOVES]
+    return bool(users) and all(_is_attended(reader, one) for one in moved)
+
+
+def _has_kernel(call: Any) -> bool:
+    return has_kernel(lambda *given: relax.Call(call.op, [*given], call.attrs), call.args)
+
+
+def _meets(reader: Bindings, value: Any) -> bool:
+    """Whether all that is computed of a value meets in one, and becomes a function with it."""
+    live, made, computes = {value}, set[Any](), False
+    for var in reader.order[reader.order.index(value) + 1 :]:
+        call = reader.bound[var]
+        if live.isdisjoint(uses_of(call)):
+            continue
+        if name_of(call) not in _FUSED:
+            return False
+        computes |= name_of(call) not in (*_MOVES, "astype")
+        made.add(var)
+        live = {one for one in (*live, var) if not made.issuperset(reader.users.get(one, [None]))}
+        if live == {var} and computes:
+            return True
+    return False
 
 
 @dataclass
 class _Merged:
+    """Products that become one, and the heads of all, once they are emitted."""
+
     reader: Bindings
     group: list[_Heads]
     whole: Any = None
 
     def heads(self, at: int, view: Any, inside: Any) -> relax.Expr:
+        """Those of a product, in the shape of a view of it."""
         if self.whole is None:
             self.whole = self._product(inside)
-        length = self.group[0].length
-        first = sum(one.columns for one in self.group[:at]) // length
-        last = first + self.group[at].columns // length
-        axis = len(self.whole.ty.shape.values) - 2
-        part = relax.op.strided_slice(self.whole, [axis], [first], [last])
-        rows = extents_of(self.whole)[:-2]
-        if has_shape(view, [*rows, last - first, length]):
+        *rows, _, length = _extents(self.whole)
+        ends = [0, *accumulate(one.columns // one.length for one in self.group)]
+        part = relax.op.strided_slice(self.whole, [len(rows)], [ends[at]], [ends[at + 1]])
+        count = tirx.IntImm("int64", ends[at + 1] - ends[at])
+        if has_shape(view, [*rows, count, length]):
             return part
-        return relax.op.reshape(inside.builder_.emit(part), extents_of(view))
+        return relax.op.reshape(inside.builder_.emit(part), _extents(view))
 
     def _product(self, inside: Any) -> Any:
-        emit = inside.builder_.emit
-        x = inside.visit_expr(self.group[0].x)
-        kind = str(self.group[0].result.ty.dtype)
-        weights = [array_of(one.weight, self.reader.call) for one in self.group]
-        turned = relax.const(np.ascontiguousarray(np.concatenate(weights, 1).T), kind)
-        weight = emit(relax.op.permute_dims(turned, [1, 0]))
-        out = emit(relax.op.astype(emit(relax.op.matmul(x, weight, out_dtype=_SUMS)), kind))
+        """The product with all columns, each weight a row of the constant as linears have it."""
+        first, emit, op = self.group[0], inside.builder_.emit, relax.op
+        kind = str(first.result.ty.dtype)
+        weights = np.concatenate([self._array(one.weight) for one in self.group], 1)
+        weight = emit(op.permute_dims(relax.const(np.ascontiguousarray(weights.T), kind), [1, 0]))
+        out = emit(op.matmul(inside.visit_expr(first.x), weight, out_dtype=_SUMS))
+        out = emit(op.astype(out, kind))
         if any(one.bias is not None for one in self.group):
-            biases = [
-                np.zeros(one.columns, kind) if one.bias is None
-                else array_of(one.bias, self.reader.call)
-                for one in self.group
-            ]
-            out = emit(relax.op.add(out, relax.const(np.concatenate(biases), kind)))
-        *rows, n = extents_of(out)
-        length = self.group[0].length
-        return emit(relax.op.reshape(out, [*rows, int(n) // length, length]))
+            out = emit(op.add(out, relax.const(np.concatenate([*self._biases(kind)]), kind)))
+        *rows, columns = _extents(out)
+        return emit(op.reshape(out, [*rows, int(columns) // first.length, first.length]))
+
+    def _biases(self, kind: str) -> Iterator[np.ndarray[Any, Any]]:
+        for one in self.group:
+            none = one.bias is None
+            yield np.zeros(one.columns, kind) if none else self._array(one.bias)
+
+    def _array(self, value: Any) -> np.ndarray[Any, Any]:
+        found = array_of(value, self.reader.call)
+        assert found is not None
+        return found
