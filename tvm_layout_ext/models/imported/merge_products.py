@@ -66,7 +66,7 @@ class MergeProducts:
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr)
         }
         reads = Counter(one for reader in readers.values() for one in _constants(reader))
-        found = {gv: [*_found(reader, reads)] for gv, reader in readers.items()}
+        found = {gv: [*_Finder(reader, reads).found()] for gv, reader in readers.items()}
         return with_calls_replaced(mod, found) if any(found.values()) else mod
 
 
@@ -106,62 +106,119 @@ def _extents(value: Any) -> Sequence[Any]:
     return extents_of(value) or ()
 
 
-def _found(reader: Bindings, reads: Counter[Any]) -> Iterator[tuple[relax.Call, Make]]:
-    """Views of products that are merged, and what slices heads in the place of each."""
-    groups: dict[Any, list[_Heads]] = {}
-    attentions = 0
-    for var in reader.order:
-        attentions += name_of(reader.bound[var]) in _ATTENTION
-        one = _heads(reader, var, reads)
-        if one is not None and all(_is_read_in_place(reader, view) for view in one.views):
-            groups.setdefault((one.x, one.length, attentions), []).append(one)
-    for group in groups.values():
-        merged = _Merged(reader, group)
-        for at, one in enumerate(group if len(group) > 1 else ()):
-            for view in one.views:
-                yield reader.bound[view], partial(merged.heads, at, view)
+class _Finder:
+    """Products of a function that may be merged; ``reads`` counts who reads a constant."""
 
+    def __init__(self, reader: Bindings, reads: Counter[Any]) -> None:
+        self.reader, self.reads = reader, reads
+        self.kernels: dict[Any, bool] = {}
 
-def _heads(reader: Bindings, var: Any, reads: Counter[Any]) -> _Heads | None:
-    """The product that a value is, if its columns are heads."""
-    call = reader.call(var)
-    if name_of(call) != "matmul" or not _is_own_constant(reader, call.args[1], reads):
-        return None
-    x, weight = call.args
-    last = _only_reader(reader, var)
-    if name_of(reader.call(last)) != "astype" or str(last.ty.dtype) not in NARROW_FLOATS:
-        return None
-    bias, after = None, _only_reader(reader, last)
-    if name_of(reader.call(after)) == "add":
-        (bias,) = (one for one in reader.call(after).args if not one.same_as(last))
-        last = after
-        if array_of(bias, reader.call) is None or not has_shape(bias, _extents(weight)[1:]):
+    def found(self) -> Iterator[tuple[relax.Call, Make]]:
+        """Views of products that are merged, and what slices heads in the place of each."""
+        groups: dict[Any, list[_Heads]] = {}
+        attentions = 0
+        for var in self.reader.order:
+            attentions += name_of(self.reader.bound[var]) in _ATTENTION
+            one = self._heads(var)
+            if one is not None and all(map(self._is_read_in_place, one.views)):
+                groups.setdefault((one.x, one.length, attentions), []).append(one)
+        for group in groups.values():
+            merged = _Merged(self.reader, group)
+            for at, one in enumerate(group if len(group) > 1 else ()):
+                for view in one.views:
+                    yield self.reader.bound[view], partial(merged.heads, at, view)
+
+    def _heads(self, var: Any) -> _Heads | None:
+        """The product that a value is, if its columns are heads."""
+        call = self.reader.call(var)
+        if name_of(call) != "matmul" or not self._is_own_constant(call.args[1]):
             return None
-    views = tuple(reader.users.get(last, ()))
-    # What one block of dataflow gives to others is not read by all of them here.
-    within = all(isinstance(one, relax.DataflowVar) for one in (x, var, last))
-    heads = views and all(_is_of_heads(reader.call(view), last) for view in views)
-    if not within or not heads or len({int(_extents(one)[-1]) for one in views}) > 1:
-        return None
-    return _Heads(x, weight, bias, last, views)
+        last = self._only_reader(var)
+        if name_of(self.reader.call(last)) != "astype" or str(last.ty.dtype) not in NARROW_FLOATS:
+            return None
+        bias, after = None, self._only_reader(last)
+        if name_of(self.reader.call(after)) == "add":
+            (bias,) = (one for one in self.reader.call(after).args if not one.same_as(last))
+            last = after
+            if not self._is_bias(bias, call.args[1]):
+                return None
+        views = tuple(self.reader.users.get(last, ()))
+        # What one block of dataflow gives to others is not read by all of them here.
+        within = all(isinstance(one, relax.DataflowVar) for one in (call.args[0], var, last))
+        heads = views and all(_is_of_heads(self.reader.call(view), last) for view in views)
+        if not within or not heads or len({int(_extents(one)[-1]) for one in views}) > 1:
+            return None
+        x, weight = call.args
+        return _Heads(x, weight, bias, last, views)
 
-
-def _is_own_constant(reader: Bindings, value: Any, reads: Counter[Any]) -> bool:
-    """Whether a matrix is made of a constant that nobody else reads."""
-    if len(_extents(value)) != 2:
-        return False
-    while isinstance(value, relax.Var):
-        call = reader.call(value)
-        if name_of(call) not in ("permute_dims", "astype") or _only_reader(reader, value) is None:
+    def _is_own_constant(self, value: Any) -> bool:
+        """Whether a matrix is made of a constant that nobody else reads."""
+        if len(_extents(value)) != 2:
             return False
-        value = call.args[0]
-    return isinstance(value, GenericConst) and reads[value.__chandle__()] == 1
+        while isinstance(value, relax.Var):
+            call = self.reader.call(value)
+            moves = name_of(call) in ("permute_dims", "astype")
+            if not moves or self._only_reader(value) is None:
+                return False
+            value = call.args[0]
+        return isinstance(value, GenericConst) and self.reads[value.__chandle__()] == 1
+
+    def _is_bias(self, value: Any, weight: Any) -> bool:
+        """Whether a value is known, and has a number for each column of a weight."""
+        known = array_of(value, self.reader.call) is not None
+        return known and has_shape(value, _extents(weight)[1:])
+
+    def _only_reader(self, var: Any) -> Any:
+        """The only variable that is made of one, or None."""
+        users = self.reader.users.get(var, [])
+        return users[0] if len(users) == 1 else None
+
+    def _is_read_in_place(self, heads: Any) -> bool:
+        """Whether what reads heads takes a slice in their place without a copy."""
+        return self._is_attended(heads) or self._meets(heads)
+
+    def _is_attended(self, value: Any) -> bool:
+        """Whether attention alone reads a value, by way of what moves it."""
+        users = self.reader.users.get(value, [])
+        calls = [(user, self.reader.call(user)) for user in users]
+        return bool(users) and all(
+            self._is_attended(user) if name_of(call) in _MOVES else self._attends(call, value)
+            for user, call in calls
+        )
+
+    def _attends(self, call: Any, value: Any) -> bool:
+        """Whether a call is attention with a kernel, and reads heads."""
+        if name_of(call) not in _ATTENTION or not any(map(value.same_as, call.args[:3])):
+            return False
+        key = (*(str(one.ty) for one in call.args), str(call.attrs))
+        if key not in self.kernels:
+            again = partial(_again, call)
+            self.kernels[key] = has_kernel(again, call.args)
+        return self.kernels[key]
+
+    def _meets(self, value: Any) -> bool:
+        """Whether all that is computed of a value meets in one, and becomes a function with it."""
+        live, made, computes = {value}, set[Any](), False
+        for var in self.reader.order[self.reader.order.index(value) + 1 :]:
+            call = self.reader.bound[var]
+            if live.isdisjoint(uses_of(call)):
+                continue
+            if name_of(call) not in _FUSED:
+                return False
+            computes |= name_of(call) not in (*_MOVES, "astype")
+            made.add(var)
+            live = {one for one in (*live, var) if not self._is_made_of(one, made)}
+            if live == {var} and computes:
+                return True
+        return False
+
+    def _is_made_of(self, var: Any, made: set[Any]) -> bool:
+        """Whether all that reads a variable has been made."""
+        return made.issuperset(self.reader.users.get(var, [None]))
 
 
-def _only_reader(reader: Bindings, var: Any) -> Any:
-    """The only variable that is made of one, or None."""
-    users = reader.users.get(var, [])
-    return users[0] if len(users) == 1 else None
+def _again(call: relax.Call, *given: Any) -> relax.Call:
+    return relax.Call(call.op, [*given], call.attrs)
 
 
 def _is_of_heads(call: Any, value: Any) -> bool:
@@ -170,51 +227,11 @@ def _is_of_heads(call: Any, value: Any) -> bool:
         return False
     old, new = ([e for e in _extents(one) if not is_number(e, 1)] for one in (value, call))
     same = len(old) - 1
-    return same < len(new) <= same + 2 and _is_whole(call) and are_equal(old[:-1], new[:same])
+    return same < len(new) <= same + 2 and _is_whole(new[-1]) and are_equal(old[:-1], new[:same])
 
 
-def _is_whole(call: Any) -> bool:
-    last = _extents(call)[-1]
-    return isinstance(last, tirx.IntImm) and int(last) > 1 and int(last) % _VECTOR == 0
-
-
-def _is_read_in_place(reader: Bindings, heads: Any) -> bool:
-    """Whether what reads heads takes a slice in their place without a copy."""
-    return _is_attended(reader, heads) or _meets(reader, heads)
-
-
-def _is_attended(reader: Bindings, value: Any) -> bool:
-    """Whether attention alone reads a value, by way of what moves it."""
-    users = reader.users.get(value, [])
-    for call in map(reader.call, users):
-        if name_of(call) in _ATTENTION:
-            if not any(value.same_as(one) for one in call.args[:3]) or not _has_kernel(call):
-                return False
-        elif name_of(call) not in _MOVES:
-            return False
-    moved = [one for one in users if name_of(reader.call(one)) in _MOVES]
-    return bool(users) and all(_is_attended(reader, one) for one in moved)
-
-
-def _has_kernel(call: Any) -> bool:
-    return has_kernel(lambda *given: relax.Call(call.op, [*given], call.attrs), call.args)
-
-
-def _meets(reader: Bindings, value: Any) -> bool:
-    """Whether all that is computed of a value meets in one, and becomes a function with it."""
-    live, made, computes = {value}, set[Any](), False
-    for var in reader.order[reader.order.index(value) + 1 :]:
-        call = reader.bound[var]
-        if live.isdisjoint(uses_of(call)):
-            continue
-        if name_of(call) not in _FUSED:
-            return False
-        computes |= name_of(call) not in (*_MOVES, "astype")
-        made.add(var)
-        live = {one for one in (*live, var) if not made.issuperset(reader.users.get(one, [None]))}
-        if live == {var} and computes:
-            return True
-    return False
+def _is_whole(length: Any) -> bool:
+    return isinstance(length, tirx.IntImm) and int(length) % _VECTOR == 0
 
 
 @dataclass
