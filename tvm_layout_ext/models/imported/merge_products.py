@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -60,13 +60,21 @@ class MergeProducts:
         """Rewrite the Relax functions of a module."""
         if not has_warpgroups_around():
             return mod
-        readers = {
-            gv: Bindings.of(func)
+        funcs = {
+            gv: func
             for gv, func in mod.functions_items()
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr)
         }
+        readers = {gv: Bindings.of(func) for gv, func in funcs.items()}
         reads = Counter(one for reader in readers.values() for one in _constants(reader))
-        found = {gv: [*_Finder(reader, reads).found()] for gv, reader in readers.items()}
+        found = {
+            gv: [
+                made
+                for block in func.body.blocks
+                for made in _Finder(readers[gv], reads).found(block.bindings)
+            ]
+            for gv, func in funcs.items()
+        }
         return with_calls_replaced(mod, found) if any(found.values()) else mod
 
 
@@ -113,13 +121,13 @@ class _Finder:
         self.reader, self.reads = reader, reads
         self.kernels: dict[Any, bool] = {}
 
-    def found(self) -> Iterator[tuple[relax.Call, Make]]:
-        """Views of products that are merged, and what slices heads in the place of each."""
+    def found(self, block: Iterable[Any]) -> Iterator[tuple[relax.Call, Make]]:
+        """Views of a block's products that are merged, and what slices heads in their places."""
         groups: dict[Any, list[_Heads]] = {}
         attentions = 0
-        for var in self.reader.order:
-            attentions += name_of(self.reader.bound[var]) in _ATTENTION
-            one = self._heads(var)
+        for binding in block:
+            attentions += name_of(binding.value) in _ATTENTION
+            one = self._heads(binding.var)
             if one is not None and all(map(self._is_read_in_place, one.views)):
                 groups.setdefault((one.x, one.length, attentions), []).append(one)
         for group in groups.values():
@@ -143,8 +151,8 @@ class _Finder:
             if not self._is_bias(bias, call.args[1]):
                 return None
         views = tuple(self.reader.users.get(last, ()))
-        # What one block of dataflow gives to others is not read by all of them here.
-        within = all(isinstance(one, relax.DataflowVar) for one in (call.args[0], var, last))
+        # What others read of a block of dataflow is not sliced there.
+        within = isinstance(var, relax.DataflowVar) and isinstance(last, relax.DataflowVar)
         heads = views and all(_is_of_heads(self.reader.call(view), last) for view in views)
         if not within or not heads or len({int(_extents(one)[-1]) for one in views}) > 1:
             return None

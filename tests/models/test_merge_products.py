@@ -1,0 +1,286 @@
+"""Products of the same rows whose columns are heads become one, where slices are read in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op
+from tvm.target import Target
+
+from benchmarks.relax_numbers import error_of, outputs
+from tests.models.running import TARGET, array_of, check, fused, scheduled
+from tvm_layout_ext import cuda_target
+from tvm_layout_ext.models.bindings import Bindings
+from tvm_layout_ext.models.imported.merge_products import MergeProducts
+from tvm_layout_ext.models.pipeline import lowered_passes
+from tvm_layout_ext.models.relax_values import dims_of, name_of
+
+HALF = "float16"
+ROWS, TERMS, LENGTH = 24, 64, 64
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Numbers of 16 bits around zero."""
+    return np.random.default_rng(seed).normal(0, 0.2, shape).astype(HALF)
+
+
+class _Layer:
+    """Writes a layer of attention as ``torch.export`` and ``MixedPrecision`` leave it."""
+
+    def __init__(self, batch: Any = 2, heads: tuple[int, int] = (2, 2), bias: str = "") -> None:
+        self.builder, self.batch, self.heads, self.bias = relax.BlockBuilder(), batch, heads, bias
+        self.params = [
+            relax.Var(name, relax.TensorType(shape, HALF))
+            for name, shape in (
+                ("x", (batch, ROWS, TERMS)),
+                ("y", (batch, ROWS, TERMS)),
+                ("w", (2 * LENGTH, TERMS)),
+            )
+        ]
+
+    def emit(self, value: Any) -> Any:
+        """A variable of a value."""
+        return self.builder.emit(value)
+
+    def weight(self, heads: int, seed: int) -> Any:
+        """A constant N x K."""
+        return relax.const(drawn(heads * LENGTH, TERMS, seed=seed))
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
+        """A product, rounded."""
+        turned = self.emit(op.permute_dims(weight, [1, 0]))
+        product = self.emit(op.matmul(x, turned, out_dtype="float32"))
+        half = self.emit(op.astype(product, HALF))
+        return half if bias is None else self.emit(op.add(bias, half))
+
+    def split(self, value: Any, length: int = LENGTH) -> Any:
+        """Its heads."""
+        heads = int(value.ty.shape.values[-1]) // length
+        return self.emit(op.reshape(value, (self.batch, ROWS, heads, length)))
+
+    def projected(self, x: Any, heads: int, name: str, weight: Any = None) -> Any:
+        """Q, K or V by a weight of its own."""
+        seed = "qkv".index(name)
+        weight = self.weight(heads, seed) if weight is None else weight
+        bias = relax.const(drawn(heads * LENGTH, seed=9 + seed)) if name in self.bias else None
+        return self.linear(x, weight, bias)
+
+    def attention(self, q: Any, k: Any, v: Any) -> Any:
+        """Attention over heads that may be shared."""
+        shared = self.heads[0] // self.heads[1]
+        if shared > 1:
+            k, v = (self.emit(op.repeat(one, shared, 2)) for one in (k, v))
+        return self.emit(op.nn.attention(q, k, v))
+
+    def module(self, build: Callable[[_Layer, Any, Any, Any], Any]) -> tvm.IRModule:
+        """A module of what is built of the parameters."""
+        with self.builder.function("main", self.params):
+            with self.builder.dataflow():
+                out = self.builder.emit_output(build(self, *self.params))
+            self.builder.emit_func_output(out)
+        return self.builder.get()
+
+
+def plain(one: _Layer, x: Any, *_: Any) -> Any:
+    """Heads that attention reads as they are."""
+    count, shared = one.heads
+    named = zip((count, shared, shared), "qkv", strict=True)
+    return one.attention(*(one.split(one.projected(x, heads, name)) for heads, name in named))
+
+
+def _rotated(one: _Layer, value: Any) -> Any:
+    """A rotary embedding."""
+    first, last = (
+        one.emit(op.strided_slice(value, [3], [begin], [begin + LENGTH // 2]))
+        for begin in (0, LENGTH // 2)
+    )
+    turned = one.emit(op.concat([one.emit(op.negative(last)), first], 3))
+    angles = relax.const(drawn(1, ROWS, 1, LENGTH, seed=5))
+    sides = [one.emit(op.multiply(side, angles)) for side in (value, turned)]
+    return one.emit(op.add(*sides))
+
+
+def _normed(one: _Layer, value: Any) -> Any:
+    """A norm of each head."""
+    wide = one.emit(op.astype(value, "float32"))
+    square = one.emit(op.multiply(wide, wide))
+    mean = one.emit(op.mean(square, -1, keepdims=True))
+    root = one.emit(op.rsqrt(one.emit(op.add(mean, relax.const(1e-5, "float32")))))
+    return one.emit(op.astype(one.emit(op.multiply(wide, root)), HALF))
+
+
+def _of_heads(change: Any) -> Any:
+    def build(one: _Layer, x: Any, *_: Any) -> Any:
+        """Q and K that something is computed of."""
+        q, k, v = (
+            one.split(one.projected(x, heads, name))
+            for heads, name in zip((one.heads[0], *one.heads[1:] * 2), "qkv", strict=True)
+        )
+        return one.attention(change(one, q), change(one, k), v)
+
+    return build
+
+
+rotated, normed = _of_heads(_rotated), _of_heads(_normed)
+
+
+def products(mod: tvm.IRModule) -> list[relax.Call]:
+    """Products of a module after the pass."""
+    with TARGET:
+        reader = Bindings.of(MergeProducts()(mod)["main"])
+    return [one for one in reader.bound.values() if name_of(one) == "matmul"]
+
+
+def apart(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module lowered without the pass."""
+    passes = [one for one in lowered_passes(TARGET) if "MergeProducts" not in one.info.name]
+    with TARGET:
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def test_one_product_has_the_rows_of_all_weights_and_biases() -> None:
+    with TARGET:
+        after = MergeProducts()(_Layer(heads=(4, 2), bias="qv").module(plain))
+    reader = Bindings.of(after["main"])
+    calls = [*reader.bound.values()]
+    (turned,) = (one for one in calls if name_of(one) == "permute_dims")
+    weights = [drawn(heads * LENGTH, TERMS, seed=i) for i, heads in enumerate((4, 2, 2))]
+    np.testing.assert_array_equal(turned.args[0].value.numpy(), np.concatenate(weights))
+    (added,) = (one for one in calls if name_of(one) == "add")
+    biases = [drawn(4 * LENGTH, seed=9), np.zeros(2 * LENGTH), drawn(2 * LENGTH, seed=11)]
+    np.testing.assert_array_equal(added.args[1].value.numpy(), np.concatenate(biases))
+    parts = [one for one in calls if name_of(one) == "strided_slice"]
+    assert [[int(n[0]) for n in one.args[1:4]] for one in parts] == [
+        [2, 0, 4],
+        [2, 4, 6],
+        [2, 6, 8],
+    ]
+    assert not any(name_of(one) == "concat" for one in calls)
+
+
+@pytest.mark.parametrize(
+    ("build", "heads", "batch", "count"),
+    [
+        (plain, (2, 2), 2, 2),
+        (plain, (4, 2), tvm.tirx.Var("n", "int64"), 2),
+        (rotated, (4, 2), 2, 4),
+        (normed, (4, 2), 2, 4),
+        (normed, (4, 2), tvm.tirx.Var("n", "int64"), 4),
+    ],
+)
+def test_slices_are_read_in_place(
+    build: Any, heads: tuple[int, int], batch: Any, count: int
+) -> None:
+    found = scheduled(_Layer(batch, heads, "qkv").module(build))
+    assert len(found) == count, [one.name for one in found]
+    assert not any(one.choice.fell_back for one in found)
+    (product,) = (one for one in found if "matmul" in one.name)
+    assert product.choice.rule == "warpgroups"
+    assert "add" in product.name
+    if isinstance(batch, int):
+        for one in found:
+            check(one)
+
+
+@pytest.mark.parametrize(("build", "heads"), [(plain, (2, 2)), (rotated, (4, 2)), (normed, (4, 2))])
+def test_results_are_those_of_products_apart(build: Any, heads: tuple[int, int]) -> None:
+    mod, rng = _Layer(1, heads, "qk").module(build), np.random.default_rng(0)
+    arrays = [array_of(one.ty, rng) for one in mod["main"].params]
+    llvm = Target({"kind": "llvm", "opt-level": 0})
+    merged, other = (outputs(one, llvm, "default", arrays) for one in (fused(mod), apart(mod)))
+    assert error_of(merged, other) <= 1e-3
+    assert error_of(merged, outputs(mod, llvm, "default", arrays)) <= 1e-2
+
+
+def given_weights(one: _Layer, x: Any, _: Any, w: Any) -> Any:
+    """Weights that are a parameter."""
+    heads = [one.split(one.projected(x, 2, name, w)) for name in "qkv"]
+    return one.attention(*heads)
+
+
+def tied(one: _Layer, x: Any, *_: Any) -> Any:
+    """A weight of K and V, and one that is a result, too."""
+    q, k = one.weight(2, 0), one.weight(2, 1)
+    heads = [one.split(one.projected(x, 2, "q", weight)) for weight in (q, k, k)]
+    return relax.Tuple([one.attention(*heads), one.emit(op.abs(q))])
+
+
+def of_other_rows(one: _Layer, x: Any, y: Any, _: Any) -> Any:
+    """Q of some rows, K of others."""
+    q, k = (one.split(one.projected(rows, 2, name)) for rows, name in ((x, "q"), (y, "k")))
+    return one.attention(q, k, k)
+
+
+def results(one: _Layer, x: Any, *_: Any) -> Any:
+    """Keys and values that are kept."""
+    q, k, v = (one.split(one.projected(x, 2, name)) for name in "qkv")
+    return relax.Tuple([one.attention(q, k, v), k, v])
+
+
+def with_ends(one: _Layer, x: Any, *_: Any) -> Any:
+    """What ends the kernels of products."""
+    q, k = (one.emit(op.nn.relu(one.projected(x, 2, name))) for name in "qk")
+    return one.attention(one.split(q), one.split(k), one.split(k))
+
+
+def of_operators(one: _Layer, x: Any, *_: Any) -> Any:
+    """Norms that are operators, which read no slices."""
+    ones = relax.const(np.ones(LENGTH, HALF)), relax.const(np.zeros(LENGTH, HALF))
+    q, k = (
+        one.emit(op.nn.layer_norm(one.split(one.projected(x, 2, name)), *ones, axes=[-1]))
+        for name in "qk"
+    )
+    return one.attention(q, k, k)
+
+
+def gated(one: _Layer, x: Any, *_: Any) -> Any:
+    """A gate and what it is multiplied by."""
+    gate, up = (one.projected(x, 2, name) for name in "qk")
+    return one.emit(op.multiply(one.emit(op.nn.silu(gate)), up))
+
+
+def of_short_heads(one: _Layer, x: Any, *_: Any) -> Any:
+    """Heads that do not begin with a vector."""
+    q, k, v = (one.split(one.projected(x, 2, name), 4) for name in "qkv")
+    return one.attention(q, k, v)
+
+
+def of_layers(one: _Layer, x: Any, y: Any, _: Any) -> Any:
+    """Keys and values of two layers, of the same rows."""
+    out = one.split(x, LENGTH)
+    for seed in (0, 10):
+        k, v = (one.split(one.projected(y, 1, "k", one.weight(1, seed + i))) for i in range(2))
+        out = one.attention(out, k, v)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("build", "count"),
+    [
+        *((given_weights, 3), (tied, 3), (of_other_rows, 2), (results, 3), (with_ends, 2)),
+        *((of_operators, 2), (gated, 2), (of_short_heads, 3), (of_layers, 2)),
+    ],
+)
+def test_products_stay_apart_where_that_is_better(build: Any, count: int) -> None:
+    assert len(products(_Layer().module(build))) == count
+
+
+def test_only_those_that_are_read_in_place_are_merged() -> None:
+    def build(one: _Layer, x: Any, *_: Any) -> Any:
+        q, k, v = (one.split(one.projected(x, 2, name)) for name in "qkv")
+        return relax.Tuple([one.attention(q, k, v), v])
+
+    columns = [(dims_of(one.args[1]) or [])[1] for one in products(_Layer().module(build))]
+    assert sorted(columns) == [2 * LENGTH, 4 * LENGTH]
+
+
+def test_other_targets_keep_their_products() -> None:
+    mod = _Layer().module(plain)
+    with cuda_target("sm_80"):
+        after = MergeProducts()(mod)
+    assert after.same_as(mod)
