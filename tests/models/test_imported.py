@@ -158,6 +158,26 @@ def across(emit: Any, x: Any, _: Any, __: Any) -> Any:
     return op.mean(emit(op.multiply(x, x)), 1, keepdims=True)
 
 
+def of_slices(emit: Any, x: Any, *_: Any, axis: int = 1, at: int = 3) -> Any:
+    """Norms of some rows each, as of heads that one product gives."""
+    ends = ((0, at), (at, int(x.ty.shape.values[axis])))
+    parts = [emit(op.strided_slice(x, [axis], [begin], [end])) for begin, end in ends]
+    squares = [emit(op.sum(emit(op.multiply(one, one)), -1, keepdims=True)) for one in parts]
+    pairs = zip(parts, squares, strict=True)
+    return relax.Tuple([emit(op.divide(one, other)) for one, other in pairs])
+
+
+def of_columns(emit: Any, x: Any, *_: Any) -> Any:
+    """Norms of some columns each."""
+    return of_slices(emit, x, axis=2, at=21)
+
+
+def of_a_slice(emit: Any, x: Any, w: Any, _: Any) -> Any:
+    """A norm of some rows, which alone are computed."""
+    part = emit(op.strided_slice(emit(op.add(x, w)), [1], [0], [2]))
+    return op.divide(part, emit(op.sum(emit(op.multiply(part, part)), -1, keepdims=True)))
+
+
 def of_rows(build: Any, batch: Any, dtype: str = HALF) -> tvm.IRModule:
     """A chain along rows of 64; the weight is a constant, as imports have it."""
     builder = relax.BlockBuilder()
@@ -175,7 +195,7 @@ def of_rows(build: Any, batch: Any, dtype: str = HALF) -> tvm.IRModule:
     ("build", "count"),
     [
         *((rms, 1), (layer, 1), (read_twice, 2), (behind_product, 2), (around_another, 4)),
-        *((continued, 2), (across, 2)),
+        *((continued, 2), (across, 2), (of_slices, 2), (of_columns, 2)),
     ],
 )
 def test_a_chain_along_rows_is_one_function(build: Any, count: int) -> None:
@@ -186,9 +206,16 @@ def test_a_chain_along_rows_is_one_function(build: Any, count: int) -> None:
     assert len(found) == count, [one.name for one in found]
     if build is behind_product:
         assert any("matmul" in one.name and "add" in one.name for one in found)
-    if count == 1:
-        assert found[0].choice.rule == "rows"
-        check(found[0])
+    if count == 1 or build in (of_slices, of_columns):
+        for one in found:
+            assert one.choice.rule == "rows"
+            check(one)
+
+
+def test_what_a_slice_leaves_out_is_not_computed() -> None:
+    found = scheduled(of_rows(of_a_slice, 3))
+    results = [one.before.params[-1] for one in found]
+    assert [[*map(int, one.shape)] for one in results] == [[3, 2, 64]] * 2
 
 
 def test_a_norm_of_a_symbolic_batch_is_one_kernel() -> None:

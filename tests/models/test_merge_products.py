@@ -20,7 +20,7 @@ from tvm_layout_ext.models.imported.merge_products import MergeProducts
 from tvm_layout_ext.models.pipeline import lowered_passes
 from tvm_layout_ext.models.relax_values import dims_of, name_of
 
-HALF = "float16"
+HALF, WIDE = "float16", "float32"
 ROWS, TERMS, LENGTH = 24, 64, 64
 
 
@@ -238,6 +238,22 @@ def of_operators(one: _Layer, x: Any, *_: Any) -> Any:
     return one.attention(q, k, k)
 
 
+def of_wide_operators(one: _Layer, x: Any, *_: Any) -> Any:
+    """The same of what is widened first."""
+    ones = relax.const(np.ones(LENGTH, WIDE)), relax.const(np.zeros(LENGTH, WIDE))
+    sides = list[Any]()
+    for name in "qk":
+        wide = one.emit(op.astype(one.split(one.projected(x, 2, name)), "float32"))
+        normed = one.emit(op.nn.layer_norm(wide, *ones, axes=[-1]))
+        sides.append(one.emit(op.astype(normed, HALF)))
+    return one.attention(*sides, sides[1])
+
+
+def without_a_kernel(one: _Layer, x: Any, *_: Any) -> Any:
+    """Heads of which there is no kernel, so that attention would copy them."""
+    return one.attention(*(one.split(one.projected(x, 16, name), 512) for name in "qkv"))
+
+
 def gated(one: _Layer, x: Any, *_: Any) -> Any:
     """A gate and what it is multiplied by."""
     gate, up = (one.projected(x, 2, name) for name in "qk")
@@ -246,8 +262,15 @@ def gated(one: _Layer, x: Any, *_: Any) -> Any:
 
 def of_short_heads(one: _Layer, x: Any, *_: Any) -> Any:
     """Heads that do not begin with a vector."""
-    q, k, v = (one.split(one.projected(x, 2, name), 4) for name in "qkv")
-    return one.attention(q, k, v)
+    heads = (one.split(one.projected(x, 2, name), 4) for name in "qk")
+    return relax.Tuple([one.emit(op.abs(value)) for value in heads])
+
+
+def read_apart(one: _Layer, x: Any, *_: Any) -> Any:
+    """Heads of which two functions compute something each."""
+    q, k = (one.split(one.projected(x, 2, name)) for name in "qk")
+    computed = [one.emit(op.abs(value)) for value in (q, k)]
+    return relax.Tuple([*computed, *(one.emit(op.exp(value)) for value in (q, k))])
 
 
 def of_layers(one: _Layer, x: Any, y: Any, _: Any) -> Any:
@@ -263,7 +286,8 @@ def of_layers(one: _Layer, x: Any, y: Any, _: Any) -> Any:
     ("build", "count"),
     [
         *((given_weights, 3), (tied, 3), (of_other_rows, 2), (results, 3), (with_ends, 2)),
-        *((of_operators, 2), (gated, 2), (of_short_heads, 3), (of_layers, 2)),
+        *((of_operators, 2), (of_wide_operators, 2), (without_a_kernel, 3), (gated, 2)),
+        *((of_short_heads, 2), (read_apart, 2), (of_layers, 2)),
     ],
 )
 def test_products_stay_apart_where_that_is_better(build: Any, count: int) -> None:
@@ -277,6 +301,22 @@ def test_only_those_that_are_read_in_place_are_merged() -> None:
 
     columns = [(dims_of(one.args[1]) or [])[1] for one in products(_Layer().module(build))]
     assert sorted(columns) == [2 * LENGTH, 4 * LENGTH]
+
+
+def test_what_another_block_reads_stays_apart() -> None:
+    one = _Layer()
+    x = one.params[0]
+    with one.builder.function("main", one.params, pure=False):
+        with one.builder.dataflow():
+            turned = (one.emit(op.permute_dims(one.weight(2, seed), [1, 0])) for seed in range(2))
+            sums = [one.emit(op.matmul(x, weight, out_dtype=WIDE)) for weight in turned]
+            results = [one.builder.emit_output(op.astype(value, HALF)) for value in sums]
+        one.emit(op.print(x, format="{}"))
+        with one.builder.dataflow():
+            q, k = map(one.split, results)
+            out = one.builder.emit_output(one.attention(q, k, k))
+        one.builder.emit_func_output(out)
+    assert len(products(one.builder.get())) == 2
 
 
 def test_other_targets_keep_their_products() -> None:

@@ -131,14 +131,11 @@ class _Chains:
             return False
         if (summed := self._rows(var)) is not None:
             return are_equal(summed, rows)
-        return name_of(call) in ELEMENTWISE or self._is_of_whole_rows(call)
+        return name_of(call) in ELEMENTWISE or self._is_slice(call)
 
-    def _is_of_whole_rows(self, call: Any) -> bool:
-        """Whether a call takes some rows of a value that others read, too."""
-        if name_of(call) != "strided_slice" or len(self.users.get(call.args[0], [])) < 2:
-            return False
-        source, own = extents_of(call.args[0]), extents_of(call)
-        return source is not None and own is not None and are_equal(source[-1:], own[-1:])
+    def _is_slice(self, call: Any) -> bool:
+        """Whether a call takes a part of a value that others read, too, so that it is stored."""
+        return name_of(call) == "strided_slice" and len(self.users.get(call.args[0], [])) > 1
 
     def _ends_product(self, var: Any) -> bool:
         """Whether a call can end the kernel of a product."""
