@@ -266,6 +266,28 @@ def of_short_heads(one: _Layer, x: Any, *_: Any) -> Any:
     return relax.Tuple([one.emit(op.abs(value)) for value in heads])
 
 
+def summed(one: _Layer, x: Any, *_: Any) -> Any:
+    """Sums of heads, which are no sums of rows."""
+    heads = (one.split(one.projected(x, 2, name)) for name in "qk")
+    return relax.Tuple([one.emit(op.sum(value, 2)) for value in heads])
+
+
+def doubled(one: _Layer, x: Any, *_: Any) -> Any:
+    """Products that are added to themselves."""
+    sums = (one.projected(x, 2, name) for name in "qk")
+    q, k = (one.split(one.emit(op.add(value, value))) for value in sums)
+    return one.attention(q, k, k)
+
+
+def in_full(one: _Layer, x: Any, *_: Any) -> Any:
+    """Products of 32 bits, rounded."""
+    x, heads = one.emit(op.astype(x, WIDE)), list[Any]()
+    for seed in range(2):
+        weight = relax.const(drawn(2 * LENGTH, TERMS, seed=seed).astype(WIDE))
+        heads.append(one.split(one.linear(x, weight)))
+    return one.attention(*heads, heads[1])
+
+
 def read_apart(one: _Layer, x: Any, *_: Any) -> Any:
     """Heads of which two functions compute something each."""
     q, k = (one.split(one.projected(x, 2, name)) for name in "qk")
@@ -288,6 +310,7 @@ def of_layers(one: _Layer, x: Any, y: Any, _: Any) -> Any:
         *((given_weights, 3), (tied, 3), (of_other_rows, 2), (results, 3), (with_ends, 2)),
         *((of_operators, 2), (of_wide_operators, 2), (without_a_kernel, 3), (gated, 2)),
         *((of_short_heads, 2), (read_apart, 2), (of_layers, 2)),
+        *((summed, 2), (doubled, 2), (in_full, 2)),
     ],
 )
 def test_products_stay_apart_where_that_is_better(build: Any, count: int) -> None:

@@ -31,14 +31,14 @@ from ..relax_values import (
     uses_of,
 )
 
-_SUMS = "float32"
+_SUMS, _ROW_SUMS = "float32", ("mean", "sum", "max", "min")
 #: Elements of 16 bits in the vectors by which heads are read.
 _VECTOR = 8
 _ATTENTION = ("nn.attention", "nn.attention_bias")
 #: What an attention reads in place, and what is fused with what follows it.
 _MOVES = (*VIEWS, "permute_dims", "strided_slice", "repeat", "broadcast_to")
-#: What becomes one function with a slice before it.
-_FUSED = (*_MOVES, *ELEMENTWISE, "concat", "mean", "sum", "max", "min")
+#: What becomes one function with a slice before it, as sums of rows do.
+_FUSED = (*_MOVES, *ELEMENTWISE, "concat")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.MergeProducts")
@@ -82,6 +82,7 @@ def _constants(reader: Bindings) -> Iterator[Any]:
     """Handles of constants, each as often as it is read."""
     for value in reader.bound.values():
         parts = tensors_of(value, reader.call) if isinstance(value, relax.Call) else [value]
+        parts = [*value.fields] if isinstance(value, relax.Tuple) else parts
         yield from (one.__chandle__() for one in parts if isinstance(one, GenericConst))
 
 
@@ -142,12 +143,12 @@ class _Finder:
         if name_of(call) != "matmul" or not self._is_own_constant(call.args[1]):
             return None
         last = self._only_reader(var)
-        if name_of(self.reader.call(last)) != "astype" or str(last.ty.dtype) not in NARROW_FLOATS:
+        if name_of(self.reader.call(last)) != "astype" or not _is_rounded(call, var, last):
             return None
         bias, after = None, self._only_reader(last)
         if name_of(self.reader.call(after)) == "add":
-            (bias,) = (one for one in self.reader.call(after).args if not one.same_as(last))
-            last = after
+            first, second = self.reader.call(after).args
+            bias, last = second if first.same_as(last) else first, after
             if not self._is_bias(bias, call.args[1]):
                 return None
         views = tuple(self.reader.users.get(last, ()))
@@ -173,8 +174,8 @@ class _Finder:
 
     def _is_bias(self, value: Any, weight: Any) -> bool:
         """Whether a value is known, and has a number for each column of a weight."""
-        known = array_of(value, self.reader.call) is not None
-        return known and has_shape(value, _extents(weight)[1:])
+        fits = has_shape(value, _extents(weight)[1:])
+        return fits and array_of(value, self.reader.call) is not None
 
     def _only_reader(self, var: Any) -> Any:
         """The only variable that is made of one, or None."""
@@ -211,7 +212,7 @@ class _Finder:
             call = self.reader.bound[var]
             if live.isdisjoint(uses_of(call)):
                 continue
-            if name_of(call) not in _FUSED:
+            if name_of(call) not in _FUSED and not _sums_rows(call):
                 return False
             computes |= name_of(call) not in (*_MOVES, "astype")
             made.add(var)
@@ -227,6 +228,20 @@ class _Finder:
 
 def _again(call: relax.Call, *given: Any) -> relax.Call:
     return relax.Call(call.op, [*given], call.attrs)
+
+
+def _is_rounded(call: relax.Call, product: Any, half: Any) -> bool:
+    """Whether a product of 16 bits that is added up in 32 is rounded to its operands' type."""
+    types = {str(one.ty.dtype) for one in (*call.args, half)}
+    return len(types) == 1 and types <= set(NARROW_FLOATS) and str(product.ty.dtype) == _SUMS
+
+
+def _sums_rows(call: Any) -> bool:
+    """Whether a call gives each row of the last dim a number."""
+    if name_of(call) not in _ROW_SUMS or not call.attrs.keepdims:
+        return False
+    axes = [int(axis) for axis in call.attrs.axis or ()]
+    return axes in ([-1], [int(call.args[0].ty.ndim) - 1])
 
 
 def _is_of_heads(call: Any, value: Any) -> bool:
