@@ -115,26 +115,43 @@ def window(reach: int, ahead: int = 0) -> Any:
     return mask
 
 
-def packed(emit: Any, rows: int, keys: int) -> Any:
+def packed(batch: Any) -> Any:
     """A causal mask as ``transformers`` makes it, of whole sequences beside one another."""
-    places = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), 0))
-    wide = emit(op.broadcast_to(places, (BATCH, keys)))
-    first = emit(op.strided_slice(wide, [1], [0], [1]))
-    before = emit(op.subtract(first, relax.const(1, "int64")))
-    joined = emit(op.concat([before, wide], -1))
-    left, right = (emit(op.strided_slice(joined, [-1], [at], [keys + at])) for at in (0, 1))
-    ends = emit(op.not_equal(emit(op.subtract(right, left)), relax.const(1, "int64")))
-    documents = emit(op.cumsum(ends, -1))
-    batches = emit(op.reshape(emit(op.arange(0, BATCH, 1, "int64")), (BATCH, 1, 1, 1)))
-    row, key = (emit(op.reshape(places, one)) for one in ((1, 1, rows, 1), (1, 1, 1, keys)))
 
-    def at(value: Any, place: Any) -> Any:
-        return emit(op.index_tensor(value, [batches, place]))
+    def mask(emit: Any, rows: int, keys: int) -> Any:
+        places = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), 0))
+        wide = emit(op.broadcast_to(places, (batch, keys)))
+        first = emit(op.strided_slice(wide, [1], [0], [1]))
+        before = emit(op.subtract(first, relax.const(1, "int64")))
+        joined = emit(op.concat([before, wide], -1))
+        left, right = (emit(op.strided_slice(joined, [-1], [at], [keys + at])) for at in (0, 1))
+        ends = emit(op.not_equal(emit(op.subtract(right, left)), relax.const(1, "int64")))
+        documents = emit(op.cumsum(ends, -1))
+        batches = emit(op.reshape(emit(op.arange(0, batch, 1, "int64")), (batch, 1, 1, 1)))
+        row, key = (emit(op.reshape(places, one)) for one in ((1, 1, rows, 1), (1, 1, 1, keys)))
 
-    same = emit(op.equal(at(documents, row), at(documents, key)))
-    seen = emit(op.less_equal(at(wide, key), at(wide, row)))
-    inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
-    return op.where(emit(op.bitwise_and(same, seen)), inside, outside)
+        def at(value: Any, place: Any) -> Any:
+            return emit(op.index_tensor(value, [batches, place]))
+
+        same = emit(op.equal(at(documents, row), at(documents, key)))
+        seen = emit(op.less_equal(at(wide, key), at(wide, row)))
+        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
+        return op.where(emit(op.bitwise_and(same, seen)), inside, outside)
+
+    return mask
+
+
+def everything(batch: Any) -> Any:
+    """A mask of a bidirectional model that is given none, as ``transformers`` makes it."""
+
+    def mask(emit: Any, rows: int, keys: int) -> Any:
+        places = emit(op.reshape(emit(op.arange(0, rows, 1, "int64")), (1, 1, rows, 1)))
+        seen = emit(op.greater_equal(places, relax.const(0, "int64")))
+        wide = emit(op.broadcast_to(seen, (batch, 1, rows, keys)))
+        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
+        return op.where(wide, inside, outside)
+
+    return mask
 
 
 @pytest.mark.parametrize(
@@ -145,6 +162,9 @@ def packed(emit: Any, rows: int, keys: int) -> Any:
         (24, 40, causal(16), True, BATCH),
         (24, 40, causal(0), False, BATCH),
         (40, 40, packed, True, BATCH),
+        (40, 40, packed, True, "n"),
+        (24, 40, everything, False, BATCH),
+        (40, 40, everything, True, "n"),
         (40, 40, None, True, "n"),
         (24, 40, causal(16), False, "n"),
         (40, 40, window(5), False, BATCH),
@@ -155,13 +175,16 @@ def test_products_and_a_safe_softmax_are_attention(
     rows: int, keys: int, mask: Any, wide: bool, batch: Any
 ) -> None:
     size = tirx.Var(batch, "int64") if isinstance(batch, str) else batch
+    is_plain = mask is not packed
+    if mask in (packed, everything):
+        mask = mask(size)
     mod = decomposed(rows, keys, mask, wide=wide, batch=size)
     lowered = fused(mod)
     rng = np.random.default_rng(0)
     shapes = [(BATCH, HEADS, length, HEAD) for length in (rows, keys, keys)]
     arrays = [rng.standard_normal(shape).astype("float16") for shape in shapes]
     # TVM's CPU code has no sums of booleans; of a sequence alone it is a causal mask.
-    same = decomposed(rows, keys, causal(0)) if mask is packed else mod
+    same = mod if is_plain else decomposed(rows, keys, causal(0))
     want = by_cpu(same, arrays)
     assert error_of(by_cpu(lowered, arrays), want) <= 1e-2
     functions = scheduled(lowered)

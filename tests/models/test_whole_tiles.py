@@ -146,14 +146,19 @@ def test_one_sequence_has_the_tile_of_its_rows_alone() -> None:
 
 def test_ragged_rows_of_one_product_take_the_transpose() -> None:
     found = []
-    for rows, more in (([400], []), ([1, 400], []), ([1, 400], [[3072]]), ([2, 400], [])):
-        shapes = [[*rows, 72], [72, 3072], *more]
+    of_rows = (
+        [[400, 72], [72, 3072]],
+        [[1, 400, 72], [72, 3072], [3072]],
+        [[2, 400, 72], [72, 3072]],
+    )
+    for shapes in (*of_rows, [[2, 400, 72], [2, 72, 3072]]):
 
         def build(x: Any, w: Any, *bias: Any) -> Any:
             return op.add(op.matmul(x, w), *bias) if bias else op.matmul(x, w)
 
         found += scheduled(module(Program([(shape, "float16") for shape in shapes], build)))
     assert ["tiles of t" in one.choice.text for one in found] == [True, True, True, False]
+    check(found[1])
     check(found[2])
 
 

@@ -144,26 +144,35 @@ def scalar_of(value: Any, binding: Callable[[Any], Any]) -> float | None:
     return float(found) if found is not None and found.ndim == 0 else None
 
 
-def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
+def array_of(
+    value: Any, binding: Callable[[Any], Any], repeated: bool = False
+) -> np.ndarray | None:
     """What a value holds that depends on no input, or None where that is not known.
 
-    ``binding`` gives the expression that a variable is bound to.
+    ``binding`` gives the expression that a variable is bound to. With ``repeated`` an extent that
+    is symbolic is 1, where the same elements are repeated along it.
     """
     value = bound_to(value, binding)
     if isinstance(value, GenericConst):
         return np.asarray(value.value.numpy())
     name, dims = name_of(value), None if value is None else dims_of(value)
+    if dims is None and repeated and _is_repeated(value, binding):
+        dims = [_size(one) for one in extents_of(value) or ()]
     if not name or dims is None or np.prod(dims, dtype=np.int64) > _MOST:
         return None
     if name == "arange":
-        bounds = _whole_numbers(value.args)
+        bounds = whole_numbers(value.args)
         return None if bounds is None else np.arange(*bounds).astype(str(value.ty.dtype))
     if name == "full":
-        filler = array_of(value.args[1], binding)
+        filler = array_of(value.args[1], binding, repeated)
         return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
+    tensors = tensors_of(value, binding)
     given = list[np.ndarray]()
-    for one in tensors_of(value, binding):
-        if (known := array_of(one, binding)) is None:
+    for at, one in enumerate(tensors):
+        known = array_of(one, binding, repeated)
+        if known is None and name == "index_tensor" and at and _is_any(tensors[0], at - 1):
+            known = np.zeros([_size(n) for n in extents_of(one) or ()], int)
+        if known is None:
             return None
         given.append(known)
     if name in _NUMPY:
@@ -174,8 +183,31 @@ def array_of(value: Any, binding: Callable[[Any], Any]) -> np.ndarray | None:
     if name == "astype":
         return given[0].astype(str(value.ty.dtype))
     if name in VIEWS:
-        return given[0].reshape(dims)
+        return given[0].reshape(dims) if given[0].size == np.prod(dims) else None
     return np.broadcast_to(given[0], dims) if name == "broadcast_to" else None
+
+
+def _size(extent: Any) -> int:
+    """An extent, or 1 where it is symbolic."""
+    size = size_of(extent)
+    return size if isinstance(size, int) else 1
+
+
+def _is_any(value: Any, axis: int) -> bool:
+    """Whether a tensor has a symbolic extent on an axis."""
+    found = extents_of(value)
+    return found is not None and not isinstance(size_of(found[axis]), int)
+
+
+def _is_repeated(call: Any, binding: Callable[[Any], Any]) -> bool:
+    """Whether an operator leaves elements the same along symbolic extents, if they are before."""
+    name = name_of(call)
+    axes = {"concat": "axis", "cumsum": "axis", "slice_scatter": "axis"}
+    along = [int(getattr(call.attrs, axes[name]))] if name in axes else []
+    if name == "strided_slice":
+        along = whole_numbers(call.args[1]) or []
+    given = tensors_of(call, binding) if along else []
+    return name not in ("", "arange") and not any(_is_any(x, at) for x in given for at in along)
 
 
 def tensors_of(call: relax.Call, binding: Callable[[Any], Any]) -> list[Any]:
@@ -187,7 +219,7 @@ def tensors_of(call: relax.Call, binding: Callable[[Any], Any]) -> list[Any]:
     return [one for one in found if isinstance(getattr(one, "ty", None), relax.TensorType)]
 
 
-def _whole_numbers(values: Any) -> list[int] | None:
+def whole_numbers(values: Any) -> list[int] | None:
     """Whole numbers that are written out, or None where some are not."""
     found = [size_of(getattr(one, "value", one)) for one in values]
     return found if all(isinstance(one, int) for one in found) else None
@@ -195,7 +227,7 @@ def _whole_numbers(values: Any) -> list[int] | None:
 
 def slices_of(call: relax.Call) -> list[list[int]] | None:
     """Axes, begins, ends and perhaps steps of a slice, or None where some are not written out."""
-    found = [_whole_numbers(part) for part in call.args[1:]]
+    found = [whole_numbers(part) for part in call.args[1:]]
     known = [part for part in found if part is not None]
     return known if len(known) == len(found) else None
 
@@ -217,7 +249,7 @@ def _sliced(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
 
 def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     """An array with a slice of it replaced; None if it is not known which."""
-    numbers = _whole_numbers(value.args[2:])
+    numbers = whole_numbers(value.args[2:])
     if numbers is None:
         return None
     begin, end, step = numbers

@@ -12,8 +12,17 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
+from ...ir.queries import size_of
 from ..bindings import Bindings
-from ..relax_values import array_of, bound_to, extents_of, name_of, rewritten, scalar_of, source_of
+from ..relax_values import (
+    array_of,
+    bound_to,
+    extents_of,
+    name_of,
+    rewritten,
+    scalar_of,
+    source_of,
+)
 from .gather import has_kernel
 
 #: What gives elements again, in another type or more often.
@@ -151,9 +160,12 @@ class _Compose(PyExprMutator):
 
     def _in_four_dims(self, mask: Any) -> Any:
         """A mask by batch, head, row and key, of as few elements as it was made of."""
-        mask = self._past(mask, _COPIES)
-        while name_of(call := self._call(mask)) == "where" and self._is_all_true(call.args[0]):
-            mask = self._past(call.args[1], _COPIES)
+        keys, narrow = extents_of(mask), self._past(mask, _COPIES)
+        while name_of(call := self._call(narrow)) == "where" and self._is_all_true(call.args[0]):
+            narrow = self._past(call.args[1], _COPIES)
+        # The operator repeats numbers along batches, heads and rows, and wants one for each key.
+        if structural_equal((extents_of(narrow) or ())[-1:], (keys or ())[-1:]):
+            mask = narrow
         shape = extents_of(mask) or ()
         if len(shape) < 4:
             mask = self.builder_.emit(relax.op.reshape(mask, [*[1] * (4 - len(shape)), *shape]))
@@ -161,7 +173,7 @@ class _Compose(PyExprMutator):
 
     def _is_all_true(self, condition: Any) -> bool:
         """Whether a condition holds everywhere, as that of padding does where none is given."""
-        known = array_of(self._past(condition, _COPIES), self.lookup_binding)
+        known = array_of(self._past(condition, _COPIES), self.lookup_binding, repeated=True)
         return known is not None and bool(known.all())
 
     def _cast(self, value: Any, dtype: Any) -> Any:
@@ -220,12 +232,15 @@ class _Compose(PyExprMutator):
         if name_of(call) != "add":
             return value, None
         scores, added = call.args
-        mask = array_of(added, self.lookup_binding)
+        mask = array_of(added, self.lookup_binding, repeated=True)
+        if mask is not None and not mask.any():
+            return scores, None
         if mask is None or mask.ndim < 2:
             return scores, added
         rows, keys = mask.shape[-2:]
         every = np.reshape(mask, (-1, rows, keys))
-        if not (every == every[0]).all():
+        whole = [size_of(one) for one in (extents_of(scores) or ())[-2:]] == [rows, keys]
+        if not whole or not (every == every[0]).all():
             return scores, added
         band = _Band.of(every[0])
         return scores, added if band is None else band.named()

@@ -170,8 +170,12 @@ def exported(
     dynamic_shapes: Any = None,
 ) -> Any:
     """A module as a program on the host; ScheduleError, one sentence, if torch cannot."""
-    import torch
-
+    try:
+        import torch
+    except ImportError as error:
+        raise ScheduleError(
+            f"compile_torch exports by torch, which is not here: {error}"
+        ) from error
     args, kwargs = tuple(args), dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
         raise ScheduleError(f"compile_torch takes a torch.nn.Module, not {type(module).__name__}.")

@@ -17,6 +17,7 @@ from ..relax_values import (
     name_of,
     rewritten,
     scalar_of,
+    whole_numbers,
 )
 
 #: What moves elements and is read in place.
@@ -41,6 +42,8 @@ class SplitsAsSlices:
 class _Slice(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
+        if name_of(call) == "strided_slice":
+            return _from_the_front(call)
         if name_of(call) != "take" or call.attrs.axis is None or call.args[1].ty.ndim != 0:
             return call
         place, shape = scalar_of(call.args[1], self.lookup_binding), extents_of(call.args[0])
@@ -73,6 +76,16 @@ class _Slice(PyExprMutator):
             source, axis = before.args[0], turn[axis]
         part = relax.op.strided_slice(source, [axis], [begin], [end])
         return part if turn is None else relax.op.permute_dims(self.builder_.emit(part), turn)
+
+
+def _from_the_front(call: relax.Call) -> relax.Expr:
+    """A slice whose axes are counted from the front: TVM lowers others of known extents only."""
+    source, axes, *rest = call.args
+    counted = whole_numbers(axes)
+    if counted is None or min(counted, default=0) >= 0:
+        return call
+    front = [axis % source.ty.ndim for axis in counted]
+    return relax.op.strided_slice(source, front, *rest, assume_inbound=call.attrs.assume_inbound)
 
 
 def _ends(parts: Any, length: int) -> list[int]:

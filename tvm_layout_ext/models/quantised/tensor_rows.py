@@ -64,7 +64,9 @@ def tensor_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         n for p in func.params for n in getattr(p, "shape", ()) if isinstance(n, tirx.Var)
     )
     if sizes:
-        return _of_any_rows(func, sizes[0], target) if len(sizes) == 1 else None
+        # A size that is handed over by itself is that of no operand.
+        are_rows = len(sizes) == 1 and not any(sizes[0].same_as(p) for p in func.params)
+        return _of_any_rows(func, sizes[0], target) if are_rows else None
     product = read_unpacked(func)
     if product is None or product.count > MOST_ROWS:
         return None
