@@ -51,6 +51,8 @@ _WARPGROUPS: tuple[tuple[str, tuple[int, ...], str, dict[str, Any]], ...] = (
     ("gemm_nt", _TALL, "float16", {"wgmma": "2x64x192", "cluster": 1}),
     ("gemm_nt", _RAGGED, "float16", {"wgmma": "t152x128", "cluster": 1}),
     ("gemm", _RAGGED, "bfloat16", {"wgmma": "t248x128", "cluster": 1}),
+    ("gemm_nt", _RAGGED, "float16", {"wgmma": "t160x128", "cluster": 2}),
+    ("gemm", _RAGGED, "bfloat16", {"wgmma": "t88x128", "cluster": 2}),
     ("gemm_nt", (16, 1536, 1024), "float16", {"wgmma": "16x64"}),
     ("gemm_nt", (5, 1536, 1024), "float16", {"wgmma": "8x128", "cluster": 2, "split_k": 2}),
     ("gemm", _RAGGED, "bfloat16", {"wgmma": "128x256"}),

@@ -81,6 +81,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Indices are flat by now, and vectors are still loops.
     "tirx.VectorizeLoop": (
         transform.WriteOutPowers,
+        transform.ReduceAngles,
         transform.AlignOffsets,
         transform.LowerAsyncCopy,
         transform.GuardVectors,

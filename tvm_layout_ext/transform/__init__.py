@@ -37,6 +37,7 @@ from .tvm_fixes.join_comparisons import JoinComparisons
 from .tvm_fixes.lower_shared_results import LowerSharedResults
 from .tvm_fixes.lower_warp_memory import LowerWarpMemoryFully
 from .tvm_fixes.pack_bytes import PackBytes
+from .tvm_fixes.reduce_angles import ReduceAngles
 from .tvm_fixes.rename_operands import RenameOperands
 from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedIndices
 from .tvm_fixes.straighten_indices import StraightenIndices
@@ -92,6 +93,7 @@ __all__ = [
     "ProtectReversedIndices",
     "RasterizeBlocks",
     "ReadWords",
+    "ReduceAngles",
     "RenameOperands",
     "RestoreReversedIndices",
     "SetLaunchBounds",

@@ -24,6 +24,7 @@ from tests.transform.tvm_fixes import test_check_tile_bounds as tiles
 from tests.transform.tvm_fixes import test_check_vectors as vectors
 from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_join_comparisons as comparisons
+from tests.transform.tvm_fixes import test_reduce_angles as angles
 from tests.transform.tvm_fixes import test_rename_operands as operands
 from tests.transform.tvm_fixes import test_straighten_indices as indices
 from tests.transform.tvm_fixes import test_widen_reductions as bytes_by_words
@@ -164,6 +165,12 @@ def test_widen_small_buffers(without: Without) -> None:
     without("WidenSmallBuffers")
     with pytest.raises(tlx.ScheduleError, match="buffer_byte_offsets"):
         tlx.simulate(small.two_small_buffers(), np.zeros((4, 4), "float16"), None)
+
+
+def test_reduce_angles(without: Without) -> None:
+    """Any angle is given to ``cosf``, which is ``__cosf`` by fast math."""
+    without("ReduceAngles")
+    assert "nearbyint" not in angles.taken_of("cos")
 
 
 def test_write_out_powers(without: Without) -> None:
