@@ -266,6 +266,13 @@ def of_short_heads(one: _Layer, x: Any, *_: Any) -> Any:
     return relax.Tuple([one.emit(op.abs(value)) for value in heads])
 
 
+def of_one_column(one: _Layer, x: Any, *_: Any) -> Any:
+    """Numbers of each row, seen as a matrix of whole vectors."""
+    weights = (relax.const(drawn(1, TERMS, seed=seed)) for seed in range(2))
+    seen = [one.emit(op.reshape(one.linear(x, weight), (one.batch, ROWS))) for weight in weights]
+    return one.emit(op.multiply(*seen))
+
+
 def summed(one: _Layer, x: Any, *_: Any) -> Any:
     """Sums of heads, which are no sums of rows."""
     heads = (one.split(one.projected(x, 2, name)) for name in "qk")
@@ -310,7 +317,7 @@ def of_layers(one: _Layer, x: Any, y: Any, _: Any) -> Any:
         *((given_weights, 3), (tied, 3), (of_other_rows, 2), (results, 3), (with_ends, 2)),
         *((of_operators, 2), (of_wide_operators, 2), (without_a_kernel, 3), (gated, 2)),
         *((of_short_heads, 2), (read_apart, 2), (of_layers, 2)),
-        *((summed, 2), (doubled, 2), (in_full, 2)),
+        *((summed, 2), (doubled, 2), (in_full, 2), (of_one_column, 2)),
     ],
 )
 def test_products_stay_apart_where_that_is_better(build: Any, count: int) -> None:

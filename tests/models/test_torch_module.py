@@ -58,6 +58,25 @@ class Branching(torch.nn.Module):  # type: ignore[misc]
         return x + 1 if x.sum() > 0 else x
 
 
+class Written(torch.nn.Module):  # type: ignore[misc]
+    """Counts its calls, or doubles what it is given."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.register_buffer("count", torch.zeros(64))
+
+    def forward(self, x: Any) -> Any:
+        target = self.count if self.where == "count" else x
+        target.add_(1)
+        return x + self.count
+
+
+class WithNone(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: Any) -> Any:
+        return x + 1, None
+
+
 @pytest.mark.parametrize(
     ("make", "options", "said"),
     [
@@ -67,6 +86,10 @@ class Branching(torch.nn.Module):  # type: ignore[misc]
         (lambda: torch.relu, {}, "torch.nn.Module"),
         (lambda: Fourier().eval(), {}, "cannot import"),
         (lambda: Branching().eval(), {}, "torch.export refuses"),
+        (lambda: Written("count").eval(), {}, "writes to count"),
+        (lambda: Written("x").eval(), {}, "writes to x"),
+        (lambda: WithNone().eval(), {}, "what is None"),
+        (lambda: net().to("meta"), {}, "torch.export refuses"),
     ],
 )
 def test_what_is_refused(make: Any, options: dict[str, Any], said: str) -> None:
@@ -84,8 +107,23 @@ def test_arguments_of_another_form_are_refused_and_so_is_a_machine_without_a_gpu
     fast = tlx.compile_torch(net(), (torch.zeros(32, 64),), target=HOPPER)
     with pytest.raises(tlx.ScheduleError, match="compiled for"):
         fast(torch.zeros(32, 64), torch.zeros(32, 64))
+    with pytest.raises(tlx.ScheduleError, match="not a tensor of torch"):
+        fast(np.zeros((32, 64), "float32"))
     with pytest.raises(tlx.TargetError, match="GPU"):
         fast(torch.zeros(32, 64))
+    with pytest.raises(tlx.ScheduleError, match="no tensor"):
+        tlx.compile_torch(net(), (), target=HOPPER)
+
+
+def test_arguments_with_names_come_in_any_order() -> None:
+    class Difference(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, *, a: Any, b: Any) -> Any:
+            return a - b
+
+    given = {"a": torch.zeros(32, 64), "b": torch.ones(32, 64)}
+    fast = tlx.compile_torch(Difference().eval(), (), given, target=HOPPER)
+    with pytest.raises(tlx.TargetError, match="GPU"):
+        fast(b=given["b"], a=given["a"])
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tvm.ir.expr import GenericConst
 from ..ir.queries import are_equal, size_of
 
 #: Elements of a constant that is worked out; masks of 4,096 keys have more than enough.
-_MOST = 1 << 26
+MOST_ELEMENTS = 1 << 26
 #: Operators of NumPy, by those of Relax.
 _NUMPY: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -156,9 +157,9 @@ def array_of(
     if isinstance(value, GenericConst):
         return np.asarray(value.value.numpy())
     name, dims = name_of(value), None if value is None else dims_of(value)
-    if dims is None and repeated and _is_repeated(value, binding):
-        dims = [_size(one) for one in extents_of(value) or ()]
-    if not name or dims is None or np.prod(dims, dtype=np.int64) > _MOST:
+    if repeated and name and name != "arange":
+        dims = None if _moves_along_any(value, binding) else [*map(_size, extents_of(value) or ())]
+    if not name or dims is None or np.prod(dims, dtype=np.int64) > MOST_ELEMENTS:
         return None
     if name == "arange":
         bounds = whole_numbers(value.args)
@@ -169,9 +170,11 @@ def array_of(
     tensors = tensors_of(value, binding)
     given = list[np.ndarray]()
     for at, one in enumerate(tensors):
-        known = array_of(one, binding, repeated)
-        if known is None and name == "index_tensor" and at and _is_any(tensors[0], at - 1):
-            known = np.zeros([_size(n) for n in extents_of(one) or ()], int)
+        known: np.ndarray | None
+        if repeated and name == "index_tensor" and at and _is_any(tensors[0], at - 1):
+            known = np.zeros([*map(_size, extents_of(one) or ())], int)
+        else:
+            known = array_of(one, binding, repeated)
         if known is None:
             return None
         given.append(known)
@@ -183,7 +186,7 @@ def array_of(
     if name == "astype":
         return given[0].astype(str(value.ty.dtype))
     if name in VIEWS:
-        return given[0].reshape(dims) if given[0].size == np.prod(dims) else None
+        return given[0].reshape(dims) if _behind(value) == _behind(tensors[0]) else None
     return np.broadcast_to(given[0], dims) if name == "broadcast_to" else None
 
 
@@ -199,15 +202,22 @@ def _is_any(value: Any, axis: int) -> bool:
     return found is not None and not isinstance(size_of(found[axis]), int)
 
 
-def _is_repeated(call: Any, binding: Callable[[Any], Any]) -> bool:
-    """Whether an operator leaves elements the same along symbolic extents, if they are before."""
-    name = name_of(call)
-    axes = {"concat": "axis", "cumsum": "axis", "slice_scatter": "axis"}
-    along = [int(getattr(call.attrs, axes[name]))] if name in axes else []
+def _behind(value: Any) -> list[int]:
+    """Elements behind each symbolic extent: a view leaves these where it moves no such extent."""
+    extents = extents_of(value) or ()
+    sizes = [*map(_size, extents)]
+    return [prod(sizes[at:]) for at in range(len(sizes)) if _is_any(value, at)]
+
+
+def _moves_along_any(call: Any, binding: Callable[[Any], Any]) -> bool:
+    """Whether an operator gives elements other places along a symbolic extent, or adds them up."""
+    name, along = name_of(call), list[int]()
+    if name in ("concat", "cumsum", "slice_scatter") and call.attrs.axis is not None:
+        along = [int(call.attrs.axis)]
     if name == "strided_slice":
         along = whole_numbers(call.args[1]) or []
     given = tensors_of(call, binding) if along else []
-    return name not in ("", "arange") and not any(_is_any(x, at) for x in given for at in along)
+    return any(_is_any(one, axis) for one in given for axis in along)
 
 
 def tensors_of(call: relax.Call, binding: Callable[[Any], Any]) -> list[Any]:
@@ -261,7 +271,7 @@ def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
 
 def _summed(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     # TVM adds booleans up to a boolean where PyTorch counts: known is the sum of none.
-    if given[0].dtype == bool and given[0].any():
+    if value.attrs.axis is None or (given[0].dtype == bool and given[0].any()):
         return None
     return np.cumsum(given[0], int(value.attrs.axis)).astype(str(value.ty.dtype))
 

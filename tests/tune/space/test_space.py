@@ -97,6 +97,17 @@ def test_default_of_an_awkward_shape_is_the_nearest_legal() -> None:
     assert chosen == default | {"read_vector": 1}
 
 
+def test_wishes_that_no_legal_configuration_has_are_none() -> None:
+    operator = find_operator("transpose")
+    default = operator.default_config()
+    for wish, want in (
+        ({"read_vector": 3}, default),
+        ({"read_vector": 1}, default | {"read_vector": 1}),
+    ):
+        wishing = dataclasses.replace(operator, fit=lambda *_, wish=wish: wish)
+        assert Space(wishing, (64, 64), "float32", SM90).default() == want
+
+
 def test_no_legal_configuration_says_why() -> None:
     transpose = find_operator("transpose")
     sixteen = {"values": (16,), "default": 16}

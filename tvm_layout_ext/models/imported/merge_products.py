@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ from ..attention.gather import has_kernel
 from ..bindings import Bindings
 from ..relax_values import (
     ELEMENTWISE,
+    MOST_ELEMENTS,
     NARROW_FLOATS,
     VIEWS,
     array_of,
+    dims_of,
     extents_of,
     has_shape,
     name_of,
@@ -162,7 +165,8 @@ class _Finder:
 
     def _is_own_constant(self, value: Any) -> bool:
         """Whether a matrix is made of a constant that nobody else reads."""
-        if len(_extents(value)) != 2:
+        sizes = dims_of(value)
+        if sizes is None or len(sizes) != 2 or prod(sizes) > MOST_ELEMENTS:
             return False
         while isinstance(value, relax.Var):
             call = self.reader.call(value)
@@ -246,7 +250,7 @@ def _sums_rows(call: Any) -> bool:
 
 def _is_of_heads(call: Any, value: Any) -> bool:
     """Whether a call reshapes the columns of a value to heads of whole vectors."""
-    if name_of(call) != "reshape" or not _extents(call):
+    if name_of(call) != "reshape" or not _extents(call) or is_number(_extents(value)[-1], 1):
         return False
     old, new = ([e for e in _extents(one) if not is_number(e, 1)] for one in (value, call))
     same = len(old) - 1

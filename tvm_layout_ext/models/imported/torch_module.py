@@ -16,6 +16,7 @@ from tvm.target import Target
 
 from ..._compat import has_gpu
 from ...errors import ScheduleError, TargetError
+from ...ir.queries import size_of
 from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
 from ..pipeline import relax_pipeline
@@ -108,14 +109,16 @@ class TorchModule:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on tensors; ScheduleError or TargetError if they are not those compiled for."""
         tree = sys.modules["torch.utils._pytree"]
+        wished = self._spec.in_spec
+        _, names = tree.tree_unflatten([None] * wished.num_leaves, wished)
+        kwargs = {name: kwargs[name] for name in names if name in kwargs} | kwargs
         found, spec = tree.tree_flatten((args, kwargs))
-        if spec != self._spec.in_spec:
+        if spec != wished:
             wanted, other = (
-                tree.tree_unflatten(["*"] * one.num_leaves, one)
-                for one in (self._spec.in_spec, spec)
+                tree.tree_unflatten(["*"] * one.num_leaves, one) for one in (wished, spec)
             )
             raise ScheduleError(f"Arguments are {other}, compiled for {wanted}; * is a tensor.")
-        given = [_ready(one) for one in found if hasattr(one, "data_ptr")]
+        given = [_ready(one) for one in found]
         main = self._main(given)
         try:
             results = [*main(*given)]
@@ -146,7 +149,7 @@ class TorchModule:
                 for want, size in zip(dims, one.shape, strict=True)
             )
             if not fits or dtype != str(param.ty.dtype):
-                wanted = f"{param.ty.dtype} of ({', '.join(map(str, dims))})"
+                wanted = f"{param.ty.dtype} of ({', '.join(map(str, map(size_of, dims)))})"
                 raise ScheduleError(
                     f"{param.name} is {dtype} of {tuple(one.shape)}, compiled for {wanted}."
                 ) from error
@@ -159,6 +162,8 @@ class TorchModule:
 
 def _ready(tensor: Any) -> Any:
     """A tensor whose elements lie row by row, from where vectors can be loaded."""
+    if not hasattr(tensor, "data_ptr"):
+        raise ScheduleError(f"An argument is a {type(tensor).__name__}, not a tensor of torch.")
     plain = tensor.detach().contiguous()
     return plain if plain.data_ptr() % _ALIGNMENT == 0 else plain.clone()
 
@@ -187,22 +192,34 @@ def exported(
             f"The module holds {', '.join(sorted(held))}, whose sums TVM does not import; give"
             ' module.float() and dtype="float16".'
         )
-    for one in torch.utils._pytree.tree_leaves((args, kwargs)):
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    if not leaves:
+        raise ScheduleError("The module is given no tensor, so that nothing is to be compiled.")
+    for one in leaves:
         if not isinstance(one, torch.Tensor):
             raise ScheduleError(
                 f"An argument is {one!r}, no tensor; make it an attribute of the module, or leave"
                 " it out."
             )
     tensors = (*module.parameters(), *module.buffers())
-    if any(one.device.type != "cpu" for one in tensors):
-        module = copy.deepcopy(module).cpu()
     args, kwargs = torch.utils._pytree.tree_map(lambda one: one.cpu(), (args, kwargs))
     with torch.no_grad(), _without_fast_path(torch), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+            if any(one.device.type != "cpu" for one in tensors):
+                module = copy.deepcopy(module).cpu()
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+            program = program.run_decompositions()
         except Exception as error:
             raise ScheduleError(f"torch.export refuses the module: {_first(error)}") from error
+    signature = program.graph_signature
+    written = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
+    if written:
+        raise ScheduleError(
+            f"The module writes to {', '.join(written.values())}, which a compiled one leaves as it"
+            " is; return the new value, and give it to the next call."
+        )
+    return program
 
 
 def imported(program: Any) -> tvm.IRModule:
@@ -216,8 +233,12 @@ def imported(program: Any) -> tvm.IRModule:
         except Exception as error:
             raise ScheduleError(f"TVM cannot import the module: {_first(error)}") from error
     results, spec = mod["main"].ret_ty, program.call_spec.out_spec
-    if len(results.fields) != spec.num_leaves:
-        raise ScheduleError(f"The module gives {spec}, of which TVM imports {len(results.fields)}.")
+    tensors = [one for one in results.fields if isinstance(one, relax.TensorType)]
+    if len(tensors) != spec.num_leaves:
+        raise ScheduleError(
+            f"The module gives {spec.num_leaves} values, of which {len(tensors)} are tensors; leave"
+            " out what is None."
+        )
     return mod
 
 

@@ -123,4 +123,5 @@ class Locals:
         if codes is None and 1 not in self._tainted:
             return
         self._codes[rows, lanes] = 0 if codes is None else codes
-        self._tainted[:] = self._codes.any(axis=1).tobytes()
+        touched = np.unique(rows)
+        np.frombuffer(self._tainted, np.uint8)[touched] = self._codes[touched].any(axis=1)

@@ -134,8 +134,8 @@ class Space:
         better = found | wished
         if better in self.legal:
             return better
-        near = [one for one in self.legal if one | wished == one] or [found]
-        return min(near, key=lambda config: self._distance(config, better))
+        near = [one for one in self.legal if one | wished == one]
+        return min(near, key=lambda config: self._distance(config, better)) if near else found
 
     def _distance(self, one: dict[str, Any], other: dict[str, Any]) -> tuple[int, int]:
         steps = [
