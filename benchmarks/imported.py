@@ -157,7 +157,8 @@ def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) 
     given = tuple(torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in inputs)
     sizes = tuple(batch for _ in inputs) if dynamic else None
     program = exported(module, given, dynamic_shapes=sizes)
-    mod = from_exported_program(program, unwrap_unit_return_tuple=True)
+    options = {"run_ep_decomposition": False, "unwrap_unit_return_tuple": True}
+    mod = from_exported_program(program, **options)
     mod = (relax.transform.ToMixedPrecision if wide else tlx.MixedPrecision)()(mod)
     return Model(mod, inputs, lambda _, *a: module(*a))
 

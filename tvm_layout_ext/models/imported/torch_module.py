@@ -16,6 +16,7 @@ from tvm.target import Target
 
 from ..._compat import has_gpu
 from ...errors import ScheduleError, TargetError
+from ...ir.diagnostics import reason
 from ...ir.queries import size_of
 from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
@@ -174,7 +175,7 @@ def exported(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> Any:
-    """A module as a program on the host; ScheduleError, one sentence, if torch cannot."""
+    """A module as a decomposed program on the host; ScheduleError, a sentence, if torch cannot."""
     try:
         import torch
     except ImportError as error:
@@ -211,7 +212,7 @@ def exported(
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
             program = program.run_decompositions()
         except Exception as error:
-            raise ScheduleError(f"torch.export refuses the module: {_first(error)}") from error
+            raise ScheduleError(f"torch.export refuses the module: {reason(error)}") from error
     signature = program.graph_signature
     written = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
     if written:
@@ -223,15 +224,15 @@ def exported(
 
 
 def imported(program: Any) -> tvm.IRModule:
-    """A program of torch in Relax, whose ``main`` gives a tuple; ScheduleError if TVM cannot."""
+    """A decomposed program in Relax, whose ``main`` gives a tuple; ScheduleError if TVM cannot."""
     from tvm.relax.frontend.torch import from_exported_program
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            mod = from_exported_program(program)
+            mod = from_exported_program(program, run_ep_decomposition=False)
         except Exception as error:
-            raise ScheduleError(f"TVM cannot import the module: {_first(error)}") from error
+            raise ScheduleError(f"TVM cannot import the module: {reason(error)}") from error
     results, spec = mod["main"].ret_ty, program.call_spec.out_spec
     tensors = [one for one in results.fields if isinstance(one, relax.TensorType)]
     if len(tensors) != spec.num_leaves:
@@ -252,8 +253,3 @@ def _without_fast_path(torch: Any) -> Iterator[None]:
         yield
     finally:
         backend.set_fastpath_enabled(before)
-
-
-def _first(error: Exception) -> str:
-    """The first line of an error."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
