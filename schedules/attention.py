@@ -7,17 +7,18 @@ warpgroups keeps scores in registers, which wants a GPU with ``wgmma``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
+from tvm_layout_ext.analysis.attention import Attention, read_attention
+from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules._gemm_hopper import check_wgmma
-from tvm_layout_ext.transform.attention.fit import keys_of
-from tvm_layout_ext.transform.attention.plan import why_crowded
+from tvm_layout_ext.transform.attention.fit import fit_attention, keys_of
 from tvm_layout_ext.tune.space.knobs import Config, Refusal, knob
 from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
@@ -96,17 +97,29 @@ def fit(
 
 
 def check(
-    shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
+    shape: tuple[int, ...],
+    dtype: str,
+    config: Config,
+    architecture: Architecture,
+    biased: bool = False,
 ) -> Refusal | None:
     """Why a configuration is not legal before it is scheduled, or None."""
     if shape[1] % shape[2]:
         return Refusal("heads", f"{shape[1]} heads of Q do not share {shape[2]} of K and V.")
     if refusal := check_wgmma(architecture):
         return refusal
-    consumers = int(config["consumers"])
-    if consumers and (crowded := why_crowded(int(config["keys"]), shape[5], consumers)):
-        return Refusal("registers", crowded)
+    numbers = {knob.name: int(config[knob.name]) for knob in KNOBS}
+    try:
+        fit_attention(_read(shape, dtype, biased), architecture, **numbers)
+    except ScheduleError as error:
+        return Refusal("tiles", str(error))
     return None
+
+
+@lru_cache(maxsize=16)
+def _read(shape: tuple[int, ...], dtype: str, biased: bool) -> Attention:
+    # Which keys are hidden changes no tile's bytes.
+    return read_attention(te.create_prim_func(compute(shape, dtype, biased=biased)))
 
 
 def reference(
@@ -150,7 +163,7 @@ def operator(name: str, causal: bool = False, biased: bool = False) -> Operator:
         knobs=KNOBS,
         compute=partial(compute, causal=causal, biased=biased),
         schedule=schedule,
-        check=check,
+        check=partial(check, biased=biased),
         reference=partial(reference, causal=causal),
         flops=lambda shape: flops(shape) // (2 if causal else 1),
         tolerance=tolerance,

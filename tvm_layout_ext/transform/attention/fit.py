@@ -8,7 +8,7 @@ from math import ceil
 
 from ...analysis.attention import Attention
 from ...gpu.hardware import MULTIPROCESSORS, Architecture
-from .plan import ALIGNED, PANEL, PER_ROW, STEP, AttentionPlan, checked
+from .plan import ALIGNED, PANEL, PER_ROW, STEP, AttentionPlan, checked, why_no_room
 from .turns import as_blocks_end, order_of
 
 #: Keys of the smallest tile that is chosen.
@@ -39,7 +39,9 @@ def fit_attention(
         for n in ([consumers] if consumers else usual)
         for found in _spread(AttentionPlan(attention, keys, stages or 2, n), gpu)
     ]
-    _, best = min(plans, key=lambda one: one[0])
+    # Where none is legal, what is wrong with the fastest is told.
+    legal = [one for one in plans if why_no_room(one[1], gpu) is None]
+    _, best = min(legal or plans, key=lambda one: one[0])
     deeper = replace(best, stages=_STAGES)
     # Nothing hides the way of the tiles to one warpgroup but more of them; blocks in turns begin a
     # tile with what came under the one before.

@@ -335,6 +335,18 @@ def why_crowded(keys: int, width: int, consumers: int) -> str | None:
     )
 
 
+def why_no_room(plan: AttentionPlan, gpu: Architecture) -> str | None:
+    """Why registers or shared memory do not hold the tiles of a plan, in a sentence, or None."""
+    if crowded := why_crowded(plan.keys, plan.attention.sizes[-1], plan.consumers):
+        return crowded
+    if (needed := plan.shared_bytes) <= gpu.shared_per_block:
+        return None
+    return (
+        f"A tile of Q and {plan.stages} stages of K and V take {needed:,} bytes of shared memory; "
+        f"{gpu.name} has {gpu.shared_per_block:,} for a block."
+    )
+
+
 def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
     """The same plan, if the GPU, TMA, registers and shared memory allow it.
 
@@ -395,10 +407,6 @@ def check_room(plan: AttentionPlan, gpu: Architecture) -> None:
             f"{plan.resident} blocks take tiles in turns, and {plan.splits} share the keys of one; "
             "a kernel does either."
         )
-    if crowded := why_crowded(plan.keys, width, plan.consumers):
-        raise ScheduleError(crowded)
-    if (needed := plan.shared_bytes) > gpu.shared_per_block:
-        raise ScheduleError(
-            f"A tile of Q and {plan.stages} stages of K and V take {needed:,} bytes of shared "
-            f"memory; {gpu.name} has {gpu.shared_per_block:,} for a block."
-        )
+    if missing := why_no_room(plan, gpu):
+        raise ScheduleError(missing)
+
