@@ -35,6 +35,7 @@ Tuning (docs/tuning.md)
 
 Models (docs/models.md)
     compile_torch     a module of PyTorch as a function of torch tensors
+    with_static_cache a language model of transformers, with the cache of its keys
     relax_pipeline    the pipeline for tvm.compile(mod, target, relax_pipeline=...)
     lower_relax       the functions that it schedules, for tune_module
     DefaultSchedule   a schedule for every function, without a search

@@ -22,7 +22,7 @@ from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
 from .models import MixedPrecision as MixedPrecision
 from .models import NarrowShortcuts as NarrowShortcuts
-from .models import compile_torch, lower_relax, relax_pipeline
+from .models import compile_torch, lower_relax, relax_pipeline, with_static_cache
 from .report import notebook
 from .report import render as _render
 from .report.explain import explain
@@ -87,6 +87,7 @@ __all__ = [
     "tune_module",
     "uninstall",
     "versions_for_triton_stages",
+    "with_static_cache",
     *errors.__all__,
 ]
 

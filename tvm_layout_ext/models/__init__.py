@@ -5,6 +5,7 @@ from __future__ import annotations
 from .default_schedule import DefaultSchedule
 from .imported.mixed_precision import MixedPrecision
 from .imported.narrow_shortcuts import NarrowShortcuts
+from .imported.static_cache import with_static_cache
 from .imported.torch_module import TorchModule, compile_torch
 from .pipeline import lower_relax, relax_pipeline
 
@@ -16,4 +17,5 @@ __all__ = [
     "compile_torch",
     "lower_relax",
     "relax_pipeline",
+    "with_static_cache",
 ]

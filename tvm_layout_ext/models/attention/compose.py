@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isclose
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.ir import PrimType
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
 from ...ir.queries import size_of
 from ..bindings import Bindings
 from ..relax_values import (
+    NARROW_FLOATS,
     array_of,
     bound_to,
     extents_of,
@@ -134,10 +137,9 @@ class _Compose(PyExprMutator):
         v = self._split(mean.args[1], shape[:2])
         if v is None:
             return None
-        # Of narrow operands ToMixedPrecision writes products in float32, too.
-        heads = [self._cast(one, mean.args[0].ty.dtype) for one in (q, turned.args[0], v)]
+        kind = self._kind(mean.args[0], (q, turned.args[0], v))
+        heads = [self._cast(one, kind) for one in (q, turned.args[0], v)]
         operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
-        kind = mean.args[0].ty.dtype
         if isinstance(mask, relax.Expr):
             operands.append(self._cast(self._in_four_dims(mask), kind))
         # Square roots of the operator's own scale, rounded to the operands' type.
@@ -189,6 +191,17 @@ class _Compose(PyExprMutator):
             given = [self._cast(call.args[0], dtype), *call.args[1:]]
             return self.builder_.emit(relax.Call(call.op, given, call.attrs, call.ty_args))
         return self.builder_.emit(relax.op.astype(value, dtype))
+
+    def _kind(self, weights: Any, heads: Sequence[Any]) -> Any:
+        """The type of weights, or that of Q, K and V where these were widened for the product.
+
+        Of narrow operands ToMixedPrecision writes products in float32, and torch whole attentions.
+        """
+        if str(weights.ty.dtype) == "float32":
+            for kind in map(PrimType, NARROW_FLOATS):
+                if all(self._was(one, kind) for one in heads):
+                    return kind
+        return weights.ty.dtype
 
     def _was(self, value: Any, dtype: Any) -> bool:
         """Whether a value was of a narrow type before it was widened and moved."""

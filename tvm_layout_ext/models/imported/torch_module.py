@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -21,6 +22,7 @@ from ...ir.queries import size_of
 from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
 from ..pipeline import relax_pipeline
+from ..relax_values import NARROW_FLOATS
 from .mixed_precision import MixedPrecision
 
 #: Bytes at whose multiples kernels expect a tensor to begin.
@@ -33,7 +35,7 @@ def compile_torch(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     dynamic_shapes: Any = None,
     cuda_graphs: bool = False,
     log: str | os.PathLike[str] | None = None,
@@ -42,16 +44,18 @@ def compile_torch(
     """Compile a ``torch.nn.Module`` for a GPU, without tuning; call the result as the module.
 
     The module is exported by ``torch.export``, imported by TVM, and scheduled by
-    :func:`tvm_layout_ext.relax_pipeline`; its weights become constants. That needs no GPU.
+    :func:`tvm_layout_ext.relax_pipeline`; its weights become constants, and what it writes, as a
+    cache of keys, is kept in ``buffers``. That needs no GPU.
 
     Parameters
     ----------
     module : torch.nn.Module
-        In ``eval()``, of ``float32``. It is left as it is.
+        In ``eval()``. It is left as it is.
     args, kwargs
         Inputs whose shapes and types are compiled for, as ``torch.export.export`` takes them.
     dtype : str, optional
-        ``"float16"`` multiplies in 16 bits by :class:`MixedPrecision`; inputs and results stay.
+        ``"float16"`` multiplies a module of ``float32`` in 16 bits by :class:`MixedPrecision`;
+        inputs and results stay. By default types are the module's own, be they of 16 bits.
     dynamic_shapes : optional
         As of ``torch.export.export``; else every size is fixed.
     cuda_graphs : bool, optional
@@ -71,18 +75,24 @@ def compile_torch(
     >>> fast = tlx.compile_torch(net.eval(), (x,), dtype="float16")  # doctest: +SKIP
     >>> fast(x.cuda())  # doctest: +SKIP
     """
-    if dtype not in _TYPES:
+    if dtype not in (None, *_TYPES):
         raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
     resolved = resolve(target)
     program = exported(module, args, kwargs, dynamic_shapes)
-    mod = imported(program)
-    if dtype == "float16":
+    narrow = _narrow_types(module)
+    if dtype is not None and narrow - {dtype}:
+        raise ScheduleError(
+            f"The module holds {', '.join(sorted(narrow))} and keeps its types; leave dtype out, or"
+            " give module.float()."
+        )
+    mod, state = imported(program)
+    if dtype == "float16" and not narrow:
         mod = tvm.transform.Sequential([MixedPrecision()])(mod)
     schedule = DefaultSchedule(log)
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": cuda_graphs}):
         pipeline = relax_pipeline(resolved, schedule)
         executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
-    return TorchModule(mod, executable, schedule.choices, program.call_spec)
+    return TorchModule(mod, executable, schedule.choices, program.call_spec, state)
 
 
 class TorchModule:
@@ -92,6 +102,10 @@ class TorchModule:
 
     Attributes
     ----------
+    buffers : dict of str to torch.Tensor
+        What the module writes, by name; each call leaves new values there. They are moved to the
+        GPU by the first call. To begin anew fill them; modules that share such give them to one
+        another: ``step.buffers = prompt.buffers``.
     mod : tvm.IRModule
         The Relax module before the pipeline, for ``tlx.tune_module(tlx.lower_relax(fast.mod))``.
     executable : tvm.relax.VMExecutable
@@ -101,10 +115,16 @@ class TorchModule:
     """
 
     def __init__(
-        self, mod: tvm.IRModule, executable: Any, choices: list[FunctionChoice], spec: Any
+        self,
+        mod: tvm.IRModule,
+        executable: Any,
+        choices: list[FunctionChoice],
+        spec: Any,
+        state: State,
     ) -> None:
         self.mod, self.executable, self.choices = mod, executable, choices
-        self._spec = spec
+        self.buffers = dict(state.buffers)
+        self._spec, self._state = spec, state
         self._mains: dict[int, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -121,13 +141,28 @@ class TorchModule:
             raise ScheduleError(f"Arguments are {other}, compiled for {wanted}; * is a tensor.")
         given = [_ready(one) for one in found]
         main = self._main(given)
+        held = self._held(given[0].device)
         try:
-            results = [*main(*given)]
+            results = [*main(*held, *given)]
         except Exception as error:
-            self._refuse(given, error)
+            self._refuse([*held, *given], error)
             raise
         torch = sys.modules["torch"]
-        return tree.tree_unflatten([torch.from_dlpack(one) for one in results], self._spec.out_spec)
+        for name, new in zip(self._state.written, results, strict=False):
+            if name not in self._state.in_place:
+                self.buffers[name].copy_(torch.from_dlpack(new))
+        leaves = [torch.from_dlpack(one) for one in results[len(held) :]]
+        return tree.tree_unflatten(leaves, self._spec.out_spec)
+
+    def _held(self, device: Any) -> list[Any]:
+        """What the module writes, on the GPU that it runs on."""
+        names = self._state.buffers
+        if missing := [name for name in names if name not in self.buffers]:
+            raise ScheduleError(f"buffers has no {', '.join(missing)}, which the module writes.")
+        for name in names:
+            if self.buffers[name].device != device:
+                self.buffers[name] = self.buffers[name].to(device)
+        return [self.buffers[name] for name in names]
 
     def _main(self, given: Sequence[Any]) -> Any:
         """The function on the GPU that tensors lie on."""
@@ -169,6 +204,12 @@ def _ready(tensor: Any) -> Any:
     return plain if plain.data_ptr() % _ALIGNMENT == 0 else plain.clone()
 
 
+def _narrow_types(module: Any) -> set[str]:
+    """Types of 16 bits that parameters and buffers have."""
+    found = {str(one.dtype).removeprefix("torch.") for one in module.state_dict().values()}
+    return found & {*NARROW_FLOATS}
+
+
 def exported(
     module: Any,
     args: Sequence[Any],
@@ -187,12 +228,6 @@ def exported(
         raise ScheduleError(f"compile_torch takes a torch.nn.Module, not {type(module).__name__}.")
     if module.training:
         raise ScheduleError("The module is in training; call its eval() before.")
-    held = {str(one.dtype) for one in module.state_dict().values() if one.is_floating_point()}
-    if held - {"torch.float32"}:
-        raise ScheduleError(
-            f"The module holds {', '.join(sorted(held))}, whose sums TVM does not import; give"
-            ' module.float() and dtype="float16".'
-        )
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     if not leaves:
         raise ScheduleError("The module is given no tensor, so that nothing is to be compiled.")
@@ -213,34 +248,68 @@ def exported(
             program = program.run_decompositions()
         except Exception as error:
             raise ScheduleError(f"torch.export refuses the module: {reason(error)}") from error
-    signature = program.graph_signature
-    written = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
-    if written:
+    if written := program.graph_signature.user_inputs_to_mutate:
         raise ScheduleError(
-            f"The module writes to {', '.join(written.values())}, which a compiled one leaves as it"
-            " is; return the new value, and give it to the next call."
+            f"The module writes to its inputs {', '.join(written.values())}; write to a buffer that"
+            " it has by register_buffer, or return the new value."
         )
     return program
 
 
-def imported(program: Any) -> tvm.IRModule:
-    """A decomposed program in Relax, whose ``main`` gives a tuple; ScheduleError if TVM cannot."""
-    from tvm.relax.frontend.torch import from_exported_program
+@dataclass
+class State:
+    """What a module writes: buffers in the order of inputs, and names in that of results."""
 
+    buffers: dict[str, Any]
+    written: list[str]
+    in_place: frozenset[str]  #: Those whose result is the input itself
+
+
+def imported(program: Any) -> tuple[tvm.IRModule, State]:
+    """A decomposed program in Relax, and its state; ScheduleError if TVM cannot import it.
+
+    ``main`` takes the state before the inputs, and gives a tuple of the new state and the results.
+    """
+    # TVM's importer of torch imports torch.
+    from .importer import Importer
+
+    importer = Importer()
+    names = dict(program.graph_signature.buffers_to_mutate)
+    buffers, written = _as_inputs(program)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            mod = from_exported_program(program, run_ep_decomposition=False)
+            mod = importer.from_exported_program(program, False, False, False, None)
         except Exception as error:
             raise ScheduleError(f"TVM cannot import the module: {reason(error)}") from error
     results, spec = mod["main"].ret_ty, program.call_spec.out_spec
     tensors = [one for one in results.fields if isinstance(one, relax.TensorType)]
-    if len(tensors) != spec.num_leaves:
+    if len(tensors) - len(buffers) != spec.num_leaves:
         raise ScheduleError(
-            f"The module gives {spec.num_leaves} values, of which {len(tensors)} are tensors; leave"
-            " out what is None."
+            f"The module gives {spec.num_leaves} values, of which {len(tensors) - len(buffers)} are"
+            " tensors; leave out what is None."
         )
-    return mod
+    in_place = frozenset(name for out, name in names.items() if out in importer.in_place)
+    return mod, State(buffers, written, in_place)
+
+
+def _as_inputs(program: Any) -> tuple[dict[str, Any], list[str]]:
+    """Make the buffers that a program writes inputs and results; gives values, names of results."""
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    values = {**dict(program.named_buffers()), **program.constants}
+    signature, found = program.graph_signature, dict[str, Any]()
+    written = {*signature.buffers_to_mutate.values()}
+    for one in signature.input_specs:
+        if one.kind is InputKind.BUFFER and one.target in written:
+            found[one.target] = values[one.target].detach().clone()
+            # TVM's importer would bind it as a constant.
+            program.constants.pop(one.target, None)
+            one.kind, one.target = InputKind.USER_INPUT, None
+    results = [one for one in signature.output_specs if one.kind is OutputKind.BUFFER_MUTATION]
+    for one in results:
+        one.kind = OutputKind.USER_OUTPUT
+    return found, [one.target for one in results]
 
 
 @contextmanager

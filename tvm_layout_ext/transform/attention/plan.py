@@ -409,4 +409,3 @@ def check_room(plan: AttentionPlan, gpu: Architecture) -> None:
         )
     if missing := why_no_room(plan, gpu):
         raise ScheduleError(missing)
-

@@ -1,0 +1,209 @@
+"""Time steps of language models of transformers, a token a sequence, with a cache of their keys.
+
+``python -m benchmarks.decode --out FILE`` needs a CUDA GPU, torch and transformers; ``--dry-run``
+compiles without a GPU. Models have random weights of ``bfloat16``. A step is
+``tlx.with_static_cache`` by ``tlx.compile_torch``, and its launches are captured by a graph of
+torch; beside it runs the model by ``torch.compile(mode="reduce-overhead")`` with transformers' own
+``StaticCache``, as its documents say, and eagerly. Logits are compared with those of the whole
+sequence in ``float32``.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import tvm_layout_ext as tlx
+from benchmarks.memory_bound import provenance
+
+#: Layers and sizes of each kind of model.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen3-0.6B": (
+        "Qwen3",
+        {
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+        },
+    ),
+    "TinyLlama-1.1B": (
+        "Llama",
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 22,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "vocab_size": 32000,
+        },
+    ),
+    "Llama-3-8B, 4 layers": (
+        "Llama",
+        {
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 128256,
+        },
+    ),
+}
+#: Sequences, and places of a cache.
+CASES = ((1, 1024), (1, 8192), (8, 1024))
+#: Tokens before those that are timed, which are held against float32.
+_PROMPT = 24
+
+
+def made(name: str) -> Any:
+    """A model with random weights."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    kind, sizes = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**sizes, max_position_embeddings=16384)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        return getattr(transformers, f"{kind}ForCausalLM")(config).bfloat16().eval()
+
+
+def compiled(model: Any, batch: int, length: int) -> tuple[Any, float]:
+    """A step of a model, and the seconds that its compilation took."""
+    import torch
+
+    begun = time.perf_counter()
+    net = tlx.with_static_cache(model, length, batch)
+    example = (torch.zeros(batch, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    return tlx.compile_torch(net, example), time.perf_counter() - begun
+
+
+def steps_of(model: Any, batch: int, length: int, compile_it: bool) -> Callable[[Any, Any], Any]:
+    """A step by torch, with transformers' own cache."""
+    import torch
+    from transformers import StaticCache
+
+    cache = StaticCache(config=model.config, max_cache_len=length)
+    config = model.config
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    heads = config.num_key_value_heads
+    cache.early_initialization(batch, heads, dim, torch.bfloat16, model.device)
+    run = model.forward
+    if compile_it:
+        run = torch.compile(run, mode="reduce-overhead", fullgraph=True)
+
+    def step(tokens: Any, places: Any) -> Any:
+        given = {"position_ids": places[None], "past_key_values": cache, "use_cache": True}
+        return run(tokens, **given).logits
+
+    return step
+
+
+def captured(step: Callable[[Any, Any], Any], tokens: Any, places: Any) -> Callable[[], Any]:
+    """A step whose launches a graph repeats, of tensors that are written to before each."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    step(tokens, places)
+    with torch.cuda.graph(graph):
+        result = step(tokens, places)
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def measured(name: str, batch: int, length: int) -> dict[str, Any]:
+    """Microseconds a step, of kernels and of whole calls, and errors of each contestant."""
+    import torch
+
+    model = made(name)
+    ours, seconds = compiled(model, batch, length)
+    tokens = torch.randint(0, model.config.vocab_size, (batch, _PROMPT), device="cuda")
+    wanted = _in_float32(model, tokens)
+    row: dict[str, Any] = {"model": name, "batch": batch, "length": length}
+    row["compile"] = round(seconds, 1)
+    contestants = {"ours": ours, "torch.compile": None, "eager": None}
+    for who in contestants:
+        step = ours if who == "ours" else steps_of(model, batch, length, who == "torch.compile")
+        token, place = tokens[:, :1].clone(), torch.zeros(1, dtype=torch.int64, device="cuda")
+        errors = []
+        for at in range(_PROMPT):
+            token.copy_(tokens[:, at : at + 1])
+            place.fill_(at)
+            got = step(token, place)[:, -1].float()
+            errors.append((got - wanted[:, at]).abs().max().item())
+        call = captured(step, token, place) if who == "ours" else partial(step, token, place)
+        row[who] = {"error": max(errors), **_times(call)}
+        print(name, batch, length, who, row[who], flush=True)
+    return row
+
+
+def _in_float32(model: Any, tokens: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return copy.deepcopy(model).float()(tokens).logits
+
+
+def _times(call: Callable[[], Any], repeats: int = 50) -> dict[str, float]:
+    """Medians of a call's kernels, by torch's profiler, and of whole calls one after another."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with torch.no_grad():
+        for _ in range(5):
+            call()
+        torch.cuda.synchronize()
+        walls = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            for _ in range(repeats // 5):
+                call()
+            torch.cuda.synchronize()
+            walls.append((time.perf_counter() - begun) / (repeats // 5) * 1e6)
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            for _ in range(10):
+                call()
+            torch.cuda.synchronize()
+    kernels = sum(one.self_device_time_total for one in found.key_averages())
+    return {"kernels": round(kernels / 10, 1), "whole": round(statistics.median(walls), 1)}
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+    only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
+    dry_run: Annotated[bool, typer.Option(help="Compile everything, run nothing.")] = False,
+) -> None:
+    """Compile and time each model for each case."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    rows = []
+    for name in (one for one in MODELS if any(part in one for part in only.split("|"))):
+        for batch, length in CASES:
+            if dry_run:
+                step, seconds = compiled(made(name), batch, length)
+                print(name, batch, length, round(seconds, 1), step, flush=True)
+                continue
+            rows.append(measured(name, batch, length))
+            if out is not None:
+                found = {**provenance("decode"), "rows": rows}
+                out.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,78 @@
+"""TVM's importer of ``torch.export``, with the types that torch has, and state in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from ..relax_values import NARROW_FLOATS
+from .rows_in_place import write_rows
+
+Converter = Callable[[Any], Any]
+#: What is added to a product, by operator; TVM 0.27 names ``float32`` as the product's type.
+_ADDED = {"addmm.default": 0, "convolution.default": 2, "linear.default": 2}
+
+
+class Importer(ExportedProgramImporter):
+    """Imports modules of 16 bits, whose products TVM 0.27 gives in ``float32``, and their state.
+
+    ``in_place`` names the nodes whose value is a buffer that they write to.
+    """
+
+    def __init__(self) -> None:
+        self.in_place = set[str]()
+        super().__init__()
+
+    def create_convert_map(self) -> dict[str, Converter]:
+        """Stock conversions, each followed by a cast to the type that torch has for its value."""
+        stock = super().create_convert_map()
+        found: dict[str, Converter] = {
+            name: partial(self._typed, one) for name, one in stock.items()
+        }
+        for name, at in _ADDED.items():
+            found[name] = partial(self._typed, partial(self._sum_in_float32, stock[name], at))
+        found["index_put.default"] = partial(self._rows_in_place, stock["index_put.default"])
+        return found
+
+    def _typed(self, convert: Converter, node: Any) -> Any:
+        """Convert a node; what comes in another type than torch's is cast."""
+        found = convert(node)
+        wanted = getattr(node.meta.get("val"), "dtype", None)
+        if wanted is None or not isinstance(getattr(found, "ty", None), relax.TensorType):
+            return found
+        wanted = self._convert_data_type(wanted)
+        if str(found.ty.dtype) == wanted:
+            return found
+        return self.block_builder.emit(relax.op.astype(found, wanted))
+
+    def _sum_in_float32(self, convert: Converter, at: int, node: Any) -> Any:
+        """Convert a product and what is added to it, both in ``float32``."""
+        added = node.args[at] if len(node.args) > at else None
+        kept = self.env.get(added)
+        if str(getattr(getattr(kept, "ty", None), "dtype", "")) not in NARROW_FLOATS:
+            return convert(node)
+        self.env[added] = self.block_builder.emit(relax.op.astype(kept, "float32"))
+        try:
+            return convert(node)
+        finally:
+            self.env[added] = kept
+
+    def _rows_in_place(self, convert: Converter, node: Any) -> Any:
+        """Write rows of a buffer in place, where nothing else reads what it held before."""
+        data, indices, values = node.args[:3]
+        dims = [at for at, one in enumerate(indices) if one is not None]
+        adds = len(node.args) > 3 and node.args[3]
+        only = data.op == "placeholder" and len(data.users) == 1
+        if not only or adds or len(dims) != 1 or len(indices[dims[0]].meta["val"].shape) != 1:
+            return self._typed(convert, node)
+        buffer, index, rows = (self.env[one] for one in (data, indices[dims[0]], values))
+        shape = [*buffer.ty.shape.values]
+        shape[dims[0]] = index.ty.shape.values[0]
+        if [*map(str, rows.ty.shape.values)] != [*map(str, shape)]:
+            rows = self.block_builder.emit(relax.op.broadcast_to(rows, shape))
+        self.in_place.add(node.name)
+        return write_rows(self.block_builder, buffer, index, rows, dims[0])
