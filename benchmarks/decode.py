@@ -115,7 +115,8 @@ def captured(step: Callable[[Any, Any], Any], tokens: Any, places: Any) -> Calla
     import torch
 
     graph = torch.cuda.CUDAGraph()
-    step(tokens, places)
+    for _ in range(3):
+        step(tokens, places)
     with torch.cuda.graph(graph):
         result = step(tokens, places)
 

@@ -7,6 +7,8 @@ ANNOTATION_PREFIX = "layout_ext."
 KNOB_PREFIX = "layout_ext.knob."
 #: Function attribute that outlives the blocks, whose annotations end at LowerOpaqueBlock.
 MARK = "layout_ext.annotated"
+#: Attribute of a function that is called between others on one stream, as those of a model.
+IN_SEQUENCE = "layout_ext.in_sequence"
 #: Attribute of a function that :func:`tvm_layout_ext.lower` has already taken half-way.
 LOWERED = "layout_ext.lowered"
 #: Block annotation that asks the pass: ``[num_threads or 0, vector_bytes, stage]``.

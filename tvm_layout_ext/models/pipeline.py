@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
 from ..checks import takes_module
 from ..errors import ScheduleError
+from ..ir.annotations import IN_SEQUENCE
 from ..target import resolve
 from ..tune.apply.apply import as_module, fuse_transposes
 from .attention.compose import ComposeAttention
@@ -75,11 +76,25 @@ class _RelaxPipeline:
         passes = [
             *lowered_passes(self.target),
             self.schedule,
+            _InSequence(),
             *stock.dataflow_lower_passes(self.target),
             *stock.finalize_passes(self.target),
         ]
         with self.target:
             return tvm.transform.Sequential(passes)(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.InSequence")
+class _InSequence:
+    """Says of each function that others are called around it, for ``OverlapLaunches``."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Set an attribute of all functions of TIR."""
+        functions = {
+            gv: one.with_attr(IN_SEQUENCE, True) if isinstance(one, tirx.PrimFunc) else one
+            for gv, one in mod.functions.items()
+        }
+        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IRModule:

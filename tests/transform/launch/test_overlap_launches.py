@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from tvm import s_tir, te, tirx
+from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
 from tests.programs.running import gives
 from tests.programs.stages import chain, elementwise
 from tvm_layout_ext import decisions
 from tvm_layout_ext.build import device_program
+from tvm_layout_ext.ir.annotations import IN_SEQUENCE
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.simulate import run as run_module
 from tvm_layout_ext.simulate import simulate
@@ -111,6 +112,41 @@ def test_a_missing_wait_is_a_race_and_a_missing_start_is_none(
         "kernel main_kernel_1, launched while main_kernel runs, reads B before "
         "griddepcontrol.wait, and main_kernel writes it." in hazards[0].message
     )
+
+
+def in_sequence(arch: str = "sm_90a") -> dict[str, tirx.PrimFunc]:
+    """Kernels of a function that others are called around."""
+    main = two_kernels(ours=True).mod["main"].with_attr(IN_SEQUENCE, True)
+    return device_program(main, target={"kind": "cuda", "arch": arch}).kernels
+
+
+def test_all_kernels_of_a_function_in_a_model_wait_and_let_the_next_begin() -> None:
+    first, second = in_sequence().values()
+    for kernel in (first, second):
+        assert controls(kernel) == ["wait", "launch_dependents"]
+        assert waits_first(kernel)
+        assert tags(kernel).count(TAG) == 1
+    assert not any("griddepcontrol" in str(kernel) for kernel in in_sequence("sm_80").values())
+
+
+def test_a_first_kernel_that_waits_for_nobody_gives_the_same() -> None:
+    main = two_kernels(ours=True).mod["main"].with_attr(IN_SEQUENCE, True)
+    alone, among = (simulate(one, VALUE, None) for one in (two_kernels(ours=True), main))
+    assert not among.hazards
+    np.testing.assert_array_equal(among.outputs["C"], alone.outputs["C"])
+
+
+def test_the_pipeline_of_models_says_so_of_every_function() -> None:
+    x = relax.Var("x", relax.TensorType([64, 64], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(relax.op.nn.softmax(x)))
+        builder.emit_func_output(out)
+    target = tlx.cuda_target("sm_90a")
+    built = tvm.compile(builder.get(), target, relax_pipeline=tlx.relax_pipeline(target))
+    (source,) = (one.inspect_source() for one in built.mod.imports[0].imports)
+    assert source.count("griddepcontrol_wait();") == 1
 
 
 def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:

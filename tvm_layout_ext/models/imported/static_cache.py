@@ -65,7 +65,7 @@ def _made(model: Any, length: int, batch: int) -> Any:
         )
     cache.early_initialization(batch, *get_head_shapes(config), model.dtype, model.device)
 
-    class WithStaticCache(torch.nn.Module):  # type: ignore[misc]
+    class WithStaticCache(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.model = model

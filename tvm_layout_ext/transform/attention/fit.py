@@ -94,9 +94,11 @@ def _shared(plan: AttentionPlan) -> tuple[int, int]:
     tiles, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
     count = max(1, min([count, *(one.offset // plan.keys + 1 for one in bounds)]))
     left = tiles if tiles <= MULTIPROCESSORS else tiles % MULTIPROCESSORS
-    most = max(1, count // 2)
+    import os
+
+    most = max(1, count // int(os.environ.get("LEAST", "2")))
     if plan.consumers == 1 and left == tiles:
-        most = max(1, min(MULTIPROCESSORS // left, most))
+        most = min(MULTIPROCESSORS // left, count)
         return ceil(count / ceil(count / most)), 0
     if left in (0, tiles) or not isinstance(plan.heads, int):
         return 1, 0

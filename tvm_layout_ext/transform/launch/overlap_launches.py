@@ -7,7 +7,8 @@ ISA, "griddepcontrol").
 
 The predecessor issues the former at its head: its last blocks have their places by then. On an H200
 the column sums of 32768x4096 halves took 65.5 us so in 16 slabs, and 65.9 where the launch waits
-for the blocks to end; in 32 slabs 65.9 and 66.3.
+for the blocks to end; in 32 slabs 65.9 and 66.3. A step of four layers of Qwen3-0.6B, 75 kernels,
+took 196 us with all launches overlapped and 216 with those of a function alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tvm.script import tirx as T
 
 from ... import decisions
 from ...ir import ops
+from ...ir.annotations import IN_SEQUENCE
 from ...ir.queries import is_call_of, nodes_in
 from ...target import capability
 from ..base import is_marked
@@ -43,6 +45,17 @@ def _pairs(body: Any) -> list[tuple[str, str]]:
         for sequence in nodes_in(body, tirx.SeqStmt)
     ]
     return [(a, b) for names in named for a, b in pairwise(names) if a and b]
+
+
+def _launched(body: Any) -> list[str]:
+    """Kernels that a function launches, by name."""
+    return [
+        name for one in nodes_in(body, tirx.Evaluate) if (name := _told(one, ops.CALL_FFI_KERNEL))
+    ]
+
+
+def _can_wait(kernel: tirx.PrimFunc) -> bool:
+    return capability(kernel.attrs.get("target", None)) >= _FIRST
 
 
 def _told(statement: Any, name: str) -> str:
@@ -81,10 +94,12 @@ def waits_first(kernel: tirx.PrimFunc) -> bool:
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.OverlapLaunches")
 def _overlap_launches(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     kernels = {gv.name_hint: f for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+    able = {name for name, f in kernels.items() if _can_wait(f)}
     asked = [f for f in kernels.values() if is_marked(f)]
-    pairs = [pair for func in asked for pair in _pairs(func.body)]
-    pairs = [(a, b) for a, b in pairs if a in kernels and b in kernels]
-    pairs = [(a, b) for a, b in pairs if capability(kernels[b].attrs.get("target", None)) >= _FIRST]
+    pairs = [(a, b) for f in asked for a, b in _pairs(f.body) if a in kernels and b in able]
+    # What has kernels of others before and behind it is one of each pair there.
+    called = [f for f in kernels.values() if f.attrs.get(IN_SEQUENCE, False)]
+    pairs += [(one, one) for f in called for one in _launched(f.body) if one in able]
     changed = {name: _waiting(kernels[name]) for name in dict.fromkeys(b for _, b in pairs)}
     for name in changed:
         decisions.note(_NAME, name, "launched while the kernel before it runs")
@@ -100,9 +115,11 @@ def OverlapLaunches() -> Any:
     """Create the pass that overlaps the launches of the kernels of an annotated function.
 
     Each kernel that follows another without host code between waits at its head, so nothing that it
-    does comes before the end of any kernel before. The first one is launched as ever.
+    does comes before the end of any kernel before. The first one is launched as ever, but for
+    functions of a model, which follow one another: there all kernels wait. A kernel of others that
+    is launched between them starts when the one before it has ended, as ever.
 
     Leaves alone: targets before ``sm_90``, which have no such launches; kernels launched in
-    branches or loops of the host.
+    branches or loops of the host by a function that stands alone.
     """
     return _overlap_launches

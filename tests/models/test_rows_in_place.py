@@ -1,0 +1,69 @@
+"""Rows written into a buffer that is kept, on the simulated GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import relax
+
+from tests.models.running import TARGET, fused
+from tvm_layout_ext import DefaultSchedule, simulate
+from tvm_layout_ext.models.imported.rows_in_place import write_rows
+
+
+def written(shape: tuple[int, ...], dim: int, rows: int, dtype: str) -> tvm.IRModule:
+    """A module that writes rows along a dim of its first input."""
+    new = [*shape[:dim], rows, *shape[dim + 1 :]]
+    types = {"held": (shape, dtype), "at": ([rows], "int64"), "new": (new, dtype)}
+    params = [relax.Var(name, relax.TensorType(*kind)) for name, kind in types.items()]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit_output(write_rows(builder, *params, dim))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def scheduled(*args: Any) -> Any:
+    with TARGET:
+        mod = DefaultSchedule()(fused(written(*args)))
+    return mod["write_rows"].with_attr("global_symbol", "main")
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.sampled_from([1, 3, 8, 32])),
+    dim=st.integers(0, 2),
+    data=st.data(),
+)
+def test_rows_are_written_and_nothing_else(
+    shape: tuple[int, ...], dim: int, data: st.DataObject
+) -> None:
+    """Of negative places, too; those outside of the buffer write nothing."""
+    extent = shape[dim]
+    places = st.integers(-extent - 2, extent + 1)
+    at = np.array(
+        data.draw(st.lists(places, min_size=1, max_size=4, unique_by=lambda i: i % extent))
+    )
+    func = scheduled(shape, dim, len(at), "float32")
+    rng = np.random.default_rng(0)
+    held = rng.random(shape, "float32")
+    new = rng.random([*shape[:dim], len(at), *shape[dim + 1 :]], "float32")
+    report = simulate(func, held, at, new, target=TARGET, progress=False)
+    wanted = np.moveaxis(held.copy(), dim, 0)
+    for place, row in zip(at, np.moveaxis(new, dim, 0), strict=True):
+        if -extent <= place < extent:
+            wanted[place] = row
+    (found,) = report.outputs.values()
+    np.testing.assert_array_equal(np.moveaxis(found, dim, 0), wanted)
+    assert not report.hazards
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rows_of_heads_are_moved_in_vectors(dtype: str) -> None:
+    code = tvm.compile(scheduled((1, 8, 128, 128), 2, 1, dtype), TARGET).mod.imports[0]
+    assert "4*)(new_ptr" in code.inspect_source()
