@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import typer
 
 import tvm_layout_ext as tlx
+from benchmarks import models
 from benchmarks.memory_bound import provenance
 
 #: Layers and sizes of each kind of model.
@@ -160,28 +161,20 @@ def _in_float32(model: Any, tokens: Any) -> Any:
         return copy.deepcopy(model).float()(tokens).logits
 
 
-def _times(call: Callable[[], Any], repeats: int = 50) -> dict[str, float]:
+def _times(call: Callable[[], Any]) -> dict[str, float]:
     """Medians of a call's kernels, by torch's profiler, and of whole calls one after another."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
 
-    with torch.no_grad():
-        for _ in range(5):
+    kernels = models.profile(call, repeats=10)
+    walls = []
+    for _ in range(7):
+        begun = time.perf_counter()
+        for _ in range(10):
             call()
         torch.cuda.synchronize()
-        walls = []
-        for _ in range(5):
-            begun = time.perf_counter()
-            for _ in range(repeats // 5):
-                call()
-            torch.cuda.synchronize()
-            walls.append((time.perf_counter() - begun) / (repeats // 5) * 1e6)
-        with profile(activities=[ProfilerActivity.CUDA]) as found:
-            for _ in range(10):
-                call()
-            torch.cuda.synchronize()
-    kernels = sum(one.self_device_time_total for one in found.key_averages())
-    return {"kernels": round(kernels / 10, 1), "whole": round(statistics.median(walls), 1)}
+        walls.append((time.perf_counter() - begun) / 10 * 1e6)
+    busy = sum(map(statistics.median, kernels.values()))
+    return {"kernels": round(busy, 1), "whole": round(statistics.median(walls), 1)}
 
 
 def main(

@@ -273,7 +273,8 @@ def test_a_prompt_and_steps_on_a_gpu(dtype: str, tokens: int) -> None:
     np.testing.assert_allclose(logits[:, -1].float().cpu(), whole[:, 15].cpu(), atol=atol)
     step.buffers = prompt.buffers
     now, places = given[:, :tokens].clone(), torch.arange(tokens).cuda()
-    step(now, places)
+    for _ in range(3):  # Memory is there after them.
+        step(now, places)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         logits = step(now, places)
@@ -325,7 +326,8 @@ def test_kernels_run_on_torchs_stream() -> None:
     module = net()
     fast = tlx.compile_torch(module, (torch.zeros(32, 64),), dtype="float16")
     x = torch.randn(32, 64).cuda()
-    fast(x)
+    for _ in range(3):
+        fast(x)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = fast(x)
