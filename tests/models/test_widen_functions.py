@@ -28,6 +28,9 @@ EXACT: dict[str, Any] = {
     "log": np.log,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "round": np.round,
     "nn.silu": lambda x: x / (1 + np.exp(-x)),
     "nn.gelu": lambda x: x * (0.5 + 0.5 * np.vectorize(erf)(x * 0.5**0.5)),
     "nn.gelu_tanh": lambda x: (
@@ -40,18 +43,22 @@ EXACT: dict[str, Any] = {
 ROUNDING = {"float16": 2**-11, "bfloat16": 2**-8}
 
 
+def made(function: Any, *arguments: relax.Var) -> tvm.IRModule:
+    """A module of one call."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", [*arguments]):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(function(*arguments)))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
 def module(name: str, dtype: str, shape: tuple[int, ...], axis: int | None = None) -> tvm.IRModule:
     function: Any = relax.op
     for part in name.split("."):
         function = getattr(function, part)
     x = relax.Var("x", relax.TensorType(shape, dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            value = function(x) if axis is None else function(x, axis)
-            out = builder.emit_output(builder.emit(value))
-        builder.emit_func_output(out)
-    return builder.get()
+    return made(lambda x: function(x) if axis is None else function(x, axis), x)
 
 
 def given(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -61,9 +68,13 @@ def given(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 
 def result(name: str, x: np.ndarray, axis: int | None = None) -> np.ndarray:
     """What the one kernel of a function gives, without hazards."""
-    (one,) = scheduled(module(name, str(x.dtype), x.shape, axis))
+    return simulated(module(name, str(x.dtype), x.shape, axis), x)
+
+
+def simulated(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
+    (one,) = scheduled(mod)
     func = one.after.with_attr("global_symbol", "main")
-    report = simulate(func, x, None, target=TARGET, progress=False)
+    report = simulate(func, *arrays, None, target=TARGET, progress=False)
     assert not report.hazards
     (got,) = report.outputs.values()
     return got
@@ -91,6 +102,79 @@ def test_a_softmax_along_its_axis_is_one_kernel() -> None:
     got = result("nn.softmax", x, 1)
     want = _softmax(x.astype("float64").transpose(0, 2, 1)).transpose(0, 2, 1)
     np.testing.assert_allclose(got.astype("float64"), want, 2**-10, 2**-20)
+
+
+POOLS: dict[str, Any] = {
+    "of all": lambda x: relax.op.nn.adaptive_avg_pool2d(x, (1, 1)),
+    "of none": lambda x: relax.op.nn.adaptive_avg_pool2d(x),
+    "along rows": lambda x: relax.op.nn.avg_pool2d(x, (1, 96), padding=(0, 1)),
+    "channels last": lambda x: relax.op.nn.adaptive_avg_pool2d(x, (1, 1), "NHWC"),
+}
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_are_added_up_in_float32(name: str, dtype: str) -> None:
+    """Of ones, whose sum stands still at 256 in bfloat16."""
+    x = np.ones((1, 1, 96, 96) if name != "channels last" else (1, 96, 96, 8), "float32")
+    x = x.astype(getattr(ml_dtypes, dtype, dtype))
+    got = simulated(made(POOLS[name], relax.Var("x", relax.TensorType(x.shape, dtype))), x)
+    ends = (np.float32(95 / 96).astype(got.dtype), 1)
+    assert np.isin(got.astype("float32"), np.asarray(ends, "float32")).all()
+    assert name == "along rows" or (got == 1).all()
+
+
+def _normed(x: np.ndarray, axes: tuple[int, ...], gamma: np.ndarray, beta: Any) -> np.ndarray:
+    off = x - x.mean(axes, keepdims=True)
+    return off / np.sqrt((off * off).mean(axes, keepdims=True) + 1e-5) * gamma + beta
+
+
+#: What TVM has of float16 alone: of how many arrays, how it is called, and what it gives.
+OF_BFLOAT16: dict[str, Any] = {
+    "layer_norm": (
+        3,
+        lambda x, gamma, beta: relax.op.nn.layer_norm(x, gamma, beta, [-1]),
+        lambda x, gamma, beta: _normed(x, (2,), gamma, beta),
+    ),
+    "instance_norm": (
+        3,
+        lambda x, gamma, beta: relax.op.nn.instance_norm(x, gamma, beta, 2, [1]),
+        lambda x, gamma, beta: _normed(x, (1,), gamma, beta),
+    ),
+    "power": (
+        2,
+        relax.op.power,
+        np.power,
+    ),
+    "a number's power": (
+        1,
+        lambda x: relax.op.power(x, relax.const(3, "bfloat16")),
+        lambda x: x**3,
+    ),
+    "log_add_exp": (
+        2,
+        relax.op.log_add_exp,
+        np.logaddexp,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_BFLOAT16)
+def test_what_tvm_has_of_float16_alone_is_exact_but_for_one_rounding(name: str) -> None:
+    count, call, exact = OF_BFLOAT16[name]
+    arrays = [given("bfloat16", shape) for shape in ((4, 6, 64), (64,), (64,))[:count]]
+    types = [relax.TensorType(one.shape, "bfloat16") for one in arrays]
+    arguments = [relax.Var(letter, ty) for letter, ty in zip("xyz", types, strict=False)]
+    got = simulated(made(call, *arguments), *arrays).astype("float64")
+    want = exact(*(one.astype("float64") for one in arrays))
+    assert (np.abs(got - want) <= 2**-8 * np.abs(want) * 1.001 + 2**-16).all()
+
+
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
+def test_bfloat16_may_be_asked_whether_it_is_a_number(name: str) -> None:
+    x = np.asarray([1, np.nan, np.inf, -np.inf], ml_dtypes.bfloat16)
+    want = getattr(np, name)(x.astype("float32"))
+    assert np.array_equal(result(name, x).astype(bool), want)
 
 
 def test_float32_is_as_tvm_makes_it() -> None:

@@ -6,54 +6,114 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax, te, topi
+from tvm import relax, te, tirx, topi
 
-from .relax_values import NARROW_FLOATS
+from .relax_values import NARROW_FLOATS, scalar_of
 
 
 def legalize_ops() -> tvm.transform.Pass:
     """TVM's ``LegalizeOps``, with functions of 16-bit floats that are computed in float32.
 
-    TVM rounds each step of such a function to 16 bits, and adds up a softmax in them: sums of more
-    than 2048 ones stand still in float16. PyTorch computes in float32 and rounds once, which is
-    also faster: a division of halves is one of floats, with checks.
+    TVM rounds each step of such a function to 16 bits, and adds up a softmax or a pool in them:
+    sums of more than 2048 ones stand still in float16, of more than 256 in bfloat16. PyTorch
+    computes in float32 and rounds once, which is also faster: a division of halves is one of
+    floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
     """
-    return relax.transform.LegalizeOps(dict.fromkeys(_FUNCTIONS, _legalize))
+    return relax.transform.LegalizeOps(dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize))
 
 
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    name = str(call.op.name)
-    if str(call.ty.dtype) not in NARROW_FLOATS:
+    name, dtype = str(call.op.name), str(call.args[0].ty.dtype)
+    known = _FUNCTIONS | (_OF_BFLOAT16 if dtype == "bfloat16" else {})
+    attrs = call.attrs
+    if (
+        dtype not in NARROW_FLOATS
+        or name not in known
+        or getattr(attrs, "out_layout", None) != getattr(attrs, "layout", None)
+    ):
         return call.op.get_attr("FLegalize")(builder, call)
+    scalars = [scalar_of(one, builder.lookup_binding) for one in call.args]
 
-    def wide(value: te.Tensor) -> te.Tensor:
-        made = _FUNCTIONS[name](topi.cast(value, "float32"), call.attrs)
-        return topi.cast(made, value.dtype)
+    def wide(*values: te.Tensor) -> te.Tensor:
+        rest = iter(values)
+        given = [
+            topi.cast(next(rest), "float32") if one is None else tirx.const(one, "float32")
+            for one in scalars
+        ]
+        return topi.cast(known[name](attrs, *given), call.ty.dtype)
 
-    return builder.call_te(wide, call.args[0], primfunc_name_hint=name.rsplit(".", 1)[-1])
+    tensors = [arg for arg, one in zip(call.args, scalars, strict=True) if one is None]
+    return builder.call_te(wide, *tensors, primfunc_name_hint=name.rsplit(".", 1)[-1])
 
 
-def _silu(x: te.Tensor, _attrs: Any) -> te.Tensor:
+def _silu(_attrs: Any, x: te.Tensor) -> te.Tensor:
     return x * topi.sigmoid(x)
 
 
-def _gelu(x: te.Tensor, _attrs: Any) -> te.Tensor:
+def _gelu(_attrs: Any, x: te.Tensor) -> te.Tensor:
     return x * (0.5 + 0.5 * topi.erf(x * 0.5**0.5))
 
 
-def _gelu_tanh(x: te.Tensor, _attrs: Any) -> te.Tensor:
+def _gelu_tanh(_attrs: Any, x: te.Tensor) -> te.Tensor:
     # Half of 1 + tanh(x) is the sigmoid of 2 x.
     return x * topi.sigmoid(2 * 0.7978845608028654 * x * (1 + 0.044715 * x * x))
 
 
-_FUNCTIONS: dict[str, Callable[[te.Tensor, Any], te.Tensor]] = {
-    "relax.exp": lambda x, _: topi.exp(x),
-    "relax.log": lambda x, _: topi.log(x),
-    "relax.sigmoid": lambda x, _: topi.sigmoid(x),
-    "relax.tanh": lambda x, _: topi.tanh(x),
+def _layer_norm(attrs: Any, x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+    return topi.nn.layer_norm(x, gamma, beta, attrs.axes, attrs.epsilon)
+
+
+def _instance_norm(attrs: Any, x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+    return topi.nn.instance_norm(x, gamma, beta, attrs.channel_axis, attrs.axes, attrs.epsilon)
+
+
+def _pool(make: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
+    def made(attrs: Any, x: te.Tensor) -> te.Tensor:
+        places = (attrs.pool_size, attrs.strides, attrs.dilation, attrs.padding)
+        how = (attrs.ceil_mode, attrs.layout, attrs.count_include_pad)
+        return make(x, *places, "avg", *how)
+
+    return made
+
+
+def _adaptive(make: Callable[..., te.Tensor], axes: str) -> Callable[..., te.Tensor]:
+    def made(attrs: Any, x: te.Tensor) -> te.Tensor:
+        layout, sizes = str(attrs.layout), attrs.output_size
+        if sizes is None:
+            sizes = [x.shape[layout.index(axis)] for axis in axes]
+        return make(x, sizes, "avg", layout)
+
+    return made
+
+
+_FUNCTIONS: dict[str, Callable[..., te.Tensor]] = {
+    "relax.exp": lambda _, x: topi.exp(x),
+    "relax.log": lambda _, x: topi.log(x),
+    "relax.sigmoid": lambda _, x: topi.sigmoid(x),
+    "relax.tanh": lambda _, x: topi.tanh(x),
+    # Of which CUDA has none for 16 bits.
+    "relax.sinh": lambda _, x: topi.sinh(x),
+    "relax.cosh": lambda _, x: topi.cosh(x),
+    "relax.round": lambda _, x: topi.round(x),
     "relax.nn.silu": _silu,
     "relax.nn.gelu": _gelu,
     "relax.nn.gelu_tanh": _gelu_tanh,
-    "relax.nn.softmax": lambda x, attrs: topi.nn.softmax(x, attrs.axis),
-    "relax.nn.log_softmax": lambda x, attrs: topi.nn.log_softmax(x, attrs.axis),
+    "relax.nn.softmax": lambda attrs, x: topi.nn.softmax(x, attrs.axis),
+    "relax.nn.log_softmax": lambda attrs, x: topi.nn.log_softmax(x, attrs.axis),
+    "relax.nn.avg_pool1d": _pool(topi.nn.pool1d),
+    "relax.nn.avg_pool2d": _pool(topi.nn.pool2d),
+    "relax.nn.avg_pool3d": _pool(topi.nn.pool3d),
+    "relax.nn.adaptive_avg_pool1d": _adaptive(topi.nn.adaptive_pool1d, "W"),
+    "relax.nn.adaptive_avg_pool2d": _adaptive(topi.nn.adaptive_pool, "HW"),
+    "relax.nn.adaptive_avg_pool3d": _adaptive(topi.nn.adaptive_pool3d, "DHW"),
+}
+#: Functions that TVM makes of float16, in float32 where it matters, and refuses of bfloat16.
+_OF_BFLOAT16: dict[str, Callable[..., te.Tensor]] = {
+    "relax.power": lambda _, x, y: topi.power(x, y),
+    "relax.isnan": lambda _, x: topi.isnan(x),
+    "relax.isinf": lambda _, x: topi.isinf(x),
+    "relax.isfinite": lambda _, x: topi.isfinite(x),
+    "relax.log_add_exp": lambda _, x, y: topi.log_add_exp(x, y),
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.instance_norm": _instance_norm,
 }
