@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.ir.expr import GenericConst
 from tvm.relax import op
 
 import tvm_layout_ext as tlx
 from benchmarks.relax_numbers import error_of
 from tests.models.cpu import by_cpu
-from tests.models.running import array_of
+from tests.models.running import array_of, check, scheduled
 from tvm_layout_ext.models.imported.mixed_precision import _Masks
 from tvm_layout_ext.models.relax_values import array_of as known_array
 from tvm_layout_ext.models.relax_values import dims_of, name_of, rewritten, uses_of
 
 SIDE = 16
+#: What an error may be, as a share of the largest element.
+ROUNDING = {"float16": 2e-3, "bfloat16": 1.6e-2}
 #: Emits what follows a product.
 Behind = Callable[[relax.BlockBuilder, Any], Any]
 
@@ -59,16 +62,17 @@ def called(mod: tvm.IRModule, name: str) -> list[Any]:
     return [one for one in values if name_of(one) == name]
 
 
+@pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("behind", [hard_swish, masked])
-def test_what_tvm_refuses_is_taken(behind: Behind) -> None:
+def test_what_tvm_refuses_is_taken(behind: Behind, dtype: str) -> None:
     mod = product(behind)
     with pytest.raises(tvm.error.InternalError, match="Expected TensorType"):
         relax.transform.ToMixedPrecision()(mod)
-    mixed = tlx.MixedPrecision()(mod)
+    mixed = tlx.MixedPrecision(dtype)(mod)
     products = called(mixed, "matmul")
-    assert [str(a.ty.dtype) for one in products for a in one.args] == ["float16"] * 4
+    assert [str(a.ty.dtype) for one in products for a in one.args] == [dtype] * 4
     arrays = [array_of(mod["main"].params[0].ty, np.random.default_rng(1))]
-    assert 0 < error_of(by_cpu(mixed, arrays), by_cpu(mod, arrays)) <= 2e-3
+    assert 0 < error_of(by_cpu(mixed, arrays), by_cpu(mod, arrays)) <= ROUNDING[dtype]
 
 
 def test_what_slices_are_put_into_is_worked_out_where_it_is_constant() -> None:
@@ -184,3 +188,124 @@ def test_powers_that_are_added_up_are_of_float32() -> None:
     assert [str(one.ty.dtype) for one in called(mixed, "power")] == ["float32"]
     x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
     assert 0 < error_of(by_cpu(mixed, [x]), by_cpu(mod, [x])) <= 2e-3
+
+
+def test_constants_keep_their_range_in_bfloat16() -> None:
+    """Of float16 they would be infinite, or zero."""
+
+    def scaled(builder: relax.BlockBuilder, y: Any) -> Any:
+        large = relax.const(np.full((SIDE, SIDE), 1e30, "float32"))
+        large = builder.emit(op.matmul(y, large))
+        return op.multiply(large, relax.const(3e-30))
+
+    mod = product(scaled)
+    mixed = tlx.MixedPrecision(dtype="bfloat16")(mod)
+    assert "float16" not in mixed.script(show_meta=True).replace("bfloat16", "")
+    assert [str(one.ty.dtype) for one in called(mixed, "multiply")] == ["bfloat16"]
+    assert str(mixed["main"].ret_ty.dtype) == "float32"
+    x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
+    assert 0 < error_of(by_cpu(mixed, [x]), by_cpu(mod, [x])) <= ROUNDING["bfloat16"]
+
+
+def test_parts_of_a_tuple_are_of_bfloat16() -> None:
+    def turned(builder: relax.BlockBuilder, y: Any) -> Any:
+        parts = builder.emit(op.split(y, 2, -1))
+        first, second = (builder.emit(relax.TupleGetItem(parts, at)) for at in range(2))
+        return op.concat([builder.emit(op.negative(second)), first], -1)
+
+    mod = product(turned)
+    mixed = tlx.MixedPrecision("bfloat16")(mod)
+    assert [str(one.ty.dtype) for one in called(mixed, "concat")] == ["bfloat16"]
+    x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
+    assert 0 < error_of(by_cpu(mixed, [x]), by_cpu(mod, [x])) <= ROUNDING["bfloat16"]
+
+
+def test_what_tvm_refuses_of_bfloat16_is_of_float32() -> None:
+    """Exponents are not rounded then, nor are the scales of a norm."""
+
+    def normed(builder: relax.BlockBuilder, y: Any) -> Any:
+        numbers = [relax.const(np.full(SIDE, one, "float32")) for one in (0.3, 1.7)]
+        y = builder.emit(op.nn.group_norm(y, *numbers, 4, 1, []))
+        return op.power(builder.emit(op.abs(y)), relax.const(0.3))
+
+    mod = product(normed)
+    mixed = tlx.MixedPrecision("bfloat16")(mod)
+    for name in ("nn.group_norm", "power"):
+        (one,) = called(mixed, name)
+        assert {str(arg.ty.dtype) for arg in one.args} == {"float32"}
+        assert all(isinstance(arg, GenericConst) for arg in one.args[1:])
+    x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
+    assert 0 < error_of(by_cpu(mixed, [x]), by_cpu(mod, [x])) <= ROUNDING["bfloat16"]
+
+
+@pytest.mark.parametrize("exponent", [0.3, 2.1])
+def test_exponents_of_powers_that_are_added_up_are_not_rounded(exponent: float) -> None:
+    def powers(builder: relax.BlockBuilder, y: Any) -> Any:
+        found = builder.emit(op.power(builder.emit(op.abs(y)), relax.const(exponent)))
+        return op.add(y, builder.emit(op.sum(found, -1, keepdims=True)))
+
+    for dtype in ROUNDING:
+        (one,) = called(tlx.MixedPrecision(dtype)(product(powers)), "power")
+        assert float(one.args[1].value.numpy()) == np.float32(exponent)
+
+
+@pytest.mark.parametrize(("first", "second"), [("float16", "bfloat16"), ("bfloat16", "float16")])
+def test_a_module_of_the_other_type_is_refused(first: str, second: str) -> None:
+    mixed = tlx.MixedPrecision(first)(product(hard_swish))
+    with pytest.raises(tlx.ScheduleError, match=rf"^The module holds {first}, so .* {second}\.$"):
+        tlx.MixedPrecision(second)(mixed)
+    x = np.random.default_rng(1).standard_normal((SIDE, SIDE)).astype("float32")
+    again = tlx.MixedPrecision(first)(mixed)
+    assert error_of(by_cpu(again, [x]), by_cpu(mixed, [x])) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "half", None, 16, ["bfloat16"]])
+def test_other_types_are_refused(dtype: Any) -> None:
+    with pytest.raises(tlx.ScheduleError, match=r"^dtype is one of float16, bfloat16, not .*\.$"):
+        tlx.MixedPrecision(dtype)
+
+
+def block() -> tvm.IRModule:
+    """Images in patches, a block of a transformer, and the mean of all tokens."""
+    builder, rng = relax.BlockBuilder(), np.random.default_rng(0)
+
+    def weight(*shape: int) -> Any:
+        return relax.const(rng.standard_normal(shape).astype("float32") / np.sqrt(shape[-1]))
+
+    def normed(y: Any) -> Any:
+        scales = [relax.const(rng.uniform(0.5, 1, 64).astype("float32")) for _ in range(2)]
+        return builder.emit(op.nn.layer_norm(y, *scales, [-1]))
+
+    def linear(y: Any, n: int) -> Any:
+        k = int(y.ty.shape.values[-1])
+        out = builder.emit(op.matmul(y, builder.emit(op.permute_dims(weight(n, k)))))
+        return builder.emit(op.add(out, weight(n)))
+
+    x = relax.Var("x", relax.TensorType((2, 8, 16, 16), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(op.nn.conv2d(x, weight(64, 8, 2, 2), strides=2))
+            y = builder.emit(op.permute_dims(builder.emit(op.reshape(y, (2, 64, 64))), (0, 2, 1)))
+            z = normed(y)
+            heads = [builder.emit(op.reshape(linear(z, 64), (2, 64, 2, 32))) for _ in range(3)]
+            z = builder.emit(op.reshape(builder.emit(op.nn.attention(*heads)), (2, 64, 64)))
+            y = builder.emit(op.add(y, linear(z, 64)))
+            z = builder.emit(op.nn.gelu(linear(normed(y), 128)))
+            y = builder.emit(op.add(y, linear(z, 64)))
+            z = builder.emit(op.reshape(builder.emit(op.permute_dims(y, (0, 2, 1))), (2, 64, 8, 8)))
+            z = builder.emit(op.nn.adaptive_avg_pool2d(z, (1, 1)))
+            out = builder.emit_output(linear(builder.emit(op.reshape(z, (2, 64))), 32))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_the_pipeline_has_the_same_rules_for_both_types() -> None:
+    found = {dtype: scheduled(tlx.MixedPrecision(dtype)(block())) for dtype in ROUNDING}
+    half, brain = ([one.choice.rule for one in of_type] for of_type in found.values())
+    assert sorted(half) == sorted(brain)
+    assert {"attention", "rows", "warpgroups"} <= set(brain)
+    for one in found["bfloat16"]:
+        assert not one.choice.fell_back, one.choice.text
+        # TVM's code for the CPU does not round what it widens at once.
+        if str(one.before.params[-1].dtype) == "bfloat16":
+            check(one)

@@ -10,7 +10,7 @@ from tvm.ir.expr import GenericConst
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...checks import takes_module
+from ...checks import is_one_of, takes_module
 from ...errors import ScheduleError
 from ...ir.queries import is_number
 from ..moves.clips import Clips
@@ -27,11 +27,16 @@ from ..relax_values import (
 )
 from .narrow_shortcuts import NarrowShortcuts
 
+#: The one type of 16 bits that TVM's pass knows.
+_TVMS = "float16"
+#: Operators that it gives 16 bits, and that TVM refuses of ``bfloat16``.
+_NOT_OF_BFLOAT16 = ("nn.group_norm", "power")
+
 
 @takes_module
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.MixedPrecision")
 class MixedPrecision:
-    """Multiply in ``float16``, add up and normalise in ``float32``, and store 16 bits.
+    """Multiply in 16 bits, add up and normalise in ``float32``, and store 16 bits.
 
     This is TVM's ``ToMixedPrecision``, with :class:`NarrowShortcuts` behind it. TVM 0.27's ends
     with "Expected TensorType, but got T.int64" where an operator is given numbers: at the ``clip``
@@ -40,10 +45,15 @@ class MixedPrecision:
     adds nothing up and stays in ``float32``: so do angles of rotary embeddings. Powers that are
     added up are of ``float32``, as by autocast: the square of 256 is no number of ``float16``.
 
+    Parameters
+    ----------
+    dtype : str, optional
+        ``"float16"``, or ``"bfloat16"``, which has the range of ``float32``.
+
     Raises
     ------
     ScheduleError
-        If TVM's pass fails all the same; its own sentence is in it.
+        If TVM's pass fails all the same, with its sentence, or the module holds the other type.
 
     Examples
     --------
@@ -51,8 +61,16 @@ class MixedPrecision:
     >>> mod = tlx.MixedPrecision()(mod)  # doctest: +SKIP
     """
 
+    def __init__(self, dtype: str = "float16") -> None:
+        if not is_one_of(dtype, NARROW_FLOATS):
+            raise ScheduleError(f"dtype is one of {', '.join(NARROW_FLOATS)}, not {dtype!r}.")
+        self.dtype = dtype
+
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
+        (other,) = set(NARROW_FLOATS) - {self.dtype}
+        if _holds(mod, other):
+            raise ScheduleError(f"The module holds {other}, so it does not come to {self.dtype}.")
         for kind in (Clips, _Masks, _Outer):
             mod = rewritten(mod, kind)
         behind = (
@@ -65,10 +83,55 @@ class MixedPrecision:
         )
         try:
             mod = rewritten(relax.transform.ToMixedPrecision()(mod), _Powers)
+            if self.dtype != _TVMS:
+                mod = rewritten(mod, _Bfloat16)
             return tvm.transform.Sequential(behind)(mod)
         except (RuntimeError, TypeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise ScheduleError(f"TVM's ToMixedPrecision refuses the module: {reason}") from error
+
+
+def _holds(mod: tvm.IRModule, dtype: str) -> bool:
+    """Whether a Relax function of a module has values of a type, or makes some."""
+    found: list[Any] = []
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, found.append)
+    return any(dtype in _types_of(getattr(one, "ty", None)) for one in found)
+
+
+def _types_of(ty: Any) -> set[str]:
+    """Types of elements of a tensor, or of all in a tuple."""
+    if isinstance(ty, relax.TupleType):
+        return {name for one in ty.fields for name in _types_of(one)}
+    return {str(ty.dtype)} if isinstance(ty, relax.TensorType) else set()
+
+
+@mutator
+class _Bfloat16(PyExprMutator):
+    """Rounds to ``bfloat16`` what TVM's pass rounds to ``float16``.
+
+    All else has its type from what it reads: the pass has sums in ``float32``, and leaves constants
+    as they are, so that none has lost its range. What TVM refuses to compute of ``bfloat16`` is
+    computed in ``float32``, of constants that are not rounded.
+    """
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if name_of(call) in _NOT_OF_BFLOAT16 and str(call.ty.dtype) == _TVMS:
+            given = [self._wide(self.visit_expr(one)) for one in call.args]
+            wide = self.builder_.emit(relax.Call(call.op, given, call.attrs, call.ty_args))
+            return op.astype(wide, "bfloat16")
+        call = super().visit_call_(call)
+        if name_of(call) != "astype" or str(call.attrs.dtype) != _TVMS:
+            return call
+        return op.astype(call.args[0], "bfloat16")
+
+    def _wide(self, value: Any) -> Any:
+        """An operand of 16 bits in ``float32``."""
+        rounded = bound_to(value, self.lookup_binding)
+        if name_of(rounded) == "astype" and isinstance(rounded.args[0], GenericConst):
+            return rounded.args[0]
+        return self.builder_.emit(op.astype(value, "float32"))
 
 
 @mutator
@@ -125,8 +188,12 @@ class _Powers(PyExprMutator):
             power = bound_to(call.args[0], self.lookup_binding)
         if name_of(power) != "power" or str(call.ty.dtype) != "float32":
             return call
-        exponent = scalar_of(power.args[1], self.lookup_binding)
+        # The pass has rounded it.
+        exponent = scalar_of(source_of(power.args[1], ("astype",), self._bound), self._bound)
         if exponent is None or str(power.ty.dtype) not in NARROW_FLOATS:
             return call
         base = self.builder_.emit(op.astype(power.args[0], "float32"))
         return op.power(base, relax.const(exponent, "float32"))
+
+    def _bound(self, value: Any) -> Any:
+        return bound_to(value, self.lookup_binding)
