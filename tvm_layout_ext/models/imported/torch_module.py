@@ -27,7 +27,7 @@ from .mixed_precision import MixedPrecision
 
 #: Bytes at whose multiples kernels expect a tensor to begin.
 _ALIGNMENT = 16
-_TYPES = ("float32", "float16")
+_TYPES = ("float32", "float16", "bfloat16")
 
 
 def compile_torch(
@@ -54,8 +54,9 @@ def compile_torch(
     args, kwargs
         Inputs whose shapes and types are compiled for, as ``torch.export.export`` takes them.
     dtype : str, optional
-        ``"float16"`` multiplies a module of ``float32`` in 16 bits by :class:`MixedPrecision`;
-        inputs and results stay. By default types are the module's own, be they of 16 bits.
+        ``"float16"`` or ``"bfloat16"`` multiplies a module of ``float32`` in 16 bits by
+        :class:`MixedPrecision`; inputs and results stay. By default types are the module's own, be
+        they of 16 bits.
     dynamic_shapes : optional
         As of ``torch.export.export``; else every size is fixed.
     cuda_graphs : bool, optional
@@ -86,8 +87,8 @@ def compile_torch(
             " give module.float()."
         )
     mod, state = imported(program)
-    if dtype == "float16" and not narrow:
-        mod = tvm.transform.Sequential([MixedPrecision()])(mod)
+    if dtype in NARROW_FLOATS and not narrow:
+        mod = tvm.transform.Sequential([MixedPrecision(dtype)])(mod)
     schedule = DefaultSchedule(log)
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": cuda_graphs}):
         pipeline = relax_pipeline(resolved, schedule)
