@@ -16,6 +16,7 @@ from ..target import resolve
 from ..tune.apply.apply import as_module, fuse_transposes
 from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
+from .attention.write_out import WriteOutAttention
 from .batch_norm import BatchNormsAsScales
 from .convolutions.channels_last import ChannelsLast
 from .convolutions.rows_as_images import RowsAsImages
@@ -139,6 +140,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         MergeProducts(),
         PermutationsAsViews(),
         GatherAttention(),
+        WriteOutAttention(),
         GatedProducts(),
         _FuseTransposes(),
         # A number that a variable is bound to would be an input of a chain of rows.
