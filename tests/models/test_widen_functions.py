@@ -170,6 +170,29 @@ def test_what_tvm_has_of_float16_alone_is_exact_but_for_one_rounding(name: str) 
     assert (np.abs(got - want) <= 2**-8 * np.abs(want) * 1.001 + 2**-16).all()
 
 
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_a_group_norm_of_what_is_widened_is_one_kernel(dtype: str) -> None:
+    op, shape = relax.op, (2, 8, 4, 4)
+    numbers = [relax.const(np.full(8, one, "float32")) for one in (0.7, 1.3)]
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, dtype))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            wide = builder.emit(op.astype(x, "float32"))
+            wide = builder.emit(op.nn.group_norm(wide, *numbers, 2, 1, [2, 3]))
+            out = builder.emit_output(op.astype(wide, dtype))
+        builder.emit_func_output(out)
+    (one,) = scheduled(builder.get())
+    assert not one.choice.fell_back
+    array, scales = given(dtype, shape), [np.full(8, one, "float32") for one in (0.7, 1.3)]
+    func = one.after.with_attr("global_symbol", "main")
+    report = simulate(func, array, *scales, None, target=TARGET, progress=False)
+    (got,) = report.outputs.values()
+    groups = array.astype("float64").reshape(2, 2, -1)
+    want = _normed(groups, (2,), np.float64(0.7), 1.3).reshape(shape)
+    near = ROUNDING[dtype] * np.abs(want) * 1.001 + 2**-16
+    assert (np.abs(got.astype("float64") - want) <= near).all()
+
+
 @pytest.mark.parametrize("name", ["isnan", "isinf", "isfinite"])
 def test_bfloat16_may_be_asked_whether_it_is_a_number(name: str) -> None:
     x = np.asarray([1, np.nan, np.inf, -np.inf], ml_dtypes.bfloat16)

@@ -7,8 +7,16 @@ from typing import Any
 
 import tvm
 from tvm import relax, te, tirx, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .relax_values import NARROW_FLOATS, scalar_of
+from .relax_values import (
+    NARROW_FLOATS,
+    bound_in_reach,
+    calls_operator,
+    name_of,
+    rewritten,
+    scalar_of,
+)
 
 
 def legalize_ops() -> tvm.transform.Pass:
@@ -19,7 +27,41 @@ def legalize_ops() -> tvm.transform.Pass:
     computes in float32 and rounds once, which is also faster: a division of halves is one of
     floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
     """
-    return relax.transform.LegalizeOps(dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize))
+    known = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
+    passes = [_GroupNorms(), relax.transform.LegalizeOps(known)]
+    return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.GroupNorms")
+class _GroupNorms:
+    """Lowers each group norm of what is widened for it with the cast, which FuseOps leaves apart.
+
+    Relax has no group norm of bfloat16, so such a model comes with casts around it.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        if not calls_operator(mod, "nn.group_norm"):
+            return mod
+        return relax.transform.DeadCodeElimination()(rewritten(mod, _LowerGroupNorms))
+
+
+@mutator
+class _LowerGroupNorms(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if name_of(call) != "nn.group_norm":
+            return call
+        cast = bound_in_reach(call.args[0], self.lookup_binding)
+        if name_of(cast) != "astype" or str(cast.args[0].ty.dtype) not in NARROW_FLOATS:
+            return call
+        attrs, dtype = call.attrs, str(cast.attrs.dtype)
+
+        def wide(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+            where = (attrs.num_groups, attrs.channel_axis, attrs.axes)
+            return topi.nn.group_norm(topi.cast(x, dtype), gamma, beta, *where, attrs.epsilon)
+
+        given = (cast.args[0], *call.args[1:])
+        return self.builder_.call_te(wide, *given, primfunc_name_hint="group_norm")
 
 
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
