@@ -111,7 +111,7 @@ def slide(sch: s_tir.Schedule, name: str, config: Config) -> str:
             "shares no pixel; two or more are legal."
         )
     copies, result = _operands(sch, block, found), _result(sch, block)
-    kernel = _threads(sch, block, found, columns, config)
+    kernel = _threads(sch, block, found, columns, config, _bytes_of(sch, block))
     for copy in copies:
         sch.compute_at(copy, kernel.row, preserve_unit_loops=True)
         _unrolled(sch, copy, _OUTER + 1, kernel.channels)
@@ -130,11 +130,16 @@ class _Kernel:
 
 
 def _threads(
-    sch: s_tir.Schedule, block: Any, found: SlidingWindows, columns: int, config: Config
+    sch: s_tir.Schedule,
+    block: Any,
+    found: SlidingWindows,
+    columns: int,
+    config: Config,
+    element: int,
 ) -> _Kernel:
-    """Cut and bind the loops of a block."""
+    """Cut and bind the loops of a block that reads elements of so many bytes."""
     own, loops = sch.get(block).iter_vars, sch.get_loops(block)
-    cut = _cuts(own, found, columns, config)
+    cut = _cuts(own, found, columns, config, element)
     spatial = [i for i, one in enumerate(own) if one.iter_type == tirx.IterVar.DataPar]
     *outer, last = (loops[i] for i in spatial if i not in (found.column, found.channel))
     summed = [i for i in range(len(own)) if i not in (*spatial, found.place)]
@@ -162,10 +167,10 @@ class _Cuts:
     channels: int
 
 
-def _cuts(own: Any, found: SlidingWindows, columns: int, config: Config) -> _Cuts:
+def _cuts(own: Any, found: SlidingWindows, columns: int, config: Config, element: int) -> _Cuts:
     count = int(own[found.channel].dom.extent)
     channels = _divisor(count, int(config["channels"]))
-    run = int(config["run_bytes"]) // (channels * element_bytes(found.buffer))
+    run = int(config["run_bytes"]) // (channels * element)
     lanes = _divisor(count // channels, max(1, run))
     left = max(1, int(config["threads"]) // lanes)
     strips = ceil(int(own[found.column].dom.extent) / columns)
@@ -204,18 +209,32 @@ def _divisor(count: int, most: int) -> int:
 
 
 def _operands(sch: s_tir.Schedule, block: Any, found: SlidingWindows) -> list[Any]:
-    """Blocks that load what a block reads into registers; a pad loads what it pads itself."""
+    """Blocks that load what a block reads into registers; a pad or cast loads itself."""
     copies = []
     for at, region in enumerate(sch.get(block).reads):
         if region.source.same_as(sch.get(block).writes[0].source):
             continue
         made = [one for one in sch.get_producers(block) if _writes(sch, one, region.source)]
         if made and region.source.same_as(found.buffer):
+            # A cast before a pad is one of what the pad loads.
+            for one in sch.get_producers(made[0]):
+                sch.compute_inline(one)
             sch.set_scope(made[0], 0, "local")
             copies.append(made[0])
         else:
             copies.append(sch.cache_read(block, at, "local"))
     return copies
+
+
+def _bytes_of(sch: s_tir.Schedule, block: Any) -> int:
+    """Bytes of an element in memory of what is copied for windows, before it is padded or cast."""
+    found = find_windows(sch.get(block))
+    copies = [
+        one
+        for one in sch.get_producers(block)
+        if found is not None and _writes(sch, one, found.buffer)
+    ]
+    return min(element_bytes(region.source) for one in copies for region in sch.get(one).reads)
 
 
 def _writes(sch: s_tir.Schedule, block: Any, buffer: Any) -> bool:

@@ -81,8 +81,16 @@ def test_a_depthwise_convolution_is_right(image: Any, window: Any, attrs: Any, d
         (relax.op.nn.avg_pool2d, {"pool_size": (3, 3), "strides": (1, 1), "padding": 1}),
     ],
 )
-def test_a_pool_is_right(how: Any, attrs: Any) -> None:
-    check(windows_of(pool((2, 12, 16, 10), how, **attrs)))
+@pytest.mark.parametrize("dtype", [HALF, "bfloat16", "float32"])
+def test_a_pool_is_right(how: Any, attrs: Any, dtype: str) -> None:
+    check(windows_of(pool((2, 12, 16, 10), how, dtype, **attrs)))
+
+
+def test_a_pool_of_16_bits_is_cut_by_what_memory_holds() -> None:
+    """Means are of float32, and what is read of 2 bytes: a run of 64 is 16 threads of 2."""
+    one = windows_of(pool((1, 16, 16, 64), relax.op.nn.avg_pool2d, pool_size=(3, 3), padding=1))
+    text = str(one.after)
+    assert "% T.int64(16) * T.int64(2)" in text
 
 
 def test_a_symbolic_batch_is_taken() -> None:
