@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,20 @@ def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Col
     if not hasattr(parent.config, "workerinput") or not (path / "__init__.py").exists():
         return None
     return _Turned.from_parent(parent, path=path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Keep what all tests are made of from the garbage collector.
+
+    It would look through these half a million objects time and again: 6% of the time of all tests.
+    """
+    gc.disable()
+    found = yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
