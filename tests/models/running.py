@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,8 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight
 
 from tests.programs.host import CPU
-from tvm_layout_ext import DefaultSchedule, cuda_target, simulate
+from tvm_layout_ext import DefaultSchedule, cuda_target, device_program, simulate
+from tvm_layout_ext.ir.device_program import DeviceProgram
 from tvm_layout_ext.ir.evaluate import evaluate
 from tvm_layout_ext.ir.ops import IS_SCHEDULED
 from tvm_layout_ext.ir.queries import is_among
@@ -34,6 +36,17 @@ class Scheduled:
     before: tirx.PrimFunc
     after: tirx.PrimFunc
     choice: FunctionChoice
+
+    @cached_property
+    def program(self) -> DeviceProgram:
+        """What is simulated: lowered once, however often it is called."""
+        return device_program(self.after.with_attr("global_symbol", "main"), target=TARGET)
+
+    @cached_property
+    def reference(self) -> Any:
+        """TVM's code for the CPU of what was not scheduled."""
+        main = self.before.with_attr("global_symbol", "main")
+        return tvm.compile(tvm.IRModule({"main": main}), target=CPU)["main"]
 
 
 def fused(mod: tvm.IRModule) -> tvm.IRModule:
@@ -71,9 +84,8 @@ def check(one: Scheduled, seed: int = 0, **given: Any) -> Report:
     written = [r.source for _, block in blocks_of(one.before) for r in block.writes]
     drawn = [(param.name, array_of(param, rng)) for param in one.before.params]
     arrays = [given.get(name, array) for name, array in drawn]
-    want = on_cpu(one.before, arrays)
-    after = one.after.with_attr("global_symbol", "main")
-    report = simulate(after, *arrays, target=TARGET, progress=False)
+    want = _called(one.reference, arrays)
+    report = simulate(one.program, *arrays, progress=False)
     assert not report.hazards
     pairs = zip(one.before.params, want, strict=True)
     expected = [(str(param.name), value) for param, value in pairs if is_among(param, written)]
@@ -82,12 +94,10 @@ def check(one: Scheduled, seed: int = 0, **given: Any) -> Report:
     return report
 
 
-def on_cpu(func: tirx.PrimFunc, arrays: list[Any]) -> list[Any]:
-    """Arguments of an unscheduled function after a run by TVM's code for the CPU."""
-    main = func.with_attr("global_symbol", "main")
-    kernel = tvm.compile(tvm.IRModule({"main": main}), target=CPU)
+def _called(function: Any, arrays: list[Any]) -> list[Any]:
+    """Arguments after a call."""
     tensors = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arrays]
-    kernel["main"](*tensors)
+    function(*tensors)
     pairs = zip(tensors, arrays, strict=True)
     return [t.numpy() if isinstance(a, np.ndarray) else a for t, a in pairs]
 

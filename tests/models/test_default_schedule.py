@@ -96,8 +96,13 @@ def test_a_fallback_has_its_sentence(
     sentence = "fuse_rows needs rows of a known length"
     left = {name: rule for name, rule in rules.RULES.items() if name != "blocks"}
     monkeypatch.setattr(default_schedule, "RULES", left)
+    every = fused(MODELS["block of any tokens"]().module).functions.items()
+    # Products, which take most of the time, have their rules.
+    mod = tvm.IRModule(
+        {gv: one for gv, one in every if gv.name_hint != "main" and "matmul" not in gv.name_hint}
+    )
     with caplog.at_level(logging.WARNING, "tvm_layout_ext"), tlx.decisions.collect() as told:
-        found = scheduled(MODELS["block of any tokens"]().module)
+        found = scheduled(mod)
     fallen = [one for one in found if one.choice.fell_back]
     assert any(sentence in one.choice.text for one in fallen)
     assert len(caplog.records) == len(fallen)

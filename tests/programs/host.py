@@ -18,7 +18,8 @@ from tvm.target import Target
 from tvm_layout_ext.simulate import simulate
 
 #: Programs run once: TVM's compiler for the CPU need not optimise them, which takes the longest.
-CPU = Target({"kind": "llvm", "opt-level": 0})
+#: What makes machine code of them knows of no level; it need not choose instructions well either.
+CPU = Target({"kind": "llvm", "opt-level": 0, "cl-opt": ["-fast-isel:bool=true"]})
 
 
 def ints(*shape: int) -> np.ndarray:
