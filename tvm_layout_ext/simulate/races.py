@@ -183,9 +183,9 @@ class Shadow:
         bad = self._unordered(tags, lanes, clocks)
         return UnorderedAccesses(cells[bad], lanes[bad], tags[bad], np.flatnonzero(bad))
 
-    def is_ordered(self, tags: Any, lane: int, clocks: Clocks) -> bool:
-        """Whether what a thread does now comes after all accesses of some tags."""
-        return not self._unordered(tags, lane, clocks).any()
+    def are_ordered(self, tags: Any, lanes: Any, clocks: Clocks) -> Any:
+        """Whether what each of some threads does now comes after all accesses of some tags."""
+        return ~self._unordered(tags[:, None], lanes, clocks).any(axis=0)
 
     def check_read(self, cells: Any, lanes: Any, clocks: Clocks) -> UnorderedAccesses:
         """Find the writes that a read of ``cells`` by ``lanes`` (flat) is not ordered after."""

@@ -21,7 +21,7 @@ from ..model.code import Code, Run
 from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
 from ..warpgroups.barriers import Barriers
-from ..warpgroups.product import DescribedTile, gathered, spread
+from ..warpgroups.product import DescribedTile, TileBytes, gathered, spread
 from ..warpgroups.steps import AwaitNamed
 from ..warpgroups.units import PendingProduct, ReadRange, Units, each, units_of, warpgroups
 from .device import DeviceCompiler
@@ -303,19 +303,19 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             if held is None:
                 tiles.insert(0, DescribedTile.read(left, 64, depth, majors[0]))
             block = int(s.batch.block_of[first])
-            places = [_placed(c, loads, tile, block, dtype) for tile in tiles]
             warps = tuple(range(first // 32, first // 32 + 4))
-            reads = []
-            for access, at in places:
-                cells = (at.ravel() + np.arange(dtype.itemsize)[:, None]).ravel()
-                lanes_of = [warp * 32 for warp in warps]
-                own.check_read(access, cells, lanes_of, "wgmma reads")
-                low = block * access.place.storage.span
-                span = int(at.min()) - low, int(at.max()) - low + dtype.itemsize
+            places, reads = [], []
+            for tile in tiles:
+                bytes_of = tile.bytes(dtype.itemsize)
+                access, base = _placed(loads, bytes_of)
+                shift = block * access.place.storage.span - base
+                lanes_of = np.arange(first, first + WARPGROUP_THREADS, 32)
+                own.check_read(access, bytes_of.cells + shift, lanes_of, "wgmma reads")
+                span = bytes_of.low - base, bytes_of.high - base
                 reads.append(ReadRange(block, *span, warps, access.site))
+                places.append((access, bytes_of.addresses + shift))
             own.reads += reads
-            lanes = np.zeros(s.batch.size, bool)
-            lanes[first : first + WARPGROUP_THREADS] = True
+            lanes = slice(first, first + WARPGROUP_THREADS)
             _mark(s, parts, lanes, bool(more), site, out)
             finish = _finish(s.batch, kept, parts, lanes, (held, places, kind, out, bool(more)))
             own.products.setdefault(first, []).append(
@@ -325,42 +325,50 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
     return run
 
 
-def _placed(c: Any, loads: Any, tile: DescribedTile, block: int, dtype: Any) -> tuple[Any, Any]:
-    """The shared array that a tile lies in, and bytes of its elements in the batch's memory."""
-    at = tile.addresses(dtype.itemsize)
+def _placed(loads: Any, tile: TileBytes) -> tuple[Any, int]:
+    """The shared array that a tile lies in, and where it begins."""
     for base, access in loads:
-        storage = access.place.storage
-        if base <= at.min() and at.max() < base + storage.bytes:
-            return access, at - base + block * storage.span
+        if base <= tile.low and tile.last < base + access.place.storage.bytes:
+            return access, base
     raise SimulationError(
-        f"A wgmma descriptor reaches bytes {int(at.min()):,} to {int(at.max()):,} of shared "
-        "memory, which no array holds."
+        f"A wgmma descriptor reaches bytes {tile.low:,} to {tile.last:,} of shared memory, which "
+        "no array holds."
     )
 
 
-def _mark(s: Any, parts: Any, lanes: Any, more: bool, site: Any, out: Any) -> None:
+def _mask_of(batch: Any, lanes: slice) -> Any:
+    """Mask of adjoining threads."""
+    mask = np.zeros(batch.size, bool)
+    mask[lanes] = True
+    return mask
+
+
+def _mark(s: Any, parts: Any, lanes: slice, more: bool, site: Any, out: Any) -> None:
     """Poison the sums until the product is waited for."""
-    values, poison = read_all(parts, s, lanes, out)
+    mask = _mask_of(s.batch, lanes)
+    values, poison = read_all(parts, s, mask, out, lanes)
     if more and poison is not None:
-        bad = (np.where(poison == IN_FLIGHT, 0, poison) != 0)[:, lanes].any()
-        if bad:
-            wrong = np.where(poison == IN_FLIGHT, 0, poison).max(axis=0)
+        other = np.where(poison == IN_FLIGHT, 0, poison)
+        if other.any():
+            wrong = np.zeros(s.batch.size, np.int64)
+            wrong[lanes] = other.max(axis=0)
             s.batch.launch.findings.poison_at(site, s.batch, wrong, wrong != 0, "is added to")
-    write_all(parts, s, lanes, values, np.full(values.shape, IN_FLIGHT, np.int64))
+    codes = np.full(values.shape, IN_FLIGHT, np.int64)
+    write_all(parts, s, mask, values, codes, lanes)
 
 
-def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callable[[bool], None]:
+def _finish(batch: Any, slots: Any, parts: Any, lanes: slice, what: Any) -> Callable[[bool], None]:
     """Multiply, when the product is waited for."""
     held, places, kind, out, more = what
     dtype = TYPES[kind]
-    state = DivergentPath(batch, None, slots)
+    state, mask = DivergentPath(batch, None, slots), _mask_of(batch, lanes)
 
     def run(goes_on: bool) -> None:
         operands, unwritten = [], False
         if held is not None:
-            own, codes = read_all(held, state, lanes, dtype)
-            unwritten = codes is not None and bool(codes[:, lanes].any())
-            operands.append(gathered(own[:, lanes]).astype(np.float64))
+            own, codes = read_all(held, state, mask, dtype, lanes)
+            unwritten = codes is not None and bool(codes.any())
+            operands.append(gathered(own).astype(np.float64))
         for access, at in places:
             memory = access.memory(batch)
             operands.append(exact(memory.data.view(dtype)[at // dtype.itemsize], kind))
@@ -368,15 +376,14 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: Any, what: Any) -> Callab
             unwritten |= bool((memory.shadow.writes[at] == 0).any())
             if memory.poison is not None:
                 unwritten |= bool(memory.poison[at].any())
-        before, _ = read_all(parts, state, lanes, out)
         total = operands[0] @ operands[1].T
         if more:
-            total = total + gathered(before[:, lanes]).astype(np.float64)
-        values = before.copy()
-        values[:, lanes] = spread(rounded(total, out))
+            before, _ = read_all(parts, state, mask, out, lanes)
+            total = total + gathered(before).astype(np.float64)
+        values = spread(rounded(total, out))
         code = IN_FLIGHT if goes_on else FRESH
         codes = np.full(values.shape, code, np.int64) if goes_on or unwritten else None
-        write_all(parts, state, lanes, values, codes)
+        write_all(parts, state, mask, values, codes, lanes)
 
     return run
 

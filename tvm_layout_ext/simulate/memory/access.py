@@ -9,7 +9,7 @@ import numpy as np
 from ...gpu.hardware import WARP_SIZE
 from ..model.values import bits_of, to_lanes
 from ..races import UnorderedAccesses, lane_of
-from .arrived_box import unknown_box
+from .arrived_box import touched, unknown_box
 from .located_access import Address, LocatedAccess
 from .memory import FRESH, Memory
 from .pending_copies import check_sources
@@ -81,11 +81,14 @@ class AccessInstruction(LocatedAccess):
     def _check_boxes(self, batch: Any, memory: Memory, cells: Any, lanes: Any) -> None:
         """Report a read of what TMA copied by a warp that did not wait for it."""
         assert memory.shadow is not None
+        boxes = touched(memory.boxes, cells) if cells.size else []
+        if not boxes:
+            return
         warps = lanes // WARP_SIZE
         for warp in np.unique(warps):
             mine = cells[..., warps == warp]
             tags = memory.shadow.writes[mine]
-            box = unknown_box(memory.boxes, mine, tags, int(warp), batch.clocks)
+            box = unknown_box(boxes, mine, tags, int(warp), batch.clocks)
             if box is not None:
                 batch.launch.findings.not_awaited(self, batch, int(warp) * WARP_SIZE, box)
 

@@ -42,14 +42,17 @@ class ArrivedBox:
         return inside & (site_of(tags) == self.number) if inside.any() else inside
 
 
+def touched(boxes: Iterable[ArrivedBox], cells: Any) -> list[ArrivedBox]:
+    """Boxes that lie between the first and the last of some cells."""
+    low, high = int(cells.min()), int(cells.max())
+    return [box for box in boxes if box.high >= low and box.low <= high]
+
+
 def unknown_box(
     boxes: Iterable[ArrivedBox], cells: Any, tags: Any, warp: int, clocks: Any
 ) -> ArrivedBox | None:
     """A box whose bytes a warp reads without knowing that they have come."""
-    low, high = int(cells.min()), int(cells.max())
     for box in boxes:
-        if box.high < low or box.low > high or box.is_known(warp, clocks):
-            continue
-        if box.holds(cells, tags).any():
+        if not box.is_known(warp, clocks) and box.holds(cells, tags).any():
             return box
     return None

@@ -16,7 +16,7 @@ from ..model.code import LAUNCH, UNIFORM, VARYING, Code, Run, mask_and
 from ..model.places import Place
 from ..model.values import one_or_all, retyped, retyped_poison, to_lanes
 from ..report import Site
-from .memory import FRESH, Locals
+from .memory import EVERY, FRESH, Locals
 
 #: Bytes of a register.
 _REGISTER = 4
@@ -81,42 +81,42 @@ class LocalAccess:
 
         return run
 
-    def read(self, s: Any, m: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-        """Elements ``[n, threads]`` of a type, and their poison or None."""
+    def read(self, s: Any, m: Any, dtype: np.dtype[Any], lanes: slice = EVERY) -> tuple[Any, Any]:
+        """Elements ``[n, threads]`` of a type, and their poison or None; of some threads alone."""
         local = s.batch.memories[self.place.storage.number]
         if self._whole:
             start = self._start(s, m, local)
             where = np.arange(start, start + self._count)[:, None]
-            values = local.data[start : start + self._count]
-            codes = local.rows_poison(start, self._count)
+            values = local.data[start : start + self._count, lanes]
+            codes = local.rows_poison(start, self._count, lanes)
         else:
-            where, _ = self._rows(s, m, local)
-            values, codes = (
-                local.data[where, s.batch.lane],
-                local.gather_poison(where, s.batch.lane),
-            )
+            where = self._rows(s, m, local)[0][:, lanes]
+            chosen = s.batch.lane[lanes]
+            values, codes = local.data[where, chosen], local.gather_poison(where, chosen)
         elements = retyped(values, dtype)
         if codes is None:
             return elements, None
         origin = s.batch.launch.findings.origin(self.place, where)
         return elements, retyped_poison(np.where(codes == FRESH, origin, codes), len(elements))
 
-    def write(self, s: Any, m: Any, values: Any, codes: Any) -> None:
-        """Set elements ``[n, threads]`` of any type, with their poison."""
+    def write(self, s: Any, m: Any, values: Any, codes: Any, lanes: slice = EVERY) -> None:
+        """Set elements ``[n, threads]`` of any type, with their poison; of some threads alone."""
         words = retyped(values, self.place.storage.dtype)
-        self._put(s, m, words, retyped_poison(codes, len(words)))
+        self._put(s, m, words, retyped_poison(codes, len(words)), lanes)
 
-    def _put(self, s: Any, m: Any, words: Any, codes: Any) -> None:
+    def _put(self, s: Any, m: Any, words: Any, codes: Any, lanes: slice = EVERY) -> None:
         """Set elements of the array's own type; one row of them may stand for all."""
         local = s.batch.memories[self.place.storage.number]
         if not self._whole:
+            words, codes = (_among(one, s.batch.size, lanes) for one in (words, codes))
             self._scatter(s, m, words, codes, local)
             return
         start = self._start(s, m, local)
-        rows, mask = local.data[start : start + self._count], None if m is s.batch.full else m
+        rows = local.data[start : start + self._count, lanes]
+        mask = None if m is None or m is s.batch.full else m[lanes]
         np.copyto(rows, words, where=True if mask is None else mask, casting="unsafe")
         codes = codes if codes is not None and codes.any() else None
-        local.set_rows_poison(start, self._count, codes, mask)
+        local.set_rows_poison(start, self._count, codes, mask, lanes)
 
     def _scatter(self, s: Any, m: Any, words: Any, codes: Any, local: Locals) -> None:
         rows, mask = self._rows(s, m, local)
@@ -171,3 +171,12 @@ class LocalAccess:
             f"Out of bounds: {batch.thread_name(lane)} uses index {row} of local array "
             f"{self.place.name}, which has shape ({local.length},), at {self.site}."
         )
+
+
+def _among(values: Any, threads: int, lanes: slice) -> Any:
+    """Values of some threads among those of all, of which the others are not written."""
+    if values is None or lanes == EVERY:
+        return values
+    found = np.zeros((len(values), threads), values.dtype)
+    found[:, lanes] = values
+    return found

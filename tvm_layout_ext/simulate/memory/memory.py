@@ -13,6 +13,8 @@ from ..races import Shadow
 FRESH = 1
 #: Byte that fills unwritten memory: NaN as any float type, -1 as any signed integer.
 _FILL = 0xFF
+#: All threads, or a part of them that lies together.
+EVERY = slice(None)
 
 
 @dataclass(eq=False)
@@ -96,20 +98,28 @@ class Locals:
         #: A byte a row, 0 where none of its elements is poison.
         self._tainted = bytearray(b"\1" * length)
 
-    def rows_poison(self, start: int, count: int) -> Any:
+    def rows_poison(self, start: int, count: int, lanes: slice = EVERY) -> Any:
         """Poison of adjoining rows, ``[count, threads]``, or None."""
         if 1 not in self._tainted[start : start + count]:
             return None
-        return self._codes[start : start + count].copy()
+        return self._codes[start : start + count, lanes].copy()
 
-    def set_rows_poison(self, start: int, count: int, codes: Any, mask: Any) -> None:
-        """Replace the poison of adjoining rows for the threads of ``mask`` (None: all)."""
+    def set_rows_poison(
+        self, start: int, count: int, codes: Any, mask: Any, lanes: slice = EVERY
+    ) -> None:
+        """Replace the poison of adjoining rows for the threads of ``mask`` (None: all).
+
+        Both are of the threads ``lanes``.
+        """
         rows = slice(start, start + count)
         if codes is None and 1 not in self._tainted[rows]:
             return
-        where = True if mask is None else mask
-        np.copyto(self._codes[rows], 0 if codes is None else codes, where=where)
-        self._tainted[rows] = self._codes[rows].any(axis=1).tobytes()
+        own = self._codes[rows, lanes]
+        np.copyto(own, 0 if codes is None else codes, where=True if mask is None else mask)
+        tainted = own.any(axis=1)
+        if lanes != EVERY and not tainted.all():
+            tainted = self._codes[rows].any(axis=1)
+        self._tainted[rows] = tainted.tobytes()
 
     def gather_poison(self, rows: Any, lanes: Any) -> Any:
         """Poison of each thread's own row, or None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,10 @@ class DescribedTile:
         at, leading, stride = ((descriptor >> bit & _FIELD) * _UNIT for bit in (0, 16, 32))
         return cls(at, leading, stride, rows, depth, k_major)
 
+    def bytes(self, itemsize: int) -> TileBytes:
+        """The tile's bytes in shared memory; blocks have their tiles at few places."""
+        return _bytes(self, itemsize)
+
     def addresses(self, itemsize: int) -> Any:
         """Byte addresses of the elements, ``[rows, depth]``."""
         row, k = np.meshgrid(np.arange(self.rows), np.arange(self.depth), indexing="ij")
@@ -54,6 +58,28 @@ class DescribedTile:
             plain = row // wide * self.leading + row % wide * itemsize
             plain = plain + k // 8 * self.stride + k % 8 * 128
         return swizzled(self.address + plain)
+
+
+@dataclass(frozen=True)
+class TileBytes:
+    """Addresses of a tile's elements ``[rows, depth]``, and ``cells``, the bytes of all of them.
+
+    They lie from ``low`` to before ``high``; ``last`` is the last element's first byte.
+    """
+
+    addresses: Any
+    cells: Any
+    low: int
+    last: int
+    high: int
+
+
+@lru_cache(maxsize=256)
+def _bytes(tile: DescribedTile, itemsize: int) -> TileBytes:
+    found = tile.addresses(itemsize)
+    cells = (found.ravel() + np.arange(itemsize)[:, None]).ravel()
+    last = int(found.max())
+    return TileBytes(found, cells, int(found.min()), last, last + itemsize)
 
 
 def spread(tile: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,21 +83,23 @@ class TensorMap:
 
     def places(self, at: Sequence[int], target: int) -> tuple[Any, Any, Any]:
         """Bytes of a box: in global memory, whether they are inside, and in shared memory."""
-        grid = np.meshgrid(*(np.arange(n) for n in self.box), indexing="ij")
-        source = np.zeros(self.box, np.int64)
-        inside = np.ones(self.box, bool)
-        for i, (first, offset) in enumerate(zip(at, grid, strict=True)):
-            index = first + offset * self.steps[i]
-            inside &= (index >= 0) & (index < self.shape[i])
-            source += index * (self.itemsize if i == 0 else self.pitches[i - 1])
+        offsets, source, within = self._bytes
+        begin, inside = 0, np.ones(len(source) // self.itemsize, bool)
+        for i, (first, extent) in enumerate(zip(at, self.shape, strict=True)):
+            begin += first * (self.itemsize if i == 0 else self.pitches[i - 1])
+            if first < 0 or first + (self.box[i] - 1) * self.steps[i] >= extent:
+                index = first + offsets[i]
+                inside &= (index >= 0) & (index < extent)
+        return begin + source, np.repeat(inside, self.itemsize), swizzled(target + within)
+
+    @cached_property
+    def _bytes(self) -> tuple[Any, Any, Any]:
+        """Of the first box, dims of its elements, and its bytes in global memory and a panel."""
+        counts = self.box[::-1]
+        grid = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"))[::-1]
+        offsets = grid.reshape(len(counts), -1) * np.array(self.steps)[:, None]
         byte = np.arange(self.itemsize)
-        order = [np.moveaxis(x, range(x.ndim), range(x.ndim)[::-1]) for x in (source, inside)]
-        source, inside = (x.reshape(-1, 1) for x in order)
-        linear = np.arange(source.size)[:, None] * self.itemsize + byte
-        rows = linear // (self.box[0] * self.itemsize) * PANEL_BYTES
-        within = rows + linear % (self.box[0] * self.itemsize)
-        return (
-            (source + byte).ravel(),
-            np.repeat(inside.ravel(), self.itemsize),
-            swizzled(target + within).ravel(),
-        )
+        source = np.array((self.itemsize, *self.pitches)) @ offsets
+        linear = np.arange(source.size * self.itemsize)
+        rows, column = np.divmod(linear, self.box[0] * self.itemsize)
+        return offsets, (source[:, None] + byte).ravel(), rows * PANEL_BYTES + column

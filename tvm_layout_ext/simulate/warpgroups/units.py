@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,10 @@ from ...errors import SimulationError
 from ...gpu import hardware
 from ...gpu.warpgroups import WARPGROUP_THREADS
 from ..memory.access import AccessInstruction
-from ..memory.arrived_box import ArrivedBox, unknown_box
+from ..memory.arrived_box import ArrivedBox, touched, unknown_box
 from ..memory.memory import FRESH, Memory
 from ..model.code import Code
-from ..races import lane_of, site_of, time_of
+from ..races import MAX_LANES, lane_of, site_of, time_of
 from ..report import Hazard
 from .barriers import Barriers, NamedBarriers
 from .tensor_map import TensorMap
@@ -235,7 +235,7 @@ class Units:
         shared, target = accesses
         source, inside, place = tensor.places(at, offset)
         cells = place + block * shared.place.storage.span
-        self.check_read(shared, cells, [lane], "a bulk store reads")
+        self.check_read(shared, cells, np.array([lane]), "a bulk store reads")
         group = self.store_groups.get(lane, 0)
         self.stores.append(
             PendingStore(
@@ -243,9 +243,7 @@ class Units:
             )
         )
 
-    def check_read(
-        self, access: AccessInstruction, cells: Any, lanes: Iterable[int], what: str
-    ) -> None:
+    def check_read(self, access: AccessInstruction, cells: Any, lanes: Any, what: str) -> None:
         """Report writes that a unit's read is not ordered after, or that no fence made known.
 
         It reads for some threads. A tile has few tags: what they say is asked once of each.
@@ -256,11 +254,13 @@ class Units:
         tags = shadow.writes[cells]
         written = np.unique(tags)
         unfenced = self._unfenced(written)
-        for lane in lanes:
-            if not shadow.is_ordered(written, lane, batch.clocks):
+        boxes = touched(memory.boxes, cells)
+        ordered = shadow.are_ordered(written, lanes, batch.clocks)
+        for lane, is_ordered in zip(lanes.tolist(), ordered.tolist(), strict=True):
+            if not is_ordered:
                 conflict = shadow.check_read(cells, np.full(len(cells), lane), batch.clocks)
                 findings.races(access, batch, conflict, "reads {}, written by")
-            box = unknown_box(memory.boxes, cells, tags, lane // _WARP, batch.clocks)
+            box = unknown_box(boxes, cells, tags, lane // _WARP, batch.clocks)
             if box is not None:
                 findings.not_awaited(access, batch, lane, box, what)
             for other in unfenced:
@@ -271,14 +271,18 @@ class Units:
     def _unfenced(self, tags: Any) -> list[Any]:
         """Sites of writes that the warps which wrote have not made known to the units."""
         launch = self.batch.launch
-        # Tags rise with time: a warp's last one stays.
-        last = {(site_of(tag), lane_of(tag) // _WARP): time_of(tag) for tag in tags.tolist() if tag}
-        return [
-            launch.findings.sites[site]
-            for (site, warp), written in sorted(last.items())
-            if launch.findings.sites[site] not in launch.kernel.unit_sites
-            and self.fenced.get(warp, -1) < written
-        ]
+        tags = tags[tags != 0][::-1]
+        # Tags rise with time: of each site and warp the last one counts.
+        writers, last = np.unique(
+            site_of(tags) * MAX_LANES + lane_of(tags) // _WARP, return_index=True
+        )
+        found = []
+        for writer, written in zip(writers.tolist(), time_of(tags[last]).tolist(), strict=True):
+            number, warp = divmod(writer, MAX_LANES)
+            site = launch.findings.sites[number]
+            if site not in launch.kernel.unit_sites and self.fenced.get(warp, -1) < written:
+                found.append(site)
+        return found
 
     def commit_stores(self, lane: int) -> None:
         """End a group of a thread's bulk stores."""
