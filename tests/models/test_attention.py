@@ -162,4 +162,6 @@ def test_a_part_of_the_keys_may_be_hidden_whole(batch: Any) -> None:
     mask = np.zeros((running.SIZE if batch == "n" else batch, 1, 1, 700), "float16")
     mask[..., 100:] = -np.inf
     (name,) = (p.name for p in one.before.params if int(p.shape[1]) == 1)
-    check(one, **{name: mask})
+    report = check(one, **{name: mask})
+    # No sign of a place is corrected.
+    assert "rmod" not in report.script

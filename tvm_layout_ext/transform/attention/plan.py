@@ -327,7 +327,8 @@ class AttentionPlan:
 def why_crowded(keys: int, width: int, consumers: int) -> str | None:
     """Why registers do not hold scores, weights and means of a tile, in a sentence, or None."""
     held = keys * 3 // 4 + width // 2
-    if held <= _HELD[consumers]:
+    # Numbers of warpgroups that no kernel has are refused as such.
+    if held <= _HELD.get(consumers, held):
         return None
     return (
         f"A thread would hold {held} numbers; of {consumers} warpgroups that multiply each thread "
