@@ -21,6 +21,11 @@ def sample_size(cases: int) -> int:
     return cases if whole or cases <= 2 else max(2, math.ceil(cases / 60))
 
 
+def beside(*values: Any) -> Any:
+    """A case beside others of its kind: a plain run has two such cases of a function."""
+    return pytest.param(*values, marks=pytest.mark.matrix)
+
+
 def matrix_examples(count: int) -> int:
     """Hypothesis examples to draw where a whole run draws ``count``."""
     return count if whole else max(10, math.ceil(count / 20))

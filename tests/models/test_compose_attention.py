@@ -15,6 +15,7 @@ from benchmarks.relax_numbers import error_of
 from tests.models import running
 from tests.models.cpu import by_cpu
 from tests.models.running import TARGET, check, fused, scheduled
+from tests.sampling import beside
 from tvm_layout_ext import simulate
 from tvm_layout_ext.models.attention.compose import ComposeAttention
 
@@ -159,15 +160,15 @@ def everything(batch: Any) -> Any:
     [
         (40, 40, None, True, BATCH),
         (40, 40, causal(0), False, BATCH),
-        (24, 40, causal(16), True, BATCH),
-        (24, 40, causal(0), False, BATCH),
-        (40, 40, packed, True, BATCH),
+        beside(24, 40, causal(16), True, BATCH),
+        beside(24, 40, causal(0), False, BATCH),
+        beside(40, 40, packed, True, BATCH),
         (40, 40, packed, True, "n"),
         (24, 40, everything, False, BATCH),
-        (40, 40, everything, True, "n"),
-        (40, 40, None, True, "n"),
+        beside(40, 40, everything, True, "n"),
+        beside(40, 40, None, True, "n"),
         (24, 40, causal(16), False, "n"),
-        (40, 40, window(5), False, BATCH),
+        beside(40, 40, window(5), False, BATCH),
         (24, 40, window(3, -12), False, BATCH),
     ],
 )

@@ -17,6 +17,7 @@ from tests.programs import warpgroups as w
 from tests.programs.attended import Heads, error
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.kernels import changed
+from tests.sampling import beside
 from tvm_layout_ext import ScheduleError, SimulationError, decisions
 from tvm_layout_ext.analysis.attention import read_attention
 from tvm_layout_ext.gpu.hardware import architecture
@@ -119,7 +120,18 @@ def planned(case: Heads, *numbers: int) -> s_tir.Schedule:
     return sch
 
 
-@pytest.mark.parametrize("name", TURNS)
+#: Those beside others of their kind.
+MORE = (
+    "2 heads, parts",
+    "parts of few rows",
+    "two blocks in turns, stages of three",
+    "turns of three warpgroups, causal",
+    "turns of unlike numbers",
+    "a bias in turns",
+)
+
+
+@pytest.mark.parametrize("name", [beside(one) if one in MORE else one for one in TURNS])
 def test_blocks_take_tiles_in_turns_and_share_keys(name: str) -> None:
     case, numbers = TURNS[name]
     off, hazards = error(case, planned(case, *numbers))
