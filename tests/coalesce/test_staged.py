@@ -24,7 +24,7 @@ def permuting(shape: Sequence[Any], order: Sequence[int], dtype: str) -> Any:
     b = te.compute([sizes[dim] for dim in order], lambda *i: a[tuple(i[w] for w in where)], "B")
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     assert sch.auto_coalesce("B").path == "staged"
-    return tlx.lower(sch)
+    return tlx.device_program(sch)
 
 
 def checked(lowered: Any, value: np.ndarray, order: Sequence[int]) -> Report:

@@ -133,7 +133,7 @@ def test_one_function_symmetrises_every_size(dtype: str) -> None:
     n = te.var("n")
     sch = Sum((1, 1), dtype, SYMMETRISED).schedule((n, n))
     assert sch.auto_coalesce("B").path == "staged"
-    lowered = tlx.lower(sch)
+    lowered = tlx.device_program(sch)
     for size in (1, 33):
         run(lowered, Sum((size, size), dtype, SYMMETRISED))
 
@@ -143,7 +143,7 @@ def test_a_symbolic_batch_is_symmetrised(dtype: str) -> None:
     reads = [(0, (0, 1, 2)), (0, (0, 2, 1))]
     sch = Sum((1, 1, 1), dtype, reads).schedule((te.var("n"), 32, 32))
     assert sch.auto_coalesce("B").path == "staged"
-    lowered = tlx.lower(sch)
+    lowered = tlx.device_program(sch)
     for batch in (1, 3):
         case = Sum((batch, 32, 32), dtype, reads)
         assert run(lowered, case).sectors in least(case)

@@ -23,7 +23,7 @@ from tvm_layout_ext.simulate import simulate
 def test_all_extents(stages: int, loads: int, async_copy: bool | str, ragged: bool) -> None:
     """One program serves extents 0 to 9, less than its depth and more."""
     stream = Stream(loads, ragged)
-    lowered = tlx.lower(stream.schedule(stages, async_copy))
+    lowered = tlx.device_program(stream.schedule(stages, async_copy))
     rng = np.random.default_rng(stages)
     for tiles in range(10):
         inputs = stream.inputs(tiles, min(5, tiles * TILE), rng)
@@ -37,7 +37,7 @@ def test_copies_of_one_loop_may_have_their_own_depths(
     each: tuple[int, ...], async_copy: bool
 ) -> None:
     stream = Stream(len(each))
-    sch = stream.schedule(each, async_copy if 1 not in each else "auto")
+    sch = tlx.device_program(stream.schedule(each, async_copy if 1 not in each else "auto"))
     for tiles in (0, 1, 2, 5, 9):
         inputs = stream.inputs(tiles, 0, np.random.default_rng(tiles))
         gives(sch, *inputs, None, tiles, tiles * TILE, B=stream.expected(inputs, tiles))
