@@ -6,13 +6,14 @@ import doctest
 import importlib
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.forks import ran
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tvm_layout_ext"
@@ -109,21 +110,15 @@ def snippets(document: Path) -> list[str]:
 
 
 def run(folder: Path, *command: object) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=folder,
-        env={
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
-            "TVM_LAYOUT_EXT_CACHE": str(folder / "cache"),
-            "PATH": os.defpath,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+        "TVM_LAYOUT_EXT_CACHE": str(folder / "cache"),
+        "PATH": os.defpath,
+    }
+    code, told, complained = ran([*map(str, command)], folder, environment)
+    assert code == 0, complained
+    assert "Traceback" not in complained
+    return told
 
 
 @pytest.mark.parametrize(

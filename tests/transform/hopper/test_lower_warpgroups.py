@@ -142,7 +142,7 @@ def lowered_text(sch: s_tir.Schedule) -> tuple[str, str]:
 
 @pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("b_transposed", [True, False])
-@pytest.mark.parametrize("shape", [(1000, 104, 24), (900, 112, 200)])
+@pytest.mark.parametrize("shape", [(520, 104, 24), (420, 112, 200)])
 def test_b_stays_where_a_tile_has_all_columns(
     shape: tuple[int, int, int],
     b_transposed: bool,
@@ -192,11 +192,11 @@ def test_a_batch_of_products_by_one_b_keeps_it(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("shape", "more"),
     [
-        ((1000, 136, 64), {}),  # Two tiles of columns.
+        ((520, 136, 64), {}),  # Two tiles of columns.
         ((384, 104, 64), {}),  # A tile a block.
-        ((1000, 104, 64), {"persistent": False}),
-        ((1000, 104, 64), {"cluster": (2, 1)}),
-        ((1000, 104, 1000), {}),  # 16 steps of 14,336 bytes do not fit beside three stages of A.
+        ((520, 104, 64), {"persistent": False}),
+        ((520, 104, 64), {"cluster": (2, 1)}),
+        ((520, 104, 1000), {}),  # 16 steps of 14,336 bytes do not fit beside three stages of A.
     ],
 )
 def test_b_comes_with_each_tile_otherwise(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import time
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ import pytest
 from tvm.s_tir import meta_schedule as ms
 
 from tests import sampling
+from tests.forks import FORKS
 from tests.tune.helpers import BRIEF, FakeRunner
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune import Record, tune
@@ -23,9 +23,6 @@ from tvm_layout_ext.tune.space.knobs import Config
 from tvm_layout_ext.tune.space.task import Task
 
 TRIALS = 24
-#: Runs are forked from a process that has imported everything once, which takes 3 s of a core.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.tune.helpers", "xgboost"])
 
 
 class Quick(FakeRunner):
@@ -56,8 +53,8 @@ class Run:
     """A run of the tuner in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self._told, theirs = _FORKS.Pipe(duplex=False)
-        self.process = _FORKS.Process(target=tune_and_tell, args=(str(folder), theirs), daemon=True)
+        self._told, theirs = FORKS.Pipe(duplex=False)
+        self.process = FORKS.Process(target=tune_and_tell, args=(str(folder), theirs), daemon=True)
         self.process.start()
         theirs.close()
         assert self.next() == "started"
