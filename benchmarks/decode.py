@@ -180,6 +180,7 @@ def _times(call: Callable[[], Any]) -> dict[str, float]:
 def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
+    case: Annotated[str, typer.Option(help="Only this one, as 1x1024.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Compile everything, run nothing.")] = False,
 ) -> None:
     """Compile and time each model for each case."""
@@ -189,6 +190,8 @@ def main(
     rows = []
     for name in (one for one in MODELS if any(part in one for part in only.split("|"))):
         for batch, length in CASES:
+            if case not in ("", f"{batch}x{length}"):
+                continue
             if dry_run:
                 step, seconds = compiled(made(name), batch, length)
                 print(name, batch, length, round(seconds, 1), step, flush=True)
