@@ -10,9 +10,9 @@ import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op
-from tvm.target import Target
 
-from benchmarks.relax_numbers import error_of, outputs
+from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
 from tests.models.running import TARGET, array_of, check, fused, scheduled
 from tvm_layout_ext import cuda_target
 from tvm_layout_ext.models.bindings import Bindings
@@ -191,10 +191,9 @@ def test_slices_are_read_in_place(
 def test_results_are_those_of_products_apart(build: Any, heads: tuple[int, int]) -> None:
     mod, rng = _Layer(1, heads, "qk").module(build), np.random.default_rng(0)
     arrays = [array_of(one.ty, rng) for one in mod["main"].params]
-    llvm = Target({"kind": "llvm", "opt-level": 0})
-    merged, other = (outputs(one, llvm, "default", arrays) for one in (fused(mod), apart(mod)))
+    merged, other = (by_cpu(one, arrays) for one in (fused(mod), apart(mod)))
     assert error_of(merged, other) <= 1e-3
-    assert error_of(merged, outputs(mod, llvm, "default", arrays)) <= 1e-2
+    assert error_of(merged, by_cpu(mod, arrays)) <= 1e-2
 
 
 def given_weights(one: _Layer, x: Any, _: Any, w: Any) -> Any:

@@ -92,7 +92,7 @@ def told_until_killed(folder: Path, rng: random.Random) -> list[str]:
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_tuner_loses_and_doubles_no_record(seed: int, tmp_path: Path) -> None:
     rng, told = random.Random(seed), set()
-    kills = 5 if sampling.whole else 3
+    kills = 5 if sampling.whole else 2
     for _ in range(kills):
         told |= set(told_until_killed(tmp_path, rng))
         written = [json.loads(line)["id"] for line in whole_lines(tmp_path / "trials.jsonl")]
