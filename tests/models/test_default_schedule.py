@@ -51,7 +51,7 @@ def test_functions_of_a_model_are_right(name: str) -> None:
 
 
 @pytest.mark.matrix
-@EACH
+@pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_model_compiles_by_the_pipeline(name: str) -> None:
     schedule = tlx.DefaultSchedule()
     built = tvm.compile(

@@ -88,7 +88,7 @@ def test_the_result_is_that_of_float64(name: str) -> None:
 TURNS = {
     "2 heads, parts": (Heads(2, 1, 130, 64 * 5), (64, 2, 2, 3, 1, 0)),
     "parts, rows by TMA": (Heads(3, 3, 200, 64 * 4 - 5, order="bsh"), (64, 2, 3, 2, 4, 0)),
-    "parts, rows by threads": (Heads(1, 1, 100, 300, 96, 40, bias=True), (64, 2, 1, 2, 1, 0)),
+    "parts, rows by threads": (Heads(1, 1, 100, 172, 96, 40, bias=True), (64, 2, 1, 2, 1, 0)),
     "parts of few rows": (
         Heads(5, 5, 3, 200, seen=(lambda i, j: j <= 150,)), (64, 2, 1, 2, 3, 0),
     ),
