@@ -1,4 +1,4 @@
-"""Keep loads and stores whole around calls of which TVM has no vector form.
+"""Keep loads and stores whole around what TVM has no vector form of.
 
 TVM 0.27 does a vector one element after the other, loads and stores too, if there is an ``erf`` or
 ``rsqrt`` in it: GELU of halves took eight loads of 2 bytes a thread and as many stores.
@@ -16,20 +16,30 @@ from tvm import tirx
 from ...ir import ops
 from ...ir.conditions import step_of
 from ...ir.queries import depends_on, is_call_of, is_number, loads_in, nodes_in, substitute
-from ...ir.rebuild import sequence, unrolled, vectorized
+from ...ir.rebuild import loop_with, sequence, unrolled, vectorized
 from ..base import function_pass, mapped
+
+#: Lanes of bfloat16 up to which TVM 0.27's CUDA gathers them; of more it ends in an internal error.
+_GATHERED = 4
 
 
 def _parted(loop: Any) -> Any:
     """Load vectors into registers, compute their elements one by one, and store vectors."""
     store = loop.body
+    if isinstance(store, tirx.IfThenElse) and not depends_on(store.condition, loop.loop_var):
+        parted = _parted(loop_with(loop, body=store.then_case))
+        is_new = store.else_case is None and not isinstance(parted, tirx.For)
+        return tirx.IfThenElse(store.condition, parted, None) if is_new else loop
     is_vector = loop.kind == tirx.ForKind.VECTORIZED and isinstance(store, tirx.BufferStore)
     is_known = is_number(loop.min, 0) and isinstance(loop.extent, tirx.IntImm)
-    if not is_vector or not is_known or not _needs_it(store.value, loop.loop_var):
+    if not is_vector or not is_known:
         return loop
     lanes, var = int(loop.extent), loop.loop_var
+    is_gathered = lanes > _GATHERED and _gathers(store.value, var)
+    if not is_gathered and not _needs_it(store.value, var):
+        return loop
     whole = [load for load in _distinct(store.value) if _runs(load.indices, var)]
-    if not whole or not _runs(store.indices, var):
+    if not (whole or is_gathered) or not _runs(store.indices, var):
         return loop
     made = [_registers(var, load.source, lanes) for load in whole]
     out = _registers(var, store.buffer, lanes)
@@ -61,6 +71,16 @@ def _parted(loop: Any) -> Any:
     stored = moved(store.buffer, store.indices, lambda v: tirx.BufferLoad(out, [v]))
     held = map(tirx.AllocBuffer, (*made, out))
     return sequence([*held, *loaded, unrolled(lanes, element), stored])
+
+
+def _gathers(value: Any, var: Any) -> bool:
+    """Whether lanes of bfloat16 are loaded from apart, and under no condition."""
+    return not nodes_in(value, tirx.Select) and any(
+        str(load.source.dtype) == "bfloat16"
+        and any(depends_on(index, var) for index in load.indices)
+        and not _runs(load.indices, var)
+        for load in loads_in(value)
+    )
 
 
 def _needs_it(value: Any, var: Any) -> bool:
@@ -100,6 +120,8 @@ def PartVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
             B[x * 8 + v] =                    for v in T.unroll(8): b[v] = T.erf(a[v])
                 T.erf(A[x * 8 + v])           for v in T.vectorized(8): B[x * 8 + v] = b[v]
 
-    Leaves alone: values that a condition chooses, and accesses whose elements lie apart.
+    So it does where more than four elements of ``bfloat16`` lie apart, which TVM does not write.
+
+    Leaves alone: values that a condition chooses, and other accesses whose elements lie apart.
     """
     return mapped(func, (tirx.For, _parted))
