@@ -16,7 +16,9 @@ from tvm_layout_ext import DefaultSchedule, simulate
 from tvm_layout_ext.models.imported.rows_in_place import write_rows
 
 
-def written(shape: tuple[int, ...], dim: int, rows: int, dtype: str) -> tvm.IRModule:
+def written(
+    shape: tuple[int, ...], dim: int, rows: int, dtype: str, in_place: bool = True
+) -> tvm.IRModule:
     """A module that writes rows along a dim of its first input."""
     new = [*shape[:dim], rows, *shape[dim + 1 :]]
     types = {"held": (shape, dtype), "at": ([rows], "int64"), "new": (new, dtype)}
@@ -24,7 +26,7 @@ def written(shape: tuple[int, ...], dim: int, rows: int, dtype: str) -> tvm.IRMo
     builder = relax.BlockBuilder()
     with builder.function("main", params):
         with builder.dataflow():
-            out = builder.emit_output(write_rows(builder, *params, dim))
+            out = builder.emit_output(write_rows(builder, *params, dim, in_place))
         builder.emit_func_output(out)
     return builder.get()
 
@@ -36,24 +38,26 @@ def scheduled(*args: Any) -> Any:
 
 
 @given(
-    shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.sampled_from([1, 3, 8, 32])),
-    dim=st.integers(0, 2),
+    shape=st.lists(st.sampled_from([1, 2, 3, 8, 9, 32]), min_size=1, max_size=4).map(tuple),
     data=st.data(),
+    in_place=st.booleans(),
 )
 def test_rows_are_written_and_nothing_else(
-    shape: tuple[int, ...], dim: int, data: st.DataObject
+    shape: tuple[int, ...], data: st.DataObject, in_place: bool
 ) -> None:
     """Of negative places, too; those outside of the buffer write nothing."""
+    dim = data.draw(st.integers(0, len(shape) - 1))
     extent = shape[dim]
     places = st.integers(-extent - 2, extent + 1)
     at = np.array(
         data.draw(st.lists(places, min_size=1, max_size=4, unique_by=lambda i: i % extent))
     )
-    func = scheduled(shape, dim, len(at), "float32")
+    func = scheduled(shape, dim, len(at), "float32", in_place)
     rng = np.random.default_rng(0)
     held = rng.random(shape, "float32")
     new = rng.random([*shape[:dim], len(at), *shape[dim + 1 :]], "float32")
-    report = simulate(func, held, at, new, target=TARGET, progress=False)
+    out = [] if in_place else [None]
+    report = simulate(func, held, at, new, *out, target=TARGET, progress=False)
     wanted = np.moveaxis(held.copy(), dim, 0)
     for place, row in zip(at, np.moveaxis(new, dim, 0), strict=True):
         if -extent <= place < extent:

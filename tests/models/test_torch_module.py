@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext.models.imported.torch_module import exported, imported
+from tvm_layout_ext.models.imported.torch_module import TorchModule, exported, imported
 
 torch = pytest.importorskip("torch")
 HOPPER = tlx.cuda_target("sm_90a")
@@ -75,6 +75,18 @@ class Written(torch.nn.Module):  # type: ignore[misc]
         return x + self.count
 
 
+class Trained(torch.nn.Module):  # type: ignore[misc]
+    """A norm that counts although the module does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(64)
+
+    def forward(self, x: Any) -> Any:
+        self.norm.training = True
+        return self.norm(x)
+
+
 class Rows(torch.nn.Module):  # type: ignore[misc]
     """Keeps rows where it is told to, and gives the sums of all."""
 
@@ -105,6 +117,7 @@ class WithNone(torch.nn.Module):  # type: ignore[misc]
         (lambda: Fourier().eval(), {}, "cannot import"),
         (lambda: Branching().eval(), {}, "torch.export refuses"),
         (lambda: Written("x").eval(), {}, "writes to its inputs x"),
+        (lambda: Trained().eval(), {}, "call its eval"),
         (lambda: WithNone().eval(), {}, "what is None"),
         (lambda: net().to("meta"), {}, "torch.export refuses"),
     ],
@@ -152,27 +165,36 @@ def test_a_module_of_16_bits_keeps_its_types(dtype: str) -> None:
     assert str(fast.mod["main"].params[0].ty.dtype) == dtype
 
 
-def on_cpu(module: Any, calls: list[tuple[Any, ...]]) -> None:
-    """What is imported gives what the module does, call after call, by TVM's own code for CPUs."""
-    tensors = tvm.runtime.from_dlpack
-    mod, state = imported(exported(module, calls[0]))
-    main = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
-    held = {name: tensors(one.clone()) for name, one in state.buffers.items()}
-    kept = {**dict(module.named_buffers())}
+class OnCpu(TorchModule):
+    """A module by TVM's own code for CPUs."""
+
+    def _main(self, given: Any) -> Any:
+        tensors = tvm.runtime.from_dlpack
+        main = relax.VirtualMachine(tvm.compile(self.mod, "llvm"), tvm.cpu())["main"]
+        return lambda *all_of: main(*map(tensors, all_of))
+
+
+def on_cpu(module: Any, calls: list[tuple[Any, ...]]) -> TorchModule:
+    """What is imported gives and keeps what the module does, call after call."""
+    module = module.eval()
+    program = exported(module, calls[0])
+    mod, state = imported(program)
+    fast = OnCpu(mod, None, [], program.call_spec, state)
+    kept = dict(module.named_buffers())
     for one in calls:
-        results = [*main(*held.values(), *(tensors(x.clone()) for x in one))]
-        for name, new in zip(state.written, results, strict=False):
-            if name in state.in_place:
-                assert new.data_ptr() == held[name].data_ptr()
-            held[name] = new
+        given = [x.clone() for x in one]
+        found = torch.utils._pytree.tree_leaves(fast(*given))
+        for x, before in zip(given, one, strict=True):
+            assert torch.equal(x, before)
         with torch.no_grad():
-            wanted = module(*one)
-        tolerance = 1e-4 if wanted.dtype == torch.float32 else 0.02 * float(wanted.abs().max())
-        for name, new in held.items():
-            found = torch.from_dlpack(new).float()
-            np.testing.assert_allclose(found, kept[name].float(), atol=tolerance)
-        found = torch.from_dlpack(results[-1]).float()
-        np.testing.assert_allclose(found, wanted.float(), atol=tolerance)
+            wanted = [x.clone() for x in torch.utils._pytree.tree_leaves(module(*one))]
+        pairs = [*zip(found, wanted, strict=True)]
+        pairs += [(new, kept[name]) for name, new in fast.buffers.items()]
+        for new, want in pairs:
+            assert new.dtype == want.dtype
+            tolerance = 0.02 * float(want.abs().max()) if want.dtype.itemsize == 2 else 1e-4
+            np.testing.assert_allclose(new.float(), want.float(), atol=tolerance)
+    return fast
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -181,10 +203,105 @@ def test_what_a_module_writes_is_kept(dtype: str) -> None:
     torch.manual_seed(0)
     module, kind = Rows().to(getattr(torch, dtype)).eval(), getattr(torch, dtype)
     places = [torch.tensor([3, 5, 0]), torch.tensor([5, 15, 4]), torch.tensor([-1, 2, -7])]
-    on_cpu(module, [(torch.randn(2, 3, 64, dtype=kind), at) for at in places])
-    _, state = imported(exported(Rows().eval(), (torch.zeros(2, 3, 64), places[0])))
-    assert state.in_place == {"kept"}
-    assert {*state.buffers} == {"kept", "calls"}
+    fast = on_cpu(module, [(torch.randn(2, 3, 64, dtype=kind), at) for at in places])
+    assert fast._state.in_place == {"kept"}
+    assert {*fast.buffers} == {"kept", "calls"}
+
+
+class Steps(torch.nn.Module):  # type: ignore[misc]
+    """Does what a function says to two buffers."""
+
+    def __init__(self, does: Any, **buffers: Any) -> None:
+        super().__init__()
+        self.does = does
+        for name, value in buffers.items():
+            self.register_buffer(name, value)
+
+    def forward(self, x: Any, i: Any) -> Any:
+        return self.does(self, x, i)
+
+
+def put(target: Any, index: Any, value: Any) -> Any:
+    return torch.index_put(target, (index,), value)
+
+
+def _old_value(m: Any, x: Any, i: Any) -> Any:
+    old = m.a.clone()
+    m.a.copy_(x)
+    return old
+
+
+def _moved_on(m: Any, x: Any, i: Any) -> Any:
+    m.b.copy_(m.a)
+    m.a.copy_(x)
+    return m.b + 1
+
+
+def _swapped(m: Any, x: Any, i: Any) -> Any:
+    a = m.a.clone()
+    m.a.copy_(m.b)
+    m.b.copy_(a)
+    return x + a
+
+
+def _two_shapes(m: Any, x: Any, i: Any) -> Any:
+    m.a[i] = x[i]
+    m.b[:, i] = x[i].T
+    return m.a + m.b.T
+
+
+def _twice(m: Any, x: Any, i: Any) -> Any:
+    m.a[i] = x[i]
+    m.a[i + 1] = x[i] * 2
+    return m.a * 3
+
+
+def _read_before(m: Any, x: Any, i: Any) -> Any:
+    before = m.a * 2
+    m.a[i] = x[i]
+    return before + m.a
+
+
+def _put_elsewhere(m: Any, x: Any, i: Any) -> Any:
+    y = put(m.a, i, x[i])
+    m.a.copy_(x * 3)
+    return y
+
+
+def _one_dim(m: Any, x: Any, i: Any) -> Any:
+    m.a[i] = x[i]
+    return m.a, m.a * 2
+
+
+SHAPE = (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("does", "a", "b"),
+    [
+        *((one, SHAPE, SHAPE) for one in (_old_value, _moved_on, _swapped, _twice, _read_before)),
+        (_put_elsewhere, SHAPE, SHAPE),
+        (_two_shapes, SHAPE, SHAPE[::-1]),
+        (_one_dim, (8,), (8,)),
+        (lambda m, x, i: put(x, i, m.a[i] + 1), SHAPE, SHAPE),
+        (lambda m, x, i: put(m.a, i, x[i]), SHAPE, SHAPE),
+    ],
+)
+def test_state_is_read_before_it_is_written_and_nothing_else_is_written(
+    does: Any, a: Any, b: Any
+) -> None:
+    torch.manual_seed(0)
+    module = Steps(does, a=torch.randn(a), b=torch.randn(b))
+    calls = [(torch.randn(a), torch.tensor(at)) for at in ([1, 5], [0, 6], [3, 2])]
+    on_cpu(module, calls)
+
+
+def test_a_buffer_that_is_turned_is_kept_row_by_row() -> None:
+    module = Steps(_old_value, a=torch.randn(4, 8).T, b=torch.zeros(1))
+    fast = on_cpu(module, [(torch.randn(8, 4), torch.tensor([0]))])
+    fast.buffers["a"] = torch.randn(4, 8).T
+    before = fast.buffers["a"].clone()
+    assert torch.equal(fast(torch.randn(8, 4), torch.tensor([0])), before)
 
 
 def language_model(kind: str = "Llama", dtype: str = "bfloat16", **sizes: Any) -> Any:
@@ -207,7 +324,8 @@ def language_model(kind: str = "Llama", dtype: str = "bfloat16", **sizes: Any) -
 @pytest.mark.parametrize(
     ("kind", "dtype", "tokens"),
     [("Llama", "bfloat16", 1), ("Llama", "float32", 8), ("Qwen3", "float16", 1),
-     ("Gemma2", "float32", 1), ("Mistral", "float32", 4)],
+     ("Gemma2", "float32", 1), ("Mistral", "float32", 4), ("Qwen2", "bfloat16", 1),
+     ("Gemma", "bfloat16", 1), ("Olmo2", "bfloat16", 1)],
 )  # fmt: skip
 def test_a_language_model_keeps_its_keys(kind: str, dtype: str, tokens: int) -> None:
     """Step by step as the whole sequence, also where windows are shorter than it."""
@@ -235,6 +353,9 @@ def test_a_step_of_16_bits_has_one_kernel_of_attention_and_no_fallback() -> None
     rules = [one.rule for one in fast.choices]
     assert rules.count("attention") == 1
     assert not [one for one in fast.choices if one.fell_back or one.rule == "dlight"]
+    wide = tlx.with_static_cache(language_model(dtype="float32"), 128)
+    with pytest.raises(tlx.ScheduleError, match=r"give module.to\(torch.float16\)"):
+        tlx.compile_torch(wide, example, dtype="float16", target=HOPPER)
     with pytest.raises(tlx.ScheduleError, match="a model of transformers, not Both"):
         tlx.with_static_cache(Both(), 128)
 

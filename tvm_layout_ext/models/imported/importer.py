@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,15 +16,19 @@ Converter = Callable[[Any], Any]
 #: What is added to a product, by operator; TVM 0.27 names ``float32`` as the product's type.
 _ADDED = {"addmm.default": 0, "convolution.default": 2, "linear.default": 2}
 
+#: What TVM 0.27 adds up in its operands' type, or has no types for.
+_WIDENED = ("native_group_norm.default",)
+
 
 class Importer(ExportedProgramImporter):
     """Imports modules of 16 bits, whose products TVM 0.27 gives in ``float32``, and their state.
 
-    ``in_place`` names the nodes whose value is a buffer that they write to.
+    ``state`` has the names of the nodes whose values are new ones of buffers, by buffers' nodes;
+    ``in_place`` those that are written to the buffer itself. ``writes_rows`` tells whether any is.
     """
 
-    def __init__(self) -> None:
-        self.in_place = set[str]()
+    def __init__(self, state: Mapping[str, str]) -> None:
+        self.state, self.in_place, self.writes_rows = state, set[str](), False
         super().__init__()
 
     def create_convert_map(self) -> dict[str, Converter]:
@@ -35,6 +39,8 @@ class Importer(ExportedProgramImporter):
         }
         for name, at in _ADDED.items():
             found[name] = partial(self._typed, partial(self._sum_in_float32, stock[name], at))
+        for name in _WIDENED:
+            found[name] = partial(self._typed, partial(self._in_float32, stock[name]))
         found["index_put.default"] = partial(self._rows_in_place, stock["index_put.default"])
         return found
 
@@ -61,18 +67,33 @@ class Importer(ExportedProgramImporter):
         finally:
             self.env[added] = kept
 
+    def _in_float32(self, convert: Converter, node: Any) -> Any:
+        """Convert a node whose operands are widened before."""
+        kept = {one: self.env[one] for one in node.all_input_nodes}
+        narrow = [one for one in kept if str(kept[one].ty.dtype) in NARROW_FLOATS]
+        for one in narrow:
+            self.env[one] = self.block_builder.emit(relax.op.astype(kept[one], "float32"))
+        try:
+            return convert(node)
+        finally:
+            self.env.update(kept)
+
     def _rows_in_place(self, convert: Converter, node: Any) -> Any:
-        """Write rows of a buffer in place, where nothing else reads what it held before."""
+        """Write rows of what a buffer held before, which nothing else reads, or of a copy."""
         data, indices, values = node.args[:3]
         dims = [at for at, one in enumerate(indices) if one is not None]
         adds = len(node.args) > 3 and node.args[3]
-        only = data.op == "placeholder" and len(data.users) == 1
-        if not only or adds or len(dims) != 1 or len(indices[dims[0]].meta["val"].shape) != 1:
+        is_new = self.state.get(data.name) == node.name and len(data.users) == 1
+        # TVM writes by an index for each dim.
+        is_stock = len(dims) == len(data.meta["val"].shape) and not is_new
+        if is_stock or adds or len(dims) != 1 or len(indices[dims[0]].meta["val"].shape) != 1:
             return self._typed(convert, node)
         buffer, index, rows = (self.env[one] for one in (data, indices[dims[0]], values))
+        self.writes_rows = True
+        if is_new:
+            self.in_place.add(node.name)
         shape = [*buffer.ty.shape.values]
         shape[dims[0]] = index.ty.shape.values[0]
         if [*map(str, rows.ty.shape.values)] != [*map(str, shape)]:
             rows = self.block_builder.emit(relax.op.broadcast_to(rows, shape))
-        self.in_place.add(node.name)
-        return write_rows(self.block_builder, buffer, index, rows, dims[0])
+        return write_rows(self.block_builder, buffer, index, rows, dims[0], is_new)

@@ -20,7 +20,8 @@ def with_static_cache(model: Any, length: int, batch: int = 1) -> Any:
     model : transformers.PreTrainedModel
         In ``eval()``. Its weights are shared, not copied.
     length : int
-        Places of the cache: the most tokens of a prompt and what is generated.
+        Places of the cache: the most tokens of a prompt and what is generated. Later ones are not
+        kept, so that logits are wrong then.
     batch : int, optional
         Sequences, which all have the same length.
 

@@ -80,15 +80,8 @@ def compile_torch(
         raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
     resolved = resolve(target)
     program = exported(module, args, kwargs, dynamic_shapes)
-    narrow = _narrow_types(module)
-    if dtype is not None and narrow - {dtype}:
-        raise ScheduleError(
-            f"The module holds {', '.join(sorted(narrow))} and keeps its types; leave dtype out, or"
-            " give module.float()."
-        )
     mod, state = imported(program)
-    if dtype in NARROW_FLOATS and not narrow:
-        mod = tvm.transform.Sequential([MixedPrecision(dtype)])(mod)
+    mod = _in_type(mod, state, module, dtype)
     schedule = DefaultSchedule(log)
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": cuda_graphs}):
         pipeline = relax_pipeline(resolved, schedule)
@@ -148,12 +141,23 @@ class TorchModule:
         except Exception as error:
             self._refuse([*held, *given], error)
             raise
-        torch = sys.modules["torch"]
-        for name, new in zip(self._state.written, results, strict=False):
-            if name not in self._state.in_place:
-                self.buffers[name].copy_(torch.from_dlpack(new))
-        leaves = [torch.from_dlpack(one) for one in results[len(held) :]]
+        leaves = self._kept(results, held)
         return tree.tree_unflatten(leaves, self._spec.out_spec)
+
+    def _kept(self, results: Sequence[Any], held: Sequence[Any]) -> list[Any]:
+        """Keep what was written; what is returned, of which nothing lies in a buffer."""
+        places = [(one.data_ptr(), one.nbytes) for one in held]
+        names, found = self._state.written, list[Any]()
+        for at, result in enumerate(results):
+            one = sys.modules["torch"].from_dlpack(result)
+            is_own = at < len(names) and names[at] in self._state.in_place
+            inside = any(0 <= one.data_ptr() - begin < size for begin, size in places)
+            # It may be what a buffer held, which is not to be overwritten before it is read.
+            found.append(one.clone() if inside and not is_own else one)
+        for name, new in zip(names, found, strict=False):
+            if name not in self._state.in_place:
+                self.buffers[name].copy_(new)
+        return found[len(names) :]
 
     def _held(self, device: Any) -> list[Any]:
         """What the module writes, on the GPU that it runs on."""
@@ -161,8 +165,7 @@ class TorchModule:
         if missing := [name for name in names if name not in self.buffers]:
             raise ScheduleError(f"buffers has no {', '.join(missing)}, which the module writes.")
         for name in names:
-            if self.buffers[name].device != device:
-                self.buffers[name] = self.buffers[name].to(device)
+            self.buffers[name] = _ready(self.buffers[name].to(device))
         return [self.buffers[name] for name in names]
 
     def _main(self, given: Sequence[Any]) -> Any:
@@ -203,6 +206,26 @@ def _ready(tensor: Any) -> Any:
         raise ScheduleError(f"An argument is a {type(tensor).__name__}, not a tensor of torch.")
     plain = tensor.detach().contiguous()
     return plain if plain.data_ptr() % _ALIGNMENT == 0 else plain.clone()
+
+
+def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) -> tvm.IRModule:
+    """A module of ``float32`` in the type that is asked for; ScheduleError if it cannot be."""
+    narrow = _narrow_types(module)
+    if dtype is None or narrow == {dtype}:
+        return mod
+    if narrow:
+        raise ScheduleError(
+            f"The module holds {', '.join(sorted(narrow))} and keeps its types; leave dtype out, or"
+            " give module.float()."
+        )
+    if dtype == "float32":
+        return mod
+    if state.writes_rows:
+        raise ScheduleError(
+            f"A module of float32 that writes rows is not brought to {dtype}; give"
+            f" module.to(torch.{dtype}), and leave dtype out."
+        )
+    return tvm.transform.Sequential([MixedPrecision(dtype)])(mod)
 
 
 def _narrow_types(module: Any) -> set[str]:
@@ -249,6 +272,14 @@ def exported(
             program = program.run_decompositions()
         except Exception as error:
             raise ScheduleError(f"torch.export refuses the module: {reason(error)}") from error
+    if any("batch_norm_legit_functional" in str(node.target) for node in program.graph.nodes):
+        raise ScheduleError(
+            "A batch norm of the module counts in training; call its eval() before."
+        )
+    if written := getattr(program.graph_signature, "parameters_to_mutate", None):
+        raise ScheduleError(
+            f"The module writes to its parameters {', '.join(written.values())}; make them buffers."
+        )
     if written := program.graph_signature.user_inputs_to_mutate:
         raise ScheduleError(
             f"The module writes to its inputs {', '.join(written.values())}; write to a buffer that"
@@ -264,6 +295,7 @@ class State:
     buffers: dict[str, Any]
     written: list[str]
     in_place: frozenset[str]  #: Those whose result is the input itself
+    writes_rows: bool  #: Whether functions of TIR write rows, here or elsewhere
 
 
 def imported(program: Any) -> tuple[tvm.IRModule, State]:
@@ -274,8 +306,10 @@ def imported(program: Any) -> tuple[tvm.IRModule, State]:
     # TVM's importer of torch imports torch.
     from .importer import Importer
 
-    importer = Importer()
     names = dict(program.graph_signature.buffers_to_mutate)
+    outputs = {name: out for out, name in names.items()}
+    specs = program.graph_signature.input_specs
+    importer = Importer({x.arg.name: outputs[x.target] for x in specs if x.target in outputs})
     buffers, written = _as_inputs(program)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -291,11 +325,12 @@ def imported(program: Any) -> tuple[tvm.IRModule, State]:
             " tensors; leave out what is None."
         )
     in_place = frozenset(name for out, name in names.items() if out in importer.in_place)
-    return mod, State(buffers, written, in_place)
+    return mod, State(buffers, written, in_place, importer.writes_rows)
 
 
 def _as_inputs(program: Any) -> tuple[dict[str, Any], list[str]]:
     """Make the buffers that a program writes inputs and results; gives values, names of results."""
+    import torch
     from torch.export.graph_signature import InputKind, OutputKind
 
     values = {**dict(program.named_buffers()), **program.constants}
@@ -303,7 +338,8 @@ def _as_inputs(program: Any) -> tuple[dict[str, Any], list[str]]:
     written = {*signature.buffers_to_mutate.values()}
     for one in signature.input_specs:
         if one.kind is InputKind.BUFFER and one.target in written:
-            found[one.target] = values[one.target].detach().clone()
+            plain = values[one.target].detach()
+            found[one.target] = plain.clone(memory_format=torch.contiguous_format)
             # TVM's importer would bind it as a constant.
             program.constants.pop(one.target, None)
             one.kind, one.target = InputKind.USER_INPUT, None
