@@ -296,6 +296,24 @@ def test_state_is_read_before_it_is_written_and_nothing_else_is_written(
     on_cpu(module, calls)
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda m, x, i: torch.where(x > 0, x, m.a),
+        lambda m, x, i: torch.cat([x, m.a], 1),
+        lambda m, x, i: torch.clamp(x, max=m.a.max()),
+        lambda m, x, i: torch.maximum(x, m.a) * (x > 9).any(),
+        lambda m, x, i: torch.group_norm(x[None], 4, m.c, m.c * 2),
+        lambda m, x, i: torch.addmm(m.b, x, x.T).relu(),
+    ],
+)
+def test_operands_of_several_types(does: Any) -> None:
+    torch.manual_seed(0)
+    narrow = {"b": torch.randn(8, 8).bfloat16(), "c": torch.randn(8).bfloat16()}
+    module = Steps(does, a=torch.randn(8, 4), **narrow)
+    on_cpu(module, [(torch.randn(8, 4).bfloat16(), torch.tensor([0])) for _ in range(2)])
+
+
 def test_a_buffer_that_is_turned_is_kept_row_by_row() -> None:
     module = Steps(_old_value, a=torch.randn(4, 8).T, b=torch.zeros(1))
     fast = on_cpu(module, [(torch.randn(8, 4), torch.tensor([0]))])

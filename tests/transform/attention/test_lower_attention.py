@@ -149,6 +149,7 @@ def test_blocks_take_tiles_in_turns_and_share_keys(name: str) -> None:
         ((8, 12, 12, 384, 384, 64), False, (1, 0), 132),  # A second kernel would take longer.
         ((1, 16, 16, 1024, 1024, 64), False, (1, 0), 0),
         ((1, 2, 2, 16, 4096, 64), False, (16, 0), 0),
+        ((1, 16, 16, 1, 1024, 128), False, (8, 0), 0),  # A step of decoding: parts of a tile.
         ((2, 16, 16, 2048, 2048, 256), False, (1, 0), 0),  # No room for a second tile of Q.
     ],
 )

@@ -57,12 +57,17 @@ def test_others_are_left_to_tvm(rule: Any) -> None:
     assert any(np.allclose(got, want, 1e-5, 1e-6) for want in (shifted, erf[:, ::-1]))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("columns", [512, 508])
-def test_lanes_of_bfloat16_that_lie_apart_are_loaded_one_by_one(columns: int) -> None:
+def test_lanes_of_16_bits_that_lie_apart_are_loaded_one_by_one(columns: int, dtype: str) -> None:
     """TVM's CUDA has no vector of eight of them; a guard around the vector stays."""
-    sch = computed((32, 512), lambda a, i, j: a[i, j // 3], "bfloat16", (32, columns))
+    sch = computed((32, 512), lambda a, i, j: a[i, j // 3], dtype, (32, columns))
     sch.auto_coalesce("B", vector_bytes=16 if columns == 512 else 8)
-    a = np.random.default_rng(0).normal(0, 1, (32, 512)).astype(ml_dtypes.bfloat16)
+    a = (
+        np.random.default_rng(0)
+        .normal(0, 1, (32, 512))
+        .astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    )
     (got,) = simulate(sch, a, None, progress=False).outputs.values()
     np.testing.assert_array_equal(got, a[:, np.arange(columns) // 3])
     assert "__global__" in cuda_text(sch)

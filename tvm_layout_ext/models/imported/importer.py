@@ -18,6 +18,12 @@ _ADDED = {"addmm.default": 0, "convolution.default": 2, "linear.default": 2}
 
 #: What TVM 0.27 adds up in its operands' type, or has no types for.
 _WIDENED = ("native_group_norm.default",)
+#: What torch takes operands of several types of, as a tensor of 16 bits and a number of 32.
+_PROMOTED = (
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum.default"),
+    *("minimum.default", "clamp.Tensor", "where.self", "cat.default"),
+)
+_FLOATS = (*NARROW_FLOATS, "float32")
 
 
 class Importer(ExportedProgramImporter):
@@ -40,7 +46,10 @@ class Importer(ExportedProgramImporter):
         for name, at in _ADDED.items():
             found[name] = partial(self._typed, partial(self._sum_in_float32, stock[name], at))
         for name in _WIDENED:
-            found[name] = partial(self._typed, partial(self._in_float32, stock[name]))
+            found[name] = partial(self._typed, partial(self._alike, stock[name], "float32"))
+        for name in _PROMOTED:
+            found[name] = partial(self._typed, partial(self._alike, stock[name], None))
+        found["any.default"] = self._any
         found["index_put.default"] = partial(self._rows_in_place, stock["index_put.default"])
         return found
 
@@ -67,12 +76,21 @@ class Importer(ExportedProgramImporter):
         finally:
             self.env[added] = kept
 
-    def _in_float32(self, convert: Converter, node: Any) -> Any:
-        """Convert a node whose operands are widened before."""
+    def _any(self, node: Any) -> Any:
+        """Whether any element of a tensor is not zero, which TVM 0.27 has along a dim alone."""
+        held = self.block_builder.emit(relax.op.astype(self.env[node.args[0]], "bool"))
+        as_bytes = self.block_builder.emit(relax.op.astype(held, "int8"))
+        highest = self.block_builder.emit(relax.op.max(as_bytes))
+        return self.block_builder.emit(relax.op.astype(highest, "bool"))
+
+    def _alike(self, convert: Converter, dtype: str | None, node: Any) -> Any:
+        """Convert a node whose floats are brought to one type before, by default its result's."""
         kept = {one: self.env[one] for one in node.all_input_nodes}
-        narrow = [one for one in kept if str(kept[one].ty.dtype) in NARROW_FLOATS]
-        for one in narrow:
-            self.env[one] = self.block_builder.emit(relax.op.astype(kept[one], "float32"))
+        wanted = dtype or self._convert_data_type(node.meta["val"].dtype)
+        for one, value in kept.items():
+            kind = str(getattr(value.ty, "dtype", ""))
+            if wanted in _FLOATS and kind in _FLOATS and kind != wanted:
+                self.env[one] = self.block_builder.emit(relax.op.astype(value, wanted))
         try:
             return convert(node)
         finally:

@@ -19,7 +19,7 @@ _BYTES, _SECOND_KERNEL = 3.0e6, 3.0
 #: block knows: 8x32x4096x128, which gains nothing else, takes 2.8% longer (float16, H100).
 _WORTH = 0.04
 #: Rows up to which parts have one tile: 16 heads on 8 by 1024 keys take 5.8 us, 6.4 by two (H200).
-_STEP_ROWS = 16
+_STEP_ROWS = 8
 #: Stages of K and V where they fit: 16x12x1024x64 takes 129 us by three, 135 by two (H100).
 _STAGES = 3
 

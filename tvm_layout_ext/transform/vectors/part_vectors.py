@@ -19,7 +19,7 @@ from ...ir.queries import depends_on, is_call_of, is_number, loads_in, nodes_in,
 from ...ir.rebuild import loop_with, sequence, unrolled, vectorized
 from ..base import function_pass, mapped
 
-#: Lanes of bfloat16 up to which TVM 0.27's CUDA gathers them; of more it ends in an internal error.
+#: Lanes of 16 bits up to which TVM 0.27's CUDA gathers them; of more it ends in an internal error.
 _GATHERED = 4
 
 
@@ -74,9 +74,9 @@ def _parted(loop: Any) -> Any:
 
 
 def _gathers(value: Any, var: Any) -> bool:
-    """Whether lanes of bfloat16 are loaded from apart, and under no condition."""
+    """Whether lanes of floats of 16 bits are loaded from apart, and under no condition."""
     return not nodes_in(value, tirx.Select) and any(
-        str(load.source.dtype) == "bfloat16"
+        str(load.source.dtype) in ("float16", "bfloat16")
         and any(depends_on(index, var) for index in load.indices)
         and not _runs(load.indices, var)
         for load in loads_in(value)
@@ -120,7 +120,7 @@ def PartVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
             B[x * 8 + v] =                    for v in T.unroll(8): b[v] = T.erf(a[v])
                 T.erf(A[x * 8 + v])           for v in T.vectorized(8): B[x * 8 + v] = b[v]
 
-    So it does where more than four elements of ``bfloat16`` lie apart, which TVM does not write.
+    So it does where more than four floats of 16 bits lie apart, which TVM does not write.
 
     Leaves alone: values that a condition chooses, and other accesses whose elements lie apart.
     """
