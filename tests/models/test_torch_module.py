@@ -119,6 +119,7 @@ class WithNone(torch.nn.Module):  # type: ignore[misc]
         (lambda: Written("x").eval(), {}, "writes to its inputs x"),
         (lambda: Trained().eval(), {}, "call its eval"),
         (lambda: WithNone().eval(), {}, "what is None"),
+        (lambda: Steps(_masked, a=torch.zeros(4, 64)).eval(), {}, "cannot import"),
         (lambda: net().to("meta"), {}, "torch.export refuses"),
     ],
 )
@@ -217,7 +218,7 @@ class Steps(torch.nn.Module):  # type: ignore[misc]
         for name, value in buffers.items():
             self.register_buffer(name, value)
 
-    def forward(self, x: Any, i: Any) -> Any:
+    def forward(self, x: Any, i: Any = None) -> Any:
         return self.does(self, x, i)
 
 
@@ -268,6 +269,16 @@ def _put_elsewhere(m: Any, x: Any, i: Any) -> Any:
     return y
 
 
+def _masked(m: Any, x: Any, i: Any) -> Any:
+    m.a[x[:, 0] > 0] = 2.0
+    return m.a + x
+
+
+def _narrow_places(m: Any, x: Any, i: Any) -> Any:
+    m.a.index_copy_(0, i, x[: len(i)])
+    return m.a[i.int()] + 1
+
+
 def _one_dim(m: Any, x: Any, i: Any) -> Any:
     m.a[i] = x[i]
     return m.a, m.a * 2
@@ -281,6 +292,7 @@ SHAPE = (8, 4)
     [
         *((one, SHAPE, SHAPE) for one in (_old_value, _moved_on, _swapped, _twice, _read_before)),
         (_put_elsewhere, SHAPE, SHAPE),
+        (_narrow_places, SHAPE, SHAPE),
         (_two_shapes, SHAPE, SHAPE[::-1]),
         (_one_dim, (8,), (8,)),
         (lambda m, x, i: put(x, i, m.a[i] + 1), SHAPE, SHAPE),

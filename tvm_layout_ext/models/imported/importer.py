@@ -104,7 +104,7 @@ class Importer(ExportedProgramImporter):
         is_new = self.state.get(data.name) == node.name and len(data.users) == 1
         # TVM writes by an index for each dim.
         is_stock = len(dims) == len(data.meta["val"].shape) and not is_new
-        if is_stock or adds or len(dims) != 1 or len(indices[dims[0]].meta["val"].shape) != 1:
+        if is_stock or adds or len(dims) != 1 or not _places_rows(indices[dims[0]]):
             return self._typed(convert, node)
         buffer, index, rows = (self.env[one] for one in (data, indices[dims[0]], values))
         self.writes_rows = True
@@ -115,3 +115,9 @@ class Importer(ExportedProgramImporter):
         if [*map(str, rows.ty.shape.values)] != [*map(str, shape)]:
             rows = self.block_builder.emit(relax.op.broadcast_to(rows, shape))
         return write_rows(self.block_builder, buffer, index, rows, dims[0], is_new)
+
+
+def _places_rows(index: Any) -> bool:
+    """Whether an index has integers of one dim; those of bool or uint8 are masks."""
+    value = index.meta["val"]
+    return value.ndim == 1 and str(value.dtype).startswith("torch.int")
