@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Four workers for two cores: with three, tests that wait for other processes left a tenth idle.
-JOBS ?= 4
+# Three workers for two cores: with two, tests that wait for other processes left a quarter idle.
+JOBS ?= 3
 # Files in the order of tests/conftest.py, long ones first; xdist's own, by tests, has them last.
 DIST := --dist loadfile --no-loadscope-reorder
 # Workers take all cores. Hundreds of processes start: the package and the tests are compiled once.
