@@ -16,28 +16,29 @@ import pytest
 
 from tests import frames, sampling
 
-#: Files of few tests that take long, mostly waiting for processes: the first to be handed out.
+#: Files of few tests that take long are the first to be handed out: of three workers one mostly
+#: waits for processes, and two compute.
 _LONG = (
-    "golden/test_compiled_programs.py",
-    "golden/test_programs.py",
     "tune/measure/rpc/test_run.py",
-    "tune/measure/test_run_local.py",
-    "tune/measure/builder/test_builder.py",
-    "tune/records/test_killed.py",
-    "cli/test_rpc.py",
     "transform/attention/test_lower_attention.py",
     "models/test_whole_tiles.py",
+    "tune/measure/test_run_local.py",
     "models/test_default_schedule.py",
+    "golden/test_programs.py",
+    "tune/measure/builder/test_builder.py",
     "transform/hopper/test_lower_warpgroups.py",
     "models/test_wide_groups.py",
+    "tune/records/test_killed.py",
     "transform/hopper/test_pingpong.py",
     "models/test_paged_attention.py",
-    "models/test_llm.py",
+    "cli/test_rpc.py",
     "models/test_compose_attention.py",
+    "models/test_llm.py",
+    "golden/test_compiled_programs.py",
     "test_tutorials.py",
+    "schedules/test_gemm_hopper.py",
     "test_docs.py",
     "cli/test_cli.py",
-    "schedules/test_gemm_hopper.py",
     "benchmarks/test_stock_tvm.py",
     "schedules/test_gemm.py",
     "benchmarks/test_sweep.py",
