@@ -44,11 +44,11 @@ class Importer(ExportedProgramImporter):
             name: partial(self._typed, one) for name, one in stock.items()
         }
         for name, at in _ADDED.items():
-            found[name] = partial(self._typed, partial(self._sum_in_float32, stock[name], at))
+            found[name] = partial(self._typed, partial(self._alike, stock[name], "float32", at))
         for name in _WIDENED:
-            found[name] = partial(self._typed, partial(self._alike, stock[name], "float32"))
+            found[name] = partial(self._typed, partial(self._alike, stock[name], "float32", None))
         for name in _PROMOTED:
-            found[name] = partial(self._typed, partial(self._alike, stock[name], None))
+            found[name] = partial(self._typed, partial(self._alike, stock[name], None, None))
         found["any.default"] = self._any
         found["index_put.default"] = partial(self._rows_in_place, stock["index_put.default"])
         return found
@@ -64,18 +64,6 @@ class Importer(ExportedProgramImporter):
             return found
         return self.block_builder.emit(relax.op.astype(found, wanted))
 
-    def _sum_in_float32(self, convert: Converter, at: int, node: Any) -> Any:
-        """Convert a product and what is added to it, both in ``float32``."""
-        added = node.args[at] if len(node.args) > at else None
-        kept = self.env.get(added)
-        if str(getattr(getattr(kept, "ty", None), "dtype", "")) not in NARROW_FLOATS:
-            return convert(node)
-        self.env[added] = self.block_builder.emit(relax.op.astype(kept, "float32"))
-        try:
-            return convert(node)
-        finally:
-            self.env[added] = kept
-
     def _any(self, node: Any) -> Any:
         """Whether any element of a tensor is not zero, which TVM 0.27 has along a dim alone."""
         held = self.block_builder.emit(relax.op.astype(self.env[node.args[0]], "bool"))
@@ -83,12 +71,16 @@ class Importer(ExportedProgramImporter):
         highest = self.block_builder.emit(relax.op.max(as_bytes))
         return self.block_builder.emit(relax.op.astype(highest, "bool"))
 
-    def _alike(self, convert: Converter, dtype: str | None, node: Any) -> Any:
-        """Convert a node whose floats are brought to one type before, by default its result's."""
-        kept = {one: self.env[one] for one in node.all_input_nodes}
+    def _alike(self, convert: Converter, dtype: str | None, at: int | None, node: Any) -> Any:
+        """Convert a node whose floats are brought to one type before, by default its result's.
+
+        Where ``at`` is given it is that operand alone.
+        """
+        given = node.all_input_nodes
+        kept = {one: self.env[one] for one in given if at is None or one in node.args[at : at + 1]}
         wanted = dtype or self._convert_data_type(node.meta["val"].dtype)
         for one, value in kept.items():
-            kind = str(getattr(value.ty, "dtype", ""))
+            kind = str(getattr(getattr(value, "ty", None), "dtype", ""))
             if wanted in _FLOATS and kind in _FLOATS and kind != wanted:
                 self.env[one] = self.block_builder.emit(relax.op.astype(value, wanted))
         try:

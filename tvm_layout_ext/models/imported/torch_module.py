@@ -27,7 +27,7 @@ from .mixed_precision import MixedPrecision
 
 #: Bytes at whose multiples kernels expect a tensor to begin.
 _ALIGNMENT = 16
-_TYPES = ("float32", "float16", "bfloat16")
+_TYPES = ("float32", *NARROW_FLOATS)
 
 
 def compile_torch(
@@ -147,17 +147,20 @@ class TorchModule:
     def _kept(self, results: Sequence[Any], held: Sequence[Any]) -> list[Any]:
         """Keep what was written; what is returned, of which nothing lies in a buffer."""
         places = [(one.data_ptr(), one.nbytes) for one in held]
-        names, found = self._state.written, list[Any]()
-        for at, result in enumerate(results):
+
+        def apart(result: Any) -> Any:
+            """A result that may be what a buffer held, which is not to be overwritten before."""
             one = sys.modules["torch"].from_dlpack(result)
-            is_own = at < len(names) and names[at] in self._state.in_place
             inside = any(0 <= one.data_ptr() - begin < size for begin, size in places)
-            # It may be what a buffer held, which is not to be overwritten before it is read.
-            found.append(one.clone() if inside and not is_own else one)
-        for name, new in zip(names, found, strict=False):
-            if name not in self._state.in_place:
-                self.buffers[name].copy_(new)
-        return found[len(names) :]
+            return one.clone() if inside else one
+
+        names, in_place = self._state.written, self._state.in_place
+        pairs = zip(names, results, strict=False)
+        written = {name: apart(one) for name, one in pairs if name not in in_place}
+        leaves = [apart(one) for one in results[len(names) :]]
+        for name, new in written.items():
+            self.buffers[name].copy_(new)
+        return leaves
 
     def _held(self, device: Any) -> list[Any]:
         """What the module writes, on the GPU that it runs on."""
