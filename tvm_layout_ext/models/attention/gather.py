@@ -35,7 +35,7 @@ _BETWEEN = (
     *("nn.softmax", "exp", "max", "sum"),
 )
 #: Relax's operators of attention: Q, K and V as batch, place, head and element.
-_OPERATORS = ("nn.attention", "nn.attention_bias")
+OPERATORS = ("nn.attention", "nn.attention_bias")
 #: An annotation of TVM that names a buffer of nobody: no two functions with it are equal, and each
 #: layer of a model would be compiled.
 _FREE = "layout_free_placeholders"
@@ -158,7 +158,7 @@ def _groups(func: relax.Function) -> Iterator[_Group]:
     for var in reader.order:
         name = name_of(reader.bound[var])
         found = None
-        if name in _OPERATORS:
+        if name in OPERATORS:
             found = _around(reader, _with_made(reader, {var}), var, reader.bound[var].args[:3])
         elif name == "matmul":
             found = _group(reader, var)

@@ -12,8 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import size_of
 from ..relax_values import NARROW_FLOATS, extents_of, name_of, rewritten
-
-_OPERATORS = ("nn.attention", "nn.attention_bias")
+from .gather import OPERATORS
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WriteOutAttention")
@@ -34,7 +33,7 @@ class WriteOutAttention:
 class _WriteOut(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if name_of(call) not in _OPERATORS or call.attrs.window_size is not None:
+        if name_of(call) not in OPERATORS or call.attrs.window_size is not None:
             return call
         q, k, v, *bias = call.args
         dtype, shape, kept = str(q.ty.dtype), extents_of(q), extents_of(k)
