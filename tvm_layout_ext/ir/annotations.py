@@ -9,6 +9,8 @@ KNOB_PREFIX = "layout_ext.knob."
 MARK = "layout_ext.annotated"
 #: Attribute of a function that is called between others on one stream, as those of a model.
 IN_SEQUENCE = "layout_ext.in_sequence"
+#: Attribute of such a function: numbers of the parameters that nothing ever writes, as weights.
+CONSTANTS = "layout_ext.constants"
 #: Attribute of a function that :func:`tvm_layout_ext.lower` has already taken half-way.
 LOWERED = "layout_ext.lowered"
 #: Block annotation that asks the pass: ``[num_threads or 0, vector_bytes, stage]``.

@@ -70,6 +70,14 @@ def is_call_of(expr: Any, *names: str) -> bool:
     return isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") in names
 
 
+def is_pure(node: Any) -> bool:
+    """Whether all calls in an expression or statement compute a value, and do nothing else."""
+    called = [call.op for call in nodes_in(node, tvm.ir.Call)]
+    kinds = [op.get_attr("TCallEffectKind") if isinstance(op, tvm.ir.Op) else None for op in called]
+    most = int(tirx.CallEffectKind.Pure.value)
+    return all(kind is not None and int(kind) <= most for kind in kinds)
+
+
 def is_among(node: Any, others: Iterable[Any]) -> bool:
     """Whether a variable, a buffer or another node is one of some, as an object."""
     return any(node.same_as(other) for other in others)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
 from ..checks import takes_module
 from ..errors import ScheduleError
-from ..ir.annotations import IN_SEQUENCE
 from ..target import resolve
+from ..transform.launch.in_sequence import InSequence
 from ..tune.apply.apply import as_module, fuse_transposes
 from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
@@ -32,6 +32,7 @@ from .moves.drop_broadcasts import DropBroadcasts
 from .moves.sink_permutations import SinkPermutations
 from .moves.slices import SplitsAsSlices
 from .moves.views import PermutationsAsViews
+from .moves.weights_as_rows import WeightsAsRows
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
 from .widen_functions import legalize_ops
@@ -77,25 +78,12 @@ class _RelaxPipeline:
         passes = [
             *lowered_passes(self.target),
             self.schedule,
-            _InSequence(),
+            InSequence(),
             *stock.dataflow_lower_passes(self.target),
             *stock.finalize_passes(self.target),
         ]
         with self.target:
             return tvm.transform.Sequential(passes)(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.InSequence")
-class _InSequence:
-    """Says of each function that others are called around it, for ``OverlapLaunches``."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        """Set an attribute of all functions of TIR."""
-        functions = {
-            gv: one.with_attr(IN_SEQUENCE, True) if isinstance(one, tirx.PrimFunc) else one
-            for gv, one in mod.functions.items()
-        }
-        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IRModule:
@@ -141,6 +129,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         PermutationsAsViews(),
         GatherAttention(),
         WriteOutAttention(),
+        WeightsAsRows(),
         GatedProducts(),
         _FuseTransposes(),
         # A number that a variable is bound to would be an input of a chain of rows.

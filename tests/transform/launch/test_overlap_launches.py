@@ -16,12 +16,11 @@ from tests.programs.running import gives
 from tests.programs.stages import chain, elementwise
 from tvm_layout_ext import decisions
 from tvm_layout_ext.build import device_program
-from tvm_layout_ext.ir.annotations import IN_SEQUENCE
+from tvm_layout_ext.ir.annotations import CONSTANTS, IN_SEQUENCE
 from tvm_layout_ext.schedules.column_sum import compute as column_sum
 from tvm_layout_ext.simulate import run as run_module
 from tvm_layout_ext.simulate import simulate
 from tvm_layout_ext.simulate.compile import kernel as kernel_module
-from tvm_layout_ext.transform.launch.overlap_launches import waits_first
 
 TAG = "tirx.use_programtic_dependent_launch"
 CONTROL = "tirx.ptx.griddepcontrol"
@@ -48,6 +47,10 @@ def tags(kernel: tirx.PrimFunc) -> list[str]:
 def controls(kernel: tirx.PrimFunc) -> list[str]:
     """What a kernel says about other launches, in its order."""
     return re.findall(r'griddepcontrol\("(\w+)"', str(kernel))
+
+
+def waits_first(kernel: tirx.PrimFunc) -> bool:
+    return str(kernel.body).startswith('T.ptx.griddepcontrol("wait"')
 
 
 def waits(kernel: tirx.PrimFunc) -> bool:
@@ -147,6 +150,56 @@ def test_the_pipeline_of_models_says_so_of_every_function() -> None:
     built = tvm.compile(builder.get(), target, relax_pipeline=tlx.relax_pipeline(target))
     (source,) = (one.inspect_source() for one in built.mod.imports[0].imports)
     assert source.count("griddepcontrol_wait();") == 1
+
+
+def row_by_weights(constants: list[int]) -> tirx.PrimFunc:
+    """A row times a weight N x K, as a function of a model that calls it with such constants."""
+    x, w = te.placeholder((1, 256), name="x"), te.placeholder((64, 256), name="w")
+    k = te.reduce_axis((0, 256), name="k")
+    y = te.compute((1, 64), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="y")
+    sch = s_tir.Schedule(te.create_prim_func([x, w, y]))
+    sch.fuse_rows(["y"])
+    return sch.mod["main"].with_attr({IN_SEQUENCE: True, CONSTANTS: constants})
+
+
+def test_weights_are_loaded_before_the_wait_and_by_plain_loads() -> None:
+    (kernel,) = device_program(row_by_weights([1])).kernels.values()
+    loads = [text for text in ("w[T.Ramp", "x[T.Ramp") if text in str(kernel.body)]
+    early, late = str(kernel.body).split('T.ptx.griddepcontrol("wait", "")')
+    assert len(loads) == 2
+    assert "= w[" in early
+    assert "= w[" not in late
+    assert "= x[" in late
+    assert "= x[" not in early
+    assert late.lstrip().startswith('T.ptx.griddepcontrol("launch_dependents"')
+    # With `__restrict__` nvcc makes them loads of what never changes, which ptxas moves.
+    assert "tirx.noalias" not in kernel.attrs
+    draw = np.random.default_rng(1).integers
+    x, w = (draw(-8, 8, shape).astype("float32") for shape in ((1, 256), (64, 256)))
+    gives(row_by_weights([1]), x, w, None, y=x @ w.T)
+
+
+@pytest.mark.parametrize("constants", [[], [0]])
+def test_a_kernel_that_begins_with_other_loads_waits_first(constants: list[int]) -> None:
+    (kernel,) = device_program(row_by_weights(constants)).kernels.values()
+    assert waits_first(kernel)
+    assert "tirx.noalias" in kernel.attrs
+
+
+def test_a_constant_that_a_kernel_before_writes_is_a_race() -> None:
+    A = te.placeholder((64, 256), name="A")
+    B = te.compute(A.shape, lambda i, j: A[i, j] + 1.0, name="B")
+    k = te.reduce_axis((0, 256), name="k")
+    C = te.compute((64,), lambda i: te.sum(B[i, k], axis=k), name="C")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, C]))
+    sch.auto_coalesce("B")
+    sch.auto_coalesce("C")
+    main = sch.mod["main"].with_attr({IN_SEQUENCE: True, CONSTANTS: [1]})
+    value = np.ones((64, 256), "float32")
+    messages = [one.message for one in simulate(main, value, None, None).hazards]
+    assert any(
+        "reads B before griddepcontrol.wait, and main_kernel writes it" in m for m in messages
+    )
 
 
 def test_dynamic_shared_memory_stays_the_last_launch_parameter() -> None:

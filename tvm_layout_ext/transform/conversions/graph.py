@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import DataType, tirx
 
 from ...ir.annotations import FRAGMENT
-from ...ir.queries import is_among, is_load_of, loads_in, nodes_in
+from ...ir.queries import is_among, is_load_of, is_pure, loads_in
 from ...layout import DistributedLinearLayout, LinearLayout
 from ..fragments.fragment import Fragment
 from ..fragments.nest import FragmentNest, FragmentTile, read_nest
@@ -159,7 +159,7 @@ class Graph:
 
     def _is_dead(self, value: Value) -> bool:
         return all(user.target is value for user in self.users(value)) and all(
-            _is_pure(op.nest.store.value) for op in self.writers(value)
+            is_pure(op.nest.store.value) for op in self.writers(value)
         )
 
 
@@ -170,7 +170,7 @@ def is_definition(op: Op) -> bool:
         return False
     asked = () if op.nest.block is None else op.nest.block.annotations
     inside = [load for load in loads_in(op.value) if is_load_of(load, op.target.buffer)]
-    return not inside and all(key == FRAGMENT for key in asked) and _is_pure(op.value)
+    return not inside and all(key == FRAGMENT for key in asked) and is_pure(op.value)
 
 
 class TileCopy(NamedTuple):
@@ -206,13 +206,6 @@ def memory_loads(op: Op) -> list[Any]:
     """List what a nest loads for its value from elsewhere than fragments."""
     own = [value.buffer for value, _ in op.reads]
     return [load for load in loads_in(op.value) if not is_among(load.source, own)]
-
-
-def _is_pure(expr: Any) -> bool:
-    called = [call.op for call in nodes_in(expr, tvm.ir.Call)]
-    kinds = [op.get_attr("TCallEffectKind") if isinstance(op, tvm.ir.Op) else None for op in called]
-    most = int(tirx.CallEffectKind.Pure.value)
-    return all(kind is not None and int(kind) <= most for kind in kinds)
 
 
 def buffer_swapped(node: Any, old: Any, new: Any) -> Any:

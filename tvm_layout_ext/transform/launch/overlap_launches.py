@@ -13,6 +13,7 @@ took 196 us with all launches overlapped and 216 with those of a function alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,10 +23,11 @@ from tvm.script import tirx as T
 
 from ... import decisions
 from ...ir import ops
-from ...ir.annotations import IN_SEQUENCE
+from ...ir.annotations import CONSTANTS, IN_SEQUENCE
 from ...ir.queries import is_call_of, nodes_in
 from ...target import capability
 from ..base import is_marked
+from .constants import names_one_of, put_behind_constants, views_of
 
 _NAME = "OverlapLaunches"
 _WAIT, _START = "wait", "launch_dependents"
@@ -54,6 +56,20 @@ def _launched(body: Any) -> list[str]:
     ]
 
 
+def _constants(
+    host: tirx.PrimFunc, kernels: Mapping[str, tirx.PrimFunc]
+) -> dict[str, list[tirx.Var]]:
+    """Parameters of each kernel that a function launches which nothing writes, by its name."""
+    given = views_of(host.body, [host.params[int(n)] for n in host.attrs.get(CONSTANTS, ())])
+    found: dict[str, list[tirx.Var]] = {}
+    for call in (one.value for one in nodes_in(host.body, tirx.Evaluate)):
+        if is_call_of(call, ops.CALL_FFI_KERNEL):
+            name, values = str(call.args[0].value), call.args[1:]
+            pairs = zip(kernels[name].params, values, strict=False) if name in kernels else ()
+            found[name] = [own for own, value in pairs if names_one_of(value, given)]
+    return found
+
+
 def _can_wait(kernel: tirx.PrimFunc) -> bool:
     return capability(kernel.attrs.get("target", None)) >= _FIRST
 
@@ -64,31 +80,31 @@ def _told(statement: Any, name: str) -> str:
     return str(call.args[0].value) if is_call_of(call, name) else ""
 
 
-def _waiting(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def _overlapped(
+    kernel: tirx.PrimFunc, constants: Sequence[Any], *, waits: bool, starts: bool
+) -> tirx.PrimFunc:
+    """Make a kernel wait for those before it, let the next be launched, or both."""
+    start = [_control(_START)] if starts else []
+    if not waits:
+        return kernel.with_body(tirx.SeqStmt([*start, kernel.body]))
+    controls = [_control(_WAIT), *start]
+    kernel = kernel.with_attr(_TAGS, _tags(kernel))
+    body = put_behind_constants(kernel.body, constants, controls)
+    if body is None:
+        return kernel.with_body(tirx.SeqStmt([*controls, kernel.body]))
+    # Of pointers without `__restrict__`, which this attribute gives, nvcc makes plain loads. ptxas
+    # moves those that it takes for loads of constant memory (`ld.global.nc`) behind the wait.
+    return kernel.without_attr(ops.NOALIAS).with_body(body)
+
+
+def _tags(kernel: tirx.PrimFunc) -> list[str]:
     tags = [str(tag) for tag in kernel.attrs[_TAGS]]
     at = tags.index(_DYNAMIC_SHARED) if _DYNAMIC_SHARED in tags else len(tags)
-    tags.insert(at, _DEPENDENT)
-    body = tirx.SeqStmt([_control(_WAIT), kernel.body])
-    return kernel.with_body(body).with_attr(_TAGS, tags)
-
-
-def _starting(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Let the next kernel be launched as soon as all blocks have begun, and waited if they must."""
-    body = [_control(_START), kernel.body]
-    if waits_first(kernel):
-        head, *rest = kernel.body.seq
-        body = [head, _control(_START), *rest]
-    return kernel.with_body(tirx.SeqStmt(body))
+    return [*tags[:at], _DEPENDENT, *tags[at:]]
 
 
 def _control(action: str) -> Any:
     return tirx.Evaluate(T.ptx.griddepcontrol(action, ""))
-
-
-def waits_first(kernel: tirx.PrimFunc) -> bool:
-    """Whether a kernel does nothing before ``griddepcontrol.wait``, in any of its threads."""
-    head = kernel.body.seq[0] if isinstance(kernel.body, tirx.SeqStmt) else kernel.body
-    return _told(head, ops.PTX_GRIDDEPCONTROL) == _WAIT
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.OverlapLaunches")
@@ -100,13 +116,21 @@ def _overlap_launches(mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
     # What has kernels of others before and behind it is one of each pair there.
     called = [f for f in kernels.values() if f.attrs.get(IN_SEQUENCE, False)]
     pairs += [(one, one) for f in called for one in _launched(f.body) if one in able]
-    changed = {name: _waiting(kernels[name]) for name in dict.fromkeys(b for _, b in pairs)}
-    for name in changed:
-        decisions.note(_NAME, name, "launched while the kernel before it runs")
-    for name in dict.fromkeys(a for a, _ in pairs):
-        changed[name] = _starting(changed.get(name, kernels[name]))
-    if not changed:
+    if not pairs:
         return mod
+    constants = {name: found for f in called for name, found in _constants(f, kernels).items()}
+    starting, waiting = ({one[n] for one in pairs} for n in (0, 1))
+    for name in dict.fromkeys(b for _, b in pairs):
+        decisions.note(_NAME, name, "launched while the kernel before it runs")
+    changed = {
+        name: _overlapped(
+            kernels[name],
+            constants.get(name, ()),
+            waits=name in waiting,
+            starts=name in starting,
+        )
+        for name in starting | waiting
+    }
     functions = {gv: changed.get(gv.name_hint, f) for gv, f in mod.functions.items()}
     return tvm.IRModule(functions, attrs=mod.attrs)
 
