@@ -120,6 +120,17 @@ def test_gated_products_are_one_function_and_right(
     check(one)
 
 
+@pytest.mark.parametrize(("kind", "dtype"), [("one", "float16"), ("two", "bfloat16")])
+@pytest.mark.parametrize("k", [36, 256])
+def test_a_single_row_has_both_sums_in_one_kernel(kind: str, dtype: str, k: int) -> None:
+    """Also of terms that TMA cannot copy: no tensor core computes them."""
+    (one,) = scheduled(_module(kind, (1, 1), k=k, dtype=dtype))
+    assert one.name == "gated"
+    assert one.choice.rule == "rows"
+    assert len(one.program.kernels) == 1
+    check(one)
+
+
 def test_nothing_else_is_left_of_an_mlp() -> None:
     assert list(_rules(_module("one", (1, 9)))) == ["gated"]
     assert list(_rules(_module("two", (1, 9)))) == ["gated"]
@@ -164,11 +175,11 @@ def test_other_reshapes_keep_products_apart(kind: str, shape: tuple[int, ...]) -
         ("others", {}),  # Products of other rows.
         ("read", {}),  # Somebody else reads the gate.
         ("bias", {}),
-        ("one", {"rows": (1,)}),
         ("one", {"rows": ("m",)}),
         ("one", {"k": 36}),  # Rows that TMA cannot copy.
         ("one", {"dtype": "float32"}),
         ("packed", {"rows": (4,)}),  # Unpacked as they are read.
+        ("packed", {"rows": (1,)}),
     ],
 )
 def test_other_products_stay_apart(kind: str, wishes: dict[str, Any]) -> None:

@@ -35,11 +35,12 @@ _SUMS = "float32"
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.GatedProducts")
 class GatedProducts:
-    """Call one function for ``silu(x @ w1) * (x @ w3)``, where warpgroups can compute it.
+    """Call one function for ``silu(x @ w1) * (x @ w3)``, where one kernel can compute it.
 
     Both products are of one weight, whose halves are sliced, or of two; any operators that compute
     an element from elements may make one value of both. On ``sm_90a``, of 16-bit floats and a known
-    number of rows; a single row is no product of tensor cores.
+    number of rows: some are multiplied by warpgroups, and the sums of a single row are added up by
+    the same lanes (``fuse_rows``).
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -191,7 +192,7 @@ def _rows(reader: Bindings, value: Any) -> Any:
 
 
 def _is_legal(reader: Bindings, pair: _Pair) -> bool:
-    """Whether warpgroups can compute a pair, and shall."""
+    """Whether one kernel can compute a pair, and shall."""
     if not all(map(_known, (pair.x, *pair.weights))):
         return False
     if len({tuple(_known(one)) for one in pair.weights}) > 1:
@@ -199,8 +200,10 @@ def _is_legal(reader: Bindings, pair: _Pair) -> bool:
     m, n, k = pair.shape
     # Some rows by packed weights have a kernel that unpacks them as it reads them.
     made = any(reader.call(one) is not None for one in pair.weights)
-    if m < 2 or (made and m <= tensor_rows.MOST_ROWS):
+    if made and m <= tensor_rows.MOST_ROWS:
         return False
+    if m == 1:
+        return True
     config = gemm_gated.OPERATOR.default_config()
     arch = architecture("sm_90a")
     return gemm_gated.check((m, n, k), str(pair.x.ty.dtype), config, arch) is None
@@ -218,17 +221,21 @@ def _function(reader: Bindings, pair: _Pair) -> tirx.PrimFunc:
     builder, params = relax.BlockBuilder(), given()
     with builder.function("gated", params, {"Primitive": 1}, private=True):
         with builder.dataflow():
-            sums = builder.emit_te(_products, *params)
-            # An iterator that is 0: TVM places no block that reads a batch by numbers alone.
-            parts = [
-                builder.emit_te(
-                    lambda c, h=h: te.compute(
-                        (1, m, n), lambda b, i, j: c[b * 2 + h, i, j].astype(kind), name="part"
-                    ),
-                    sums,
-                )
-                for h in range(2)
-            ]
+            if m == 1:
+                sums = builder.emit_te(_products_of_a_row, *params)
+                parts = [builder.emit(relax.op.astype(sums[h], kind)) for h in range(2)]
+            else:
+                sums = builder.emit_te(_products, *params)
+                # An iterator that is 0: TVM places no block that reads a batch by numbers alone.
+                parts = [
+                    builder.emit_te(
+                        lambda c, h=h: te.compute(
+                            (1, m, n), lambda b, i, j: c[b * 2 + h, i, j].astype(kind), name="part"
+                        ),
+                        sums,
+                    )
+                    for h in range(2)
+                ]
             known = {leaf: parts[number] for leaf, number in pair.leaves.items()}
             out = builder.emit_output(_again(builder, reader, pair.result, known))
         builder.emit_func_output(out)
@@ -262,6 +269,25 @@ def _products(x: te.Tensor, *weights: te.Tensor) -> te.Tensor:
         lambda h, i, j: te.sum(own[h, i, r].astype(_SUMS) * weight[h, j, r].astype(_SUMS), axis=r),
         name="gated_matmul",
     )
+
+
+def _products_of_a_row(x: te.Tensor, *weights: te.Tensor) -> list[te.Tensor]:
+    """Both products, apart: each has a sum for every row of a weight."""
+    n, k = weights[0].shape[-2:]
+
+    def product(h: int) -> te.Tensor:
+        r = te.reduce_axis((0, k), name="k")
+
+        def weight(j: Any) -> Any:
+            return weights[h][j, r] if len(weights) == 2 else weights[0][h, j, r]
+
+        return te.compute(
+            (1, 1, n),
+            lambda b, i, j: te.sum(x[i, r].astype(_SUMS) * weight(j).astype(_SUMS), axis=r),
+            name="NT_matmul",
+        )
+
+    return [product(h) for h in range(2)]
 
 
 def _again(builder: relax.BlockBuilder, reader: Bindings, value: Any, known: dict[Any, Any]) -> Any:
