@@ -491,6 +491,29 @@ def test_kernels_run_on_torchs_stream() -> None:
 
 
 @pytest.mark.gpu
+def test_what_a_graph_writes_to_is_nobody_elses() -> None:
+    """Memory of a captured call goes to no weights and results of modules that come later."""
+    module, x = net(), torch.randn(32, 64).cuda()
+    fast = tlx.compile_torch(module, (torch.zeros(32, 64),), dtype="float16")
+    for _ in range(3):
+        fast(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fast(x)
+    others = [tlx.compile_torch(module, (torch.zeros(32, 64),), dtype="float16") for _ in range(2)]
+    before = [one(x)["sums"] for one in others for _ in range(4)]
+    kept = [one.clone() for one in before]
+    x.copy_(torch.randn(32, 64))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(torch.equal(one, other) for one, other in zip(before, kept, strict=True))
+    with torch.no_grad():
+        wanted = module(x.cpu())["sums"]
+    for one in others:
+        np.testing.assert_allclose(one(x)["sums"].cpu(), wanted, atol=0.02)
+
+
+@pytest.mark.gpu
 def test_any_batch() -> None:
     module, batch = net(), torch.export.Dim("batch", min=1, max=256)
     shapes = {"x": {0: batch}}

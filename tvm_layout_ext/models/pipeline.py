@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -64,23 +65,35 @@ def relax_pipeline(
     scheduled = DefaultSchedule() if schedule is None else schedule
     if not isinstance(scheduled, tvm.transform.Pass):
         raise ScheduleError(f"schedule is a pass such as DefaultSchedule(), not {schedule!r}.")
-    return _RelaxPipeline(resolved, scheduled)
+    return RelaxPipeline(resolved, scheduled)
 
 
 @takes_module
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RelaxPipeline")
-class _RelaxPipeline:
-    def __init__(self, target: Target, schedule: tvm.transform.Pass) -> None:
-        self.target, self.schedule = target, schedule
+class RelaxPipeline:
+    """The passes of :func:`relax_pipeline`; ``planned`` follow the plan of memory."""
+
+    def __init__(
+        self,
+        target: Target,
+        schedule: tvm.transform.Pass,
+        planned: Sequence[tvm.transform.Pass] = (),
+    ) -> None:
+        self.target, self.schedule, self.planned = target, schedule, planned
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Run all passes."""
+        final = stock.finalize_passes(self.target)
+        names = [one.info.name for one in final]
+        at = names.index("KillAfterLastUse")
         passes = [
             *lowered_passes(self.target),
             self.schedule,
             InSequence(),
             *stock.dataflow_lower_passes(self.target),
-            *stock.finalize_passes(self.target),
+            *final[:at],
+            *self.planned,
+            *final[at:],
         ]
         with self.target:
             return tvm.transform.Sequential(passes)(mod)

@@ -21,8 +21,9 @@ from ...ir.diagnostics import reason
 from ...ir.queries import size_of
 from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
-from ..pipeline import relax_pipeline
+from ..pipeline import RelaxPipeline
 from ..relax_values import NARROW_FLOATS
+from .memory_apart import MEMORY, MemoryApart
 from .mixed_precision import MixedPrecision
 
 #: Bytes at whose multiples kernels expect a tensor to begin.
@@ -84,7 +85,8 @@ def compile_torch(
     mod = _in_type(mod, state, module, dtype)
     schedule = DefaultSchedule(log)
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": cuda_graphs}):
-        pipeline = relax_pipeline(resolved, schedule)
+        planned = [] if cuda_graphs else [MemoryApart()]
+        pipeline = RelaxPipeline(resolved, schedule, planned)
         executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
     return TorchModule(mod, executable, schedule.choices, program.call_spec, state)
 
@@ -119,7 +121,10 @@ class TorchModule:
         self.mod, self.executable, self.choices = mod, executable, choices
         self.buffers = dict(state.buffers)
         self._spec, self._state = spec, state
-        self._mains: dict[int, Any] = {}
+        #: By GPU, what computes and what allocates its memory.
+        self._mains: dict[int, tuple[Any, Any]] = {}
+        #: Memory of calls that were captured, to which their graphs write.
+        self._captured: list[Any] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on tensors; ScheduleError or TargetError if they are not those compiled for."""
@@ -134,10 +139,13 @@ class TorchModule:
             )
             raise ScheduleError(f"Arguments are {other}, compiled for {wanted}; * is a tensor.")
         given = [_ready(one) for one in found]
-        main = self._main(given)
+        main, allocate = self._main(given)
         held = self._held(given[0].device)
+        memory = allocate()
+        if sys.modules["torch"].cuda.is_current_stream_capturing():
+            self._captured.append(memory)
         try:
-            results = [*main(*held, *given)]
+            results = [*main(*held, *given, *memory)]
         except Exception as error:
             self._refuse([*held, *given], error)
             raise
@@ -171,8 +179,8 @@ class TorchModule:
             self.buffers[name] = _ready(self.buffers[name].to(device))
         return [self.buffers[name] for name in names]
 
-    def _main(self, given: Sequence[Any]) -> Any:
-        """The function on the GPU that tensors lie on."""
+    def _main(self, given: Sequence[Any]) -> tuple[Any, Any]:
+        """The function on the GPU that tensors lie on, and the one that allocates its memory."""
         if not has_gpu():
             raise TargetError("A compiled module runs on a CUDA GPU, of which TVM sees none here.")
         places = sorted({str(one.device) for one in given})
@@ -180,7 +188,9 @@ class TorchModule:
             raise TargetError(f"Tensors lie on {', '.join(places)}; give those of one GPU.")
         index = given[0].device.index
         if index not in self._mains:
-            self._mains[index] = relax.VirtualMachine(self.executable, tvm.cuda(index))["main"]
+            machine = relax.VirtualMachine(self.executable, tvm.cuda(index))
+            has_memory = machine.module.implements_function(MEMORY)
+            self._mains[index] = machine["main"], machine[MEMORY] if has_memory else tuple
         return self._mains[index]
 
     def _refuse(self, given: Sequence[Any], error: Exception) -> None:
