@@ -7,6 +7,7 @@ from .by_blocks import by_blocks
 from .by_dlight import by_dlight
 from .by_rows import by_rows
 from .convolutions.by_windows import by_windows
+from .few_rows.plain_rows import plain_rows
 from .gated.by_members import by_members
 from .on_tensor_cores import by_warpgroups, on_tensor_cores
 from .on_threads import on_threads
@@ -19,6 +20,7 @@ RULES: dict[str, Apply] = {
     "attention": by_attention,
     "packed weights": tensor_rows,
     "packed weights on threads": few_rows,
+    "few rows": plain_rows,
     "gated products": by_members,
     "warpgroups": by_warpgroups,
     "tensor cores": on_tensor_cores,

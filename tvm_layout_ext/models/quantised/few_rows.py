@@ -16,9 +16,10 @@ from ...coalesce.rows.emit import of_lane
 from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS, WARP_SIZE
 from ...ir.queries import loads_in, substitute
 from ...ir.rebuild import sequence
+from ..few_rows.kernel import RowsKernel, unrolled
+from ..few_rows.product import RowsProduct
 from ..rule import Scheduled
-from .packed_kernel import PackedKernel, unrolled
-from .unpacked import UnpackedProduct, read_unpacked
+from .unpacked import read_unpacked
 
 #: Rows that share a weight in registers; with more, tensor cores are faster.
 MOST_ROWS = 8
@@ -44,8 +45,8 @@ def few_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     return Scheduled(sch, f"{product.block.name_hint} by packed weights, {kernel.text()}")
 
 
-class _FewRows(PackedKernel):
-    def __init__(self, product: UnpackedProduct) -> None:
+class _FewRows(RowsKernel):
+    def __init__(self, product: RowsProduct) -> None:
         super().__init__(product)
         packed = product.packed
         size = tvm.DataType(str(packed.dtype)).itemsize

@@ -1,16 +1,10 @@
 """The rule for some rows by packed weights: unpacked in registers, multiplied by ``mma.sync``.
 
-A warp has 16 columns of the product, which are the rows of ``m16n8k16``, and 8 rows of ``x`` are
-its columns. A lane reads 16 bytes of packed weights of two columns. Which terms lie where in a
-fragment does not matter, as long as both factors agree: so a lane's own weights are its fragment,
-and two that lie half a word apart are the halves of a register, which takes one ``LOP3``. Parts of
-``x`` are put into shared memory in the order of these fragments.
+The kernel is that of :mod:`..few_rows.mma_rows`, whose lanes unpack what they have read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,21 +14,22 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from ...gpu.hardware import MAX_ACCESS_BYTES, MULTIPROCESSORS, WARP_SIZE, architecture
+from ...gpu.hardware import MAX_ACCESS_BYTES, architecture
 from ...ir.queries import distinct, loads_in, substitute
 from ...ir.rebuild import sequence
+from ..few_rows.kernel import unrolled
+from ..few_rows.mma_rows import ROWS, WARPS, MmaRows
+from ..few_rows.product import RowsProduct
 from ..on_tensor_cores import by_warpgroups, on_tensor_cores
 from ..rule import Scheduled, either
-from .packed_kernel import PackedKernel, unrolled
-from .unpacked import UnpackedProduct, read_unpacked
+from .unpacked import read_unpacked
 
 #: Rows of ``x`` at most: with more, weights are unpacked into memory and multiplied by ``wgmma``.
 MOST_ROWS = 64
 #: Rows of the kernels of which one is chosen at each call, the most first.
 _BOUNDS = (64, 32, 8)
-#: Columns of a warp, and rows of ``x`` of an instruction; warps of a block; as many at most share
-#: the terms of a column.
-_COLUMNS, _ROWS, _WARPS, _MOST_SHARING = 16, 8, 8, 8
+#: As many warps at most share the terms of a column.
+_MOST_SHARING = WARPS
 #: Warps of a multiprocessor below which several share the terms of a column, of up to 16 rows and
 #: of more, and bytes of ``x`` in shared memory, which are others by the eights of rows and whether
 #: all warps of a block share a column: of 4 rows by 28672 x 4096 24 warps and 32 KB took 29.7 us,
@@ -95,22 +90,22 @@ def _of_any_rows(func: tirx.PrimFunc, size: Any, target: Target) -> Scheduled | 
     return found
 
 
-def _kernel(product: UnpackedProduct, count: Any) -> _TensorRows | None:
+def _kernel(product: RowsProduct, count: Any) -> TensorRows | None:
     """The kernel of a product of up to as many rows as it has, or None if it is not legal."""
     form = _form(product)
     if form is None:
         return None
-    kernel = _TensorRows(product, count, *form)
+    kernel = TensorRows(product, count, *form)
     return kernel if kernel.vectors and kernel.fits() else None
 
 
-def _scheduled(kernel: _TensorRows, func: tirx.PrimFunc) -> Scheduled:
+def _scheduled(kernel: TensorRows, func: tirx.PrimFunc) -> Scheduled:
     sch = s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
     name = kernel.product.block.name_hint
     return Scheduled(sch, f"{name} by packed weights, {kernel.text()}")
 
 
-def _form(product: UnpackedProduct) -> tuple[int, int, Any] | None:
+def _form(product: RowsProduct) -> tuple[int, int, Any] | None:
     """Bits of a weight, what is taken from it, and its scale, or None if it has another form."""
     value, dtype = product.written, str(product.x.source.dtype)
     if not isinstance(value, tirx.Mul) or dtype not in _MAGIC or str(value.ty.dtype) != dtype:
@@ -136,7 +131,7 @@ def _is_exact(dtype: str, value: float) -> bool:
     return value == int(value) and float(np.array(value).astype(dtype)) == value
 
 
-def _are_digits(product: UnpackedProduct, value: Any, bits: int) -> bool:
+def _are_digits(product: RowsProduct, value: Any, bits: int) -> bool:
     """Whether neighbours along the terms are the digits of a word, the first the lowest."""
     word, k = tirx.Var("word", f"uint{_WORD}"), product.block.iter_vars[product.k].var
     simple = tvm.sym.Analyzer().simplify
@@ -160,61 +155,24 @@ def _do(call: Any) -> Any:
     return tirx.Evaluate(call)
 
 
-class _TensorRows(PackedKernel):
-    def __init__(
-        self, product: UnpackedProduct, count: Any, bits: int, taken: int, scale: Any
-    ) -> None:
-        super().__init__(product)
+class TensorRows(MmaRows):
+    """Weights that are unpacked in registers: two that lie half a word apart take one ``LOP3``."""
+
+    along = 1
+
+    def __init__(self, product: RowsProduct, count: Any, bits: int, taken: int, scale: Any) -> None:
+        tiles = -(-product.count // ROWS)
+        most = _MOST_SHARING if tiles < 4 else _MOST_SHARING // 2
+        words = MAX_ACCESS_BYTES * 8 // _WORD
+        super().__init__(product, count, words, product.each, _BUSY[tiles > 2], most)
         self.bits, self.taken, self.scale = bits, taken, scale
-        self.dtype = str(product.x.source.dtype)
-        self.each = product.each
-        #: Registers of a word: two weights each.
-        self.pairs = self.each // 2
-        self.words = MAX_ACCESS_BYTES * 8 // _WORD
-        #: Terms of a lane's vector, and of those of four lanes.
-        self.vector = self.words * self.each
-        self.step = 4 * self.vector
-        self.vectors = 0 if self.terms % self.step else self.terms // self.step
-        self.tiles = -(-product.count // _ROWS)
-        self.count = count if isinstance(count, int) else tirx.Cast("int32", count)
-        columns = -(-self.width // _COLUMNS)
-        most = _MOST_SHARING if self.tiles < 4 else _MOST_SHARING // 2
-        busy = _BUSY[self.tiles > 2]
-        self.sharing = next(
-            n for n in (1, 2, 4, 8) if n == most or columns * n >= MULTIPROCESSORS * busy
-        )
-        staged = _OTHERS.get((self.tiles, self.sharing == _WARPS), _STAGED)
-        self.warps = _WARPS
-        self.blocks = -(-columns // (_WARPS // self.sharing))
-        each = self.words * self.tiles * WARP_SIZE * self.pairs * 4
-        own = max(1, min(staged // each, self.vectors) // self.sharing)
-        self.together = next(n for n in (_TOGETHER, 2, 1) if own % n == 0)
-        #: Vectors of a chunk of ``x``, of all warps that share its terms.
-        self.chunk = own * self.sharing
-        new = self.registers
-        self.sums = new("sums", "float32", self.tiles * 4)
-        self.held = new("packed", f"uint{_WORD}", self.together, 2, self.words)
-        self.scales = new("scales", "uint32", self.together, 2)
-        self.a = new("a", "uint32", 2, self.pairs)
-        self.b = new("b", "uint32", self.pairs)
-        self.row = new("row", self.dtype, self.each)
-        # CUDA has one type for all dynamic shared memory of a name in a file, and TVM makes it one
-        # of the vectors that all accesses of a kernel have.
-        name = f"staged{self.pairs}" + ("_and_sums" if self.sharing > 1 else "")
-        self.staged = tirx.decl_buffer(
-            (self.chunk * each // 4,), "uint32", name, scope="shared.dyn", layout=None
-        )
-        self.kept = [self.sums, self.held, self.scales, self.a, self.b, self.row, self.staged]
-        if self.sharing > 1:
-            shape = (self.warps * self.tiles * 4 * WARP_SIZE,)
-            self.others = tirx.decl_buffer(
-                shape, "float32", "others", scope="shared.dyn", layout=None
-            )
-            self.kept.append(self.others)
-        self.group, self.thread = tirx.floordiv(self.lane, 4), tirx.floormod(self.lane, 4)
-        self.share = tirx.floormod(self.warp, self.sharing)
-        tile = self.grid * (self.warps // self.sharing) + tirx.floordiv(self.warp, self.sharing)
-        self.first = tile * _COLUMNS
+        self.apart = self.pairs
+        staged = _OTHERS.get((self.tiles, self.sharing == WARPS), _STAGED)
+        own = max(1, min(staged // self.staged_bytes, self.vectors) // self.sharing)
+        self.allocate(own, next(n for n in (_TOGETHER, 2, 1) if own % n == 0))
+        self.held = self.registers("packed", f"uint{_WORD}", self.together, 2, self.words)
+        self.scales = self.registers("scales", "uint32", self.together, 2)
+        self.kept += [self.held, self.scales]
 
     def fits(self) -> bool:
         """Whether a lane's weights share a scale, and its part of ``x`` lies together."""
@@ -229,87 +187,10 @@ class _TensorRows(PackedKernel):
     def text(self) -> str:
         """Tell it in a clause."""
         share = f", {self.sharing} warps to a column" if self.sharing > 1 else ""
-        return f"{self.tiles * _ROWS} rows by mma.sync, unpacked in registers{share}"
+        return f"{self.tiles * ROWS} rows by mma.sync, unpacked in registers{share}"
 
-    def body(self) -> Iterator[Any]:
-        zero = tirx.const(0, "float32")
-        yield unrolled(self.tiles * 4, lambda i: tirx.BufferStore(self.sums, zero, [i]))
-        chunks = -(-self.vectors // self.chunk)
-        yield unrolled(chunks, self._chunk, tirx.ForKind.SERIAL)
-        if self.sharing > 1:
-            yield from self._added_up()
-        leads = tirx.EQ(self.share, 0)
-        yield tirx.IfThenElse(leads, sequence(list(self._results())), None)
-
-    def _chunk(self, chunk: Any) -> Any:
-        """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
-        begin = chunk * self.chunk
-        count = self.chunk // self.sharing // self.together
-        return sequence(
-            [
-                self._stage(begin),
-                unrolled(count, lambda i: self._vectors(begin, i), tirx.ForKind.SERIAL),
-            ]
-        )
-
-    def _stage(self, begin: Any) -> Any:
-        """Fragments of ``x`` by vector, word, eight rows and lane."""
-        pieces = self.chunk * self.words * self.tiles
-        last = self.count - 1
-
-        def one(turn: Any) -> Any:
-            piece = turn * self.warps + self.warp
-            tile = tirx.floormod(piece, self.tiles)
-            word = tirx.floormod(tirx.floordiv(piece, self.tiles), self.words)
-            vector = begin + tirx.floordiv(piece, self.tiles * self.words)
-            vector = tirx.min(vector, self.vectors - 1)
-            row = tirx.min(tile * _ROWS + self.group, last).astype("int64")
-            term = (vector * 4 + self.thread).astype("int64") * self.vector + word * self.each
-            var, put = tirx.Var("v", "int32"), tirx.Var("p", "int32")
-            values = self.values(tirx.const(0, "int64"), term + var, row)
-            at = [substitute(i, values) for i in self.product.x.indices]
-            load = tirx.BufferStore(self.row, tirx.BufferLoad(self.product.x.source, at), [var])
-            place = (piece * WARP_SIZE + self.lane) * self.pairs
-
-            def half(index: Any) -> Any:
-                bits = T.reinterpret("uint16", tirx.BufferLoad(self.row, [index]))
-                return tirx.Cast("uint32", bits)
-
-            pack = [
-                tirx.BufferStore(
-                    self.b,
-                    tirx.bitwise_or(
-                        half(p), tirx.shift_left(half(p + self.pairs), tirx.const(16, "uint32"))
-                    ),
-                    [p],
-                )
-                for p in range(self.pairs)
-            ]
-            store = tirx.BufferStore(self.staged, tirx.BufferLoad(self.b, [put]), [place + put])
-            vectorized = tirx.ForKind.VECTORIZED
-            made = sequence(
-                [
-                    tirx.For(var, 0, self.each, vectorized, load),
-                    *pack,
-                    tirx.For(put, 0, self.pairs, vectorized, store),
-                ]
-            )
-            if pieces % self.warps == 0:
-                return made
-            return tirx.IfThenElse(piece < pieces, made, None)
-
-        return unrolled(-(-pieces // self.warps), one, tirx.ForKind.SERIAL)
-
-    def _vectors(self, begin: Any, turn: Any) -> Any:
-        """Load some vectors of packed weights, then multiply them."""
-
-        def inside(u: Any) -> Any:
-            return (turn * self.together + u) * self.sharing + self.share
-
-        loads = unrolled(self.together, lambda u: self._load(u, begin + inside(u)))
-        return sequence([loads, *(self._multiply(u, inside(u)) for u in range(self.together))])
-
-    def _load(self, u: Any, vector: Any) -> Any:
+    def load(self, u: Any, vector: Any) -> Any:
+        """Load packed weights, and their scale in both halves of a register."""
         known = tirx.min(vector, self.vectors - 1) * 4 + self.thread
 
         def column(h: Any) -> Any:
@@ -344,17 +225,8 @@ class _TensorRows(PackedKernel):
         values = self.values(column, first + e, tirx.const(0, "int64"))
         return tvm.sym.Analyzer().simplify(substitute(self.scale, values))
 
-    def _multiply(self, u: int, inside: Any) -> Any:
-        """Multiply a vector's words one after the other."""
-        made = []
-        for word in range(self.words):
-            for h in range(2):
-                made += [one for p in range(self.pairs) for one in self._unpack(u, h, word, p)]
-            made.append(unrolled(self.tiles, partial(self._by_rows, inside, word)))
-        return sequence(made)
-
-    def _unpack(self, u: int, h: int, word: int, p: int) -> list[Any]:
-        """Two weights into a register: by their bits, less what is taken, times the scale."""
+    def unpack(self, u: int, h: int, word: int, p: int) -> list[Any]:
+        """Put two weights into a register: by their bits, less what is taken, times the scale."""
         bits, base, _ = _MAGIC[self.dtype]
         low = (1 << self.bits) - 1
         mask, magic, one, taken = (
@@ -375,55 +247,3 @@ class _TensorRows(PackedKernel):
 
     def _half(self, value: float) -> int:
         return int(np.array(value).astype(self.dtype).view(np.uint16))
-
-    def _by_rows(self, inside: Any, word: int, tile: Any) -> Any:
-        """Multiply a word of each lane by eight rows."""
-        piece = (inside * self.words + word) * self.tiles + tile
-        var = tirx.Var("v", "int32")
-        place = (piece * WARP_SIZE + self.lane) * self.pairs + var
-        load = tirx.BufferStore(self.b, tirx.BufferLoad(self.staged, [place]), [var])
-        kind = _PTX[self.dtype]
-        product: Any = T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"]
-        sums = [tirx.BufferLoad(self.sums, [tile * 4 + i]) for i in range(4)]
-        made = [tirx.For(var, 0, self.pairs, tirx.ForKind.VECTORIZED, load)]
-        for s in range(self.pairs // 2):
-            a = [tirx.BufferLoad(self.a, [h, 2 * s + i]) for i in range(2) for h in range(2)]
-            b = [tirx.BufferLoad(self.b, [2 * s + i]) for i in range(2)]
-            made.append(_do(product(*sums, *a, *b, *sums)))
-        return sequence(made)
-
-    def _added_up(self) -> Iterator[Any]:
-        """Add up what the warps have that share a column's terms."""
-        count = self.tiles * 4
-
-        def place(warp: Any, i: Any) -> Any:
-            return (warp * count + i) * WARP_SIZE + self.lane
-
-        def put(i: Any) -> Any:
-            return tirx.BufferStore(
-                self.others, tirx.BufferLoad(self.sums, [i]), [place(self.warp, i)]
-            )
-
-        def add(i: Any) -> Any:
-            total = tirx.BufferLoad(self.sums, [i])
-            for other in range(1, self.sharing):
-                warp = tirx.min(self.warp + other, self.warps - 1)
-                total = total + tirx.BufferLoad(self.others, [place(warp, i)])
-            return tirx.BufferStore(self.sums, total, [i])
-
-        yield unrolled(count, put)
-        yield unrolled(count, add)
-
-    def _results(self) -> Iterator[Any]:
-        for tile in range(self.tiles):
-            for i in range(4):
-                column = self.first + self.group + i // 2 * 8
-                row = tile * _ROWS + self.thread * 2 + i % 2
-                own = tirx.BufferLoad(self.sums, [tile * 4 + i])
-                stored = self.stored(column.astype("int64"), row.astype("int64"), own)
-                inside = []
-                if self.width % (_COLUMNS * self.warps // self.sharing):
-                    inside.append(column < self.width)
-                if not isinstance(self.count, int) or self.count % _ROWS:
-                    inside.append(row < self.count)
-                yield tirx.IfThenElse(tirx.all(*inside), stored, None) if inside else stored

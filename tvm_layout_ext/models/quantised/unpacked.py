@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import tvm
 from tvm import tirx
 
-from ...analysis.contraction import Contraction, read_contraction
+from ...analysis.contraction import read_contraction
 from ...errors import ScheduleError
-from ...ir.queries import is_load_of, loads_in, substitute
+from ...ir.queries import loads_in, substitute
 from ...ir.walk import top_statements
 from ...tune.space.functions import blocks_of
+from ..few_rows.product import RowsProduct, follows, has_numbers
 from ..products import inlined
 
 _WIDE = "float32"
@@ -21,51 +20,7 @@ _WIDE = "float32"
 _MAGIC, _POWER = 0x4B000000, 1 << 23
 
 
-@dataclass(frozen=True)
-class UnpackedProduct:
-    """``out[m, n] = f(sum of x[m, k] * weight[n, k])``, with one ``n`` and one ``k``.
-
-    Attributes
-    ----------
-    func : PrimFunc
-        The function with all inlined that can be.
-    block : SBlock
-        The product.
-    after : tuple of SBlock
-        What is computed from it, element by element.
-    what : Contraction
-    weight : PrimExpr
-        An element of the weights as float32, by the iterators of the product.
-    written : PrimExpr
-        The same as the function has it.
-    packed : Buffer
-        What it is unpacked from.
-    each : int
-        Weights along ``k`` that an element of ``packed`` has.
-    x : TensorLoad
-        The other factor.
-    """
-
-    func: tirx.PrimFunc
-    block: Any
-    after: tuple[Any, ...]
-    what: Contraction
-    weight: Any
-    written: Any
-    packed: Any
-    each: int
-    x: Any
-    n: int
-    k: int
-    rows: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        """How many rows ``x`` has."""
-        return prod(self.what.extents[i] for i in self.rows)
-
-
-def read_unpacked(func: tirx.PrimFunc) -> UnpackedProduct | None:
+def read_unpacked(func: tirx.PrimFunc) -> RowsProduct | None:
     """Take such a function apart; None if no block unpacks an operand of a product.
 
     Raises
@@ -88,11 +43,11 @@ def read_unpacked(func: tirx.PrimFunc) -> UnpackedProduct | None:
     own, rows = (what.columns, what.rows) if side is what.b else (what.rows, what.columns)
     after = tuple(one for one in blocks if one is not product and one is not maker)
     name = product.name_hint
-    if len(blocks) != len(top_statements(func)) or not all(_follows(one, product) for one in after):
+    if len(blocks) != len(top_statements(func)) or not all(follows(one, product) for one in after):
         raise ScheduleError(f"Block {name} is not all that its function computes.")
     wide = [i for i in what.batch if what.extents[i] > 1]
     n, k = ([i for i in group if what.extents[i] > 1] for group in (own, what.depth))
-    if wide or len(n) != 1 or len(k) != 1 or not _numbers(product):
+    if wide or len(n) != 1 or len(k) != 1 or not has_numbers(product):
         raise ScheduleError(f"Block {name} has a batch, or several or symbolic n or k.")
     load = next(one for one in loads_in(product.body) if one.source.same_as(side.buffer))
     values = dict(zip((one.var for one in maker.iter_vars), load.indices, strict=True))
@@ -100,11 +55,7 @@ def read_unpacked(func: tirx.PrimFunc) -> UnpackedProduct | None:
     packed, each = _packed(written, product.iter_vars[k[0]])
     x = next(one for one in loads_in(product.body) if one.source.same_as(other.buffer))
     weights = widened(written), written, packed
-    return UnpackedProduct(func, product, after, what, *weights, each, x, n[0], k[0], tuple(rows))
-
-
-def _numbers(block: Any) -> bool:
-    return all(isinstance(one.dom.extent, tirx.IntImm) for one in block.iter_vars)
+    return RowsProduct(func, product, after, what, *weights, each, x, n[0], k[0], tuple(rows))
 
 
 def _maker(blocks: list[Any], buffer: Any) -> Any | None:
@@ -120,23 +71,6 @@ def _maker(blocks: list[Any], buffer: Any) -> Any | None:
         if same and any("int" in str(load.source.dtype) for load in loads_in(store.value)):
             return block
     return None
-
-
-def _follows(block: Any, product: Any) -> bool:
-    """Whether a block computes an element of its own from the same one of a product."""
-    store, made = block.body, product.body.buffer
-    if not isinstance(store, tirx.BufferStore) or block.init is not None:
-        return False
-    variables = [one.var for one in block.iter_vars]
-    own = [load for load in loads_in(store.value) if is_load_of(load, made)]
-    return bool(own) and all(
-        len(load.indices) == len(variables)
-        and all(
-            at.same_as(var) or int(one.dom.extent) == 1
-            for at, var, one in zip(load.indices, variables, block.iter_vars, strict=True)
-        )
-        for load in own
-    )
 
 
 def _packed(weight: Any, k: Any) -> tuple[Any, int]:

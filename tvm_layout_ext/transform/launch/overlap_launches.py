@@ -8,7 +8,11 @@ ISA, "griddepcontrol").
 The predecessor issues the former at its head: its last blocks have their places by then. On an H200
 the column sums of 32768x4096 halves took 65.5 us so in 16 slabs, and 65.9 where the launch waits
 for the blocks to end; in 32 slabs 65.9 and 66.3. A step of four layers of Qwen3-0.6B, 75 kernels,
-took 196 us with all launches overlapped and 216 with those of a function alone.
+took 196 us with all launches overlapped and 216 with those of a function alone; with weights that
+are loaded before the wait 192, beside 198 without.
+
+A kernel that waits lets the next one begin behind its wait: where it did so at its head, 300 of 300
+replays of a graph gave other results.
 """
 
 from __future__ import annotations
@@ -140,8 +144,9 @@ def OverlapLaunches() -> Any:
 
     Each kernel that follows another without host code between waits at its head, so nothing that it
     does comes before the end of any kernel before. The first one is launched as ever, but for
-    functions of a model, which follow one another: there all kernels wait. A kernel of others that
-    is launched between them starts when the one before it has ended, as ever.
+    functions of a model, which follow one another: there all kernels wait, behind the loads of
+    constants that they begin with (:mod:`.constants`). A kernel of others that is launched between
+    them starts when the one before it has ended, as ever.
 
     Leaves alone: targets before ``sm_90``, which have no such launches; kernels launched in
     branches or loops of the host by a function that stands alone.

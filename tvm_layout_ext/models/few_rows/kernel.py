@@ -1,4 +1,4 @@
-"""What kernels of products by packed weights share: threads, values of iterators, results."""
+"""What kernels of products of few rows share: threads, values of iterators, results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...coalesce.rows.traffic import unravel
 from ...gpu.hardware import WARP_SIZE
 from ...ir.queries import distinct, is_load_of, loads_in, substitute
 from ...ir.rebuild import block_with, realize_with, sequence, whole_region
-from .unpacked import UnpackedProduct
+from .product import RowsProduct
 
 
 def unrolled(extent: int, body: Callable[[Any], Any], kind: Any = tirx.ForKind.UNROLLED) -> Any:
@@ -22,7 +22,7 @@ def unrolled(extent: int, body: Callable[[Any], Any], kind: Any = tirx.ForKind.U
     return tirx.For(var, 0, extent, kind, body(var))
 
 
-class PackedKernel:
+class RowsKernel:
     """A kernel of some warps a block, in place of all that a function computes."""
 
     warps: int
@@ -30,7 +30,7 @@ class PackedKernel:
     #: Buffers of its own: registers, and shared memory.
     kept: list[Any]
 
-    def __init__(self, product: UnpackedProduct) -> None:
+    def __init__(self, product: RowsProduct) -> None:
         self.product = product
         iterators = product.block.iter_vars
         self.terms, self.width = (int(iterators[i].dom.extent) for i in (product.k, product.n))

@@ -1,0 +1,82 @@
+"""Few rows by small weights of 16 bits have a kernel whose lanes read fragments as they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_layout_ext as tlx
+from tests.models.running import Scheduled, check, scheduled
+
+
+def product(
+    m: int, n: int, k: int, dtype: str = "float16", *, turned: bool = True, add: bool = True
+) -> tvm.IRModule:
+    """``x @ w^T``, or ``x @ w``, plus what is added to it."""
+    shapes = {"x": [1, m, k], "w": [n, k] if turned else [k, n], "r": [1, m, n]}
+    x, w, r = (relax.Var(name, relax.TensorType(s, dtype)) for name, s in shapes.items())
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w, r]):
+        with builder.dataflow():
+            weight = builder.emit(relax.op.permute_dims(w)) if turned else w
+            out = builder.emit(relax.op.matmul(x, weight))
+            out = builder.emit(relax.op.add(out, r)) if add else out
+            out = builder.emit_output(out)
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def only(mod: tvm.IRModule) -> Scheduled:
+    (one,) = scheduled(mod)
+    return one
+
+
+@pytest.mark.parametrize("add", [False, True])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype"),
+    [
+        (8, 128, 256, "float16"),
+        (3, 72, 256, "bfloat16"),  # Rows and columns that end inside of a tile.
+        (2, 40, 768, "float16"),
+        (5, 16, 4096, "bfloat16"),  # Terms in two turns.
+    ],
+)
+def test_few_rows_are_multiplied_as_weights_lie(
+    m: int, n: int, k: int, dtype: str, add: bool
+) -> None:
+    one = only(product(m, n, k, dtype, add=add))
+    assert one.choice.rule == "few rows"
+    check(one)
+
+
+def test_all_warps_of_a_block_share_the_terms_of_few_columns() -> None:
+    """And read weights in vectors, before anything that a kernel before them writes."""
+    one = only(product(8, 64, 2048))
+    assert one.choice.text.endswith("8 rows by mma.sync, 8 warps to a column.")
+    func = one.after.with_attr({"layout_ext.in_sequence": True, "layout_ext.constants": [1]})
+    (kernel,) = tlx.device_program(func.with_attr("global_symbol", "main")).kernels.values()
+    early, late = str(kernel.body).split('T.ptx.griddepcontrol("wait", "")')
+    assert early.count("= w[T.Ramp(") == 16  # 8 vectors of two columns each.
+    assert "= w[" not in late
+    assert "= x[" in late
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wishes"),
+    [
+        ((1, 128, 256), {}),  # A sum.
+        ((9, 128, 256), {}),
+        ((8, 128, 272), {}),  # No whole vectors of four lanes,
+        ((8, 128, 1056), {}),  # or of all warps.
+        ((8, 2048, 4096), {}),  # Tiles of wgmma are as fast.
+        ((8, 128, 256), {"turned": False}),
+        ((8, 128, 256), {"dtype": "float32"}),
+    ],
+)
+def test_other_products_have_other_rules(
+    sizes: tuple[int, int, int], wishes: dict[str, Any]
+) -> None:
+    assert "few rows" not in [one.choice.rule for one in scheduled(product(*sizes, **wishes))]

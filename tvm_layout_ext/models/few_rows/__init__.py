@@ -1,0 +1,1 @@
+"""Products of few rows, whose weights go from memory to registers as they lie."""

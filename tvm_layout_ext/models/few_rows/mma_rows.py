@@ -1,0 +1,246 @@
+"""Kernels of some rows by ``mma.sync``, whose weights go from memory to registers as they lie.
+
+A warp has 16 columns of the product, which are the rows of ``m16n8k16``, and 8 rows of ``x`` are
+its columns. A lane reads 16 bytes of the weights of two columns. Which terms lie where in a
+fragment does not matter, as long as both factors agree: so a lane's own weights are its fragment.
+Parts of ``x`` are put into shared memory in the order of these fragments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from ...gpu.hardware import MULTIPROCESSORS, WARP_SIZE
+from ...ir.queries import substitute
+from ...ir.rebuild import sequence
+from .kernel import RowsKernel, unrolled
+from .product import RowsProduct
+
+#: Columns of a warp, rows of ``x`` of an instruction, and warps of a block.
+COLUMNS, ROWS, WARPS = 16, 8, 8
+_PTX = {"float16": "f16", "bfloat16": "bf16"}
+
+
+class MmaRows(RowsKernel):
+    """A kernel of some rows.
+
+    A lane's vector of 16 bytes has ``words``, which are multiplied one after the other. A word has
+    ``each`` terms, two in each of ``pairs`` registers. Some warps share the terms of a column.
+    """
+
+    #: Elements of a word from a register to the next, and between both weights of a register.
+    along: int
+    apart: int
+
+    def __init__(
+        self, product: RowsProduct, count: Any, words: int, each: int, busy: int, most: int
+    ) -> None:
+        super().__init__(product)
+        self.dtype = str(product.x.source.dtype)
+        self.words, self.each, self.pairs = words, each, each // 2
+        #: Terms of a lane's vector, and of those of four lanes.
+        self.vector = words * each
+        self.step = 4 * self.vector
+        self.vectors = 0 if self.terms % self.step else self.terms // self.step
+        self.tiles = -(-product.count // ROWS)
+        self.count = count if isinstance(count, int) else tirx.Cast("int32", count)
+        columns = -(-self.width // COLUMNS)
+        self.sharing = next(
+            n for n in (1, 2, 4, 8) if n == most or columns * n >= MULTIPROCESSORS * busy
+        )
+        self.warps = WARPS
+        self.blocks = -(-columns // (WARPS // self.sharing))
+        #: Bytes of a vector of all rows in shared memory.
+        self.staged_bytes = words * self.tiles * WARP_SIZE * self.pairs * 4
+        self.group, self.thread = tirx.floordiv(self.lane, 4), tirx.floormod(self.lane, 4)
+        self.share = tirx.floormod(self.warp, self.sharing)
+        tile = self.grid * (WARPS // self.sharing) + tirx.floordiv(self.warp, self.sharing)
+        self.first = tile * COLUMNS
+
+    def allocate(self, own: int, together: int) -> None:
+        """Make the buffers, of so many vectors of a warp in a chunk, and some loaded together."""
+        self.together = together
+        #: Vectors of a chunk of ``x``, of all warps that share its terms.
+        self.chunk = own * self.sharing
+        new = self.registers
+        self.sums = new("sums", "float32", self.tiles * 4)
+        self.a = new("a", "uint32", 2, self.pairs)
+        self.b = new("b", "uint32", self.pairs)
+        self.row = new("row", self.dtype, self.each)
+        # CUDA has one type for all dynamic shared memory of a name in a file, and TVM makes it one
+        # of the vectors that all accesses of a kernel have.
+        name = f"staged{self.pairs}" + ("_and_sums" if self.sharing > 1 else "")
+        self.staged = tirx.decl_buffer(
+            (self.chunk * self.staged_bytes // 4,),
+            "uint32",
+            name,
+            scope="shared.dyn",
+            layout=None,
+        )
+        self.kept = [self.sums, self.a, self.b, self.row, self.staged]
+        if self.sharing > 1:
+            shape = (self.warps * self.tiles * 4 * WARP_SIZE,)
+            self.others = tirx.decl_buffer(
+                shape, "float32", "others", scope="shared.dyn", layout=None
+            )
+            self.kept.append(self.others)
+
+    def load(self, u: Any, vector: Any) -> Any:
+        """Load a vector of the weights of both columns."""
+        raise NotImplementedError
+
+    def unpack(self, u: int, h: int, word: int, p: int) -> list[Any]:
+        """Put two weights into a register of ``a``."""
+        raise NotImplementedError
+
+    def body(self) -> Iterator[Any]:
+        """What a warp does."""
+        zero = tirx.const(0, "float32")
+        yield unrolled(self.tiles * 4, lambda i: tirx.BufferStore(self.sums, zero, [i]))
+        chunks = -(-self.vectors // self.chunk)
+        is_loaded_at_once = self.chunk == self.sharing * self.together
+        kind = tirx.ForKind.UNROLLED if is_loaded_at_once else tirx.ForKind.SERIAL
+        yield unrolled(chunks, self._chunk, kind)
+        if self.sharing > 1:
+            yield from self._added_up()
+        leads = tirx.EQ(self.share, 0)
+        yield tirx.IfThenElse(leads, sequence(list(self._results())), None)
+
+    def _chunk(self, chunk: Any) -> Any:
+        """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
+        begin = chunk * self.chunk
+        count = self.chunk // self.sharing // self.together
+        if count == 1:
+            # The first loads are of weights, which a kernel need not wait for; all are in flight
+            # over the barrier.
+            return sequence([self._loads(begin, 0), self._stage(begin), *self._multiplications(0)])
+        vectors = unrolled(
+            count,
+            lambda i: sequence([self._loads(begin, i), *self._multiplications(i)]),
+            tirx.ForKind.SERIAL,
+        )
+        return sequence([self._stage(begin), vectors])
+
+    def _stage(self, begin: Any) -> Any:
+        """Fragments of ``x`` by vector, word, eight rows and lane."""
+        pieces = self.chunk * self.words * self.tiles
+        last = self.count - 1
+
+        def one(turn: Any) -> Any:
+            piece = turn * self.warps + self.warp
+            tile = tirx.floormod(piece, self.tiles)
+            word = tirx.floormod(tirx.floordiv(piece, self.tiles), self.words)
+            vector = begin + tirx.floordiv(piece, self.tiles * self.words)
+            vector = tirx.min(vector, self.vectors - 1)
+            row = tirx.min(tile * ROWS + self.group, last).astype("int64")
+            term = (vector * 4 + self.thread).astype("int64") * self.vector + word * self.each
+            var, put = tirx.Var("v", "int32"), tirx.Var("p", "int32")
+            values = self.values(tirx.const(0, "int64"), term + var, row)
+            at = [substitute(i, values) for i in self.product.x.indices]
+            load = tirx.BufferStore(self.row, tirx.BufferLoad(self.product.x.source, at), [var])
+            place = (piece * WARP_SIZE + self.lane) * self.pairs
+
+            pack = [
+                tirx.BufferStore(self.b, self.pair_of(p, lambda e: (self.row, [e])), [p])
+                for p in range(self.pairs)
+            ]
+            store = tirx.BufferStore(self.staged, tirx.BufferLoad(self.b, [put]), [place + put])
+            vectorized = tirx.ForKind.VECTORIZED
+            made = sequence(
+                [
+                    tirx.For(var, 0, self.each, vectorized, load),
+                    *pack,
+                    tirx.For(put, 0, self.pairs, vectorized, store),
+                ]
+            )
+            if pieces % self.warps == 0:
+                return made
+            return tirx.IfThenElse(piece < pieces, made, None)
+
+        return unrolled(-(-pieces // self.warps), one, tirx.ForKind.SERIAL)
+
+    def _inside(self, turn: Any, u: Any) -> Any:
+        """Which vector of a chunk a warp has."""
+        return (turn * self.together + u) * self.sharing + self.share
+
+    def _loads(self, begin: Any, turn: Any) -> Any:
+        """Load some vectors of weights."""
+        return unrolled(self.together, lambda u: self.load(u, begin + self._inside(turn, u)))
+
+    def _multiplications(self, turn: Any) -> list[Any]:
+        """Multiply them."""
+        return [self._multiply(u, self._inside(turn, u)) for u in range(self.together)]
+
+    def pair_of(self, p: int, place: Callable[[int], tuple[Any, list[Any]]]) -> Any:
+        """Both weights of a register, from where elements of a word are."""
+        low, high = (
+            tirx.Cast("uint32", T.reinterpret("uint16", tirx.BufferLoad(*place(e))))
+            for e in (p * self.along, p * self.along + self.apart)
+        )
+        return tirx.bitwise_or(low, tirx.shift_left(high, tirx.const(16, "uint32")))
+
+    def _multiply(self, u: int, inside: Any) -> Any:
+        """Multiply a vector's words one after the other."""
+        made = []
+        for word in range(self.words):
+            for h in range(2):
+                made += [one for p in range(self.pairs) for one in self.unpack(u, h, word, p)]
+            made.append(unrolled(self.tiles, partial(self._by_rows, inside, word)))
+        return sequence(made)
+
+    def _by_rows(self, inside: Any, word: int, tile: Any) -> Any:
+        """Multiply a word of each lane by eight rows."""
+        piece = (inside * self.words + word) * self.tiles + tile
+        var = tirx.Var("v", "int32")
+        place = (piece * WARP_SIZE + self.lane) * self.pairs + var
+        load = tirx.BufferStore(self.b, tirx.BufferLoad(self.staged, [place]), [var])
+        kind = _PTX[self.dtype]
+        product: Any = T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"]
+        sums = [tirx.BufferLoad(self.sums, [tile * 4 + i]) for i in range(4)]
+        made = [tirx.For(var, 0, self.pairs, tirx.ForKind.VECTORIZED, load)]
+        for s in range(self.pairs // 2):
+            a = [tirx.BufferLoad(self.a, [h, 2 * s + i]) for i in range(2) for h in range(2)]
+            b = [tirx.BufferLoad(self.b, [2 * s + i]) for i in range(2)]
+            made.append(tirx.Evaluate(product(*sums, *a, *b, *sums)))
+        return sequence(made)
+
+    def _added_up(self) -> Iterator[Any]:
+        """Add up what the warps have that share a column's terms."""
+        count = self.tiles * 4
+
+        def place(warp: Any, i: Any) -> Any:
+            return (warp * count + i) * WARP_SIZE + self.lane
+
+        def put(i: Any) -> Any:
+            return tirx.BufferStore(
+                self.others, tirx.BufferLoad(self.sums, [i]), [place(self.warp, i)]
+            )
+
+        def add(i: Any) -> Any:
+            total = tirx.BufferLoad(self.sums, [i])
+            for other in range(1, self.sharing):
+                warp = tirx.min(self.warp + other, self.warps - 1)
+                total = total + tirx.BufferLoad(self.others, [place(warp, i)])
+            return tirx.BufferStore(self.sums, total, [i])
+
+        yield unrolled(count, put)
+        yield unrolled(count, add)
+
+    def _results(self) -> Iterator[Any]:
+        for tile in range(self.tiles):
+            for i in range(4):
+                column = self.first + self.group + i // 2 * 8
+                row = tile * ROWS + self.thread * 2 + i % 2
+                own = tirx.BufferLoad(self.sums, [tile * 4 + i])
+                stored = self.stored(column.astype("int64"), row.astype("int64"), own)
+                inside = []
+                if self.width % (COLUMNS * self.warps // self.sharing):
+                    inside.append(column < self.width)
+                if not isinstance(self.count, int) or self.count % ROWS:
+                    inside.append(row < self.count)
+                yield tirx.IfThenElse(tirx.all(*inside), stored, None) if inside else stored
