@@ -226,6 +226,12 @@ def put(target: Any, index: Any, value: Any) -> Any:
     return torch.index_put(target, (index,), value)
 
 
+def put_at(target: Any, index: Any, value: Any) -> Any:
+    target = target.clone()
+    target[index] = value
+    return target
+
+
 def _old_value(m: Any, x: Any, i: Any) -> Any:
     old = m.a.clone()
     m.a.copy_(x)
@@ -315,6 +321,8 @@ def test_state_is_read_before_it_is_written_and_nothing_else_is_written(
         lambda m, x, i: torch.cat([x, m.a], 1),
         lambda m, x, i: torch.clamp(x, max=m.a.max()),
         lambda m, x, i: torch.maximum(x, m.a) * (x > 9).any(),
+        lambda m, x, i: x * (x.clamp(max=0) * (m.a > 0)).any(1, keepdim=True),
+        lambda m, x, i: x * (m.a > 1).any((0, 1)) + (x > 1).any(-1)[:, None],
         lambda m, x, i: torch.group_norm(x[None], 4, m.c, m.c * 2),
         lambda m, x, i: torch.addmm(m.b, x, x.T).relu(),
     ],
@@ -324,6 +332,52 @@ def test_operands_of_several_types(does: Any) -> None:
     narrow = {"b": torch.randn(8, 8).bfloat16(), "c": torch.randn(8).bfloat16()}
     module = Steps(does, a=torch.randn(8, 4), **narrow)
     on_cpu(module, [(torch.randn(8, 4).bfloat16(), torch.tensor([0])) for _ in range(2)])
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda m, x, i: x[:, -1] * x[..., -3, :][:, -2:-1],
+        lambda m, x, i: x[i],
+        lambda m, x, i: x[:, [-1, 0]],
+        lambda m, x, i: x[:, i, i + 1],
+        lambda m, x, i: x[:, :, i, i[:, None]],
+        lambda m, x, i: x[i, :, i + 1],
+        lambda m, x, i: x[i[:, None], :, i[None] + 1, 1],
+        lambda m, x, i: x[i[:, None], i[None] - 1],
+        lambda m, x, i: put(m.a, i, x[0, 0, :3, 0]),
+        lambda m, x, i: torch.index_put(x, (i, i, i, i), x[0, 0, 0, :3]),
+        lambda m, x, i: torch.index_put(x, (i, i + 1), x[i, i]),
+        lambda m, x, i: torch.index_put(x, (i, i), x[0, 0, 0, 0], True),
+        lambda m, x, i: put_at(x, (slice(None), i, i[:, None]), x[:, :3, :3] * 2),
+        lambda m, x, i: put_at(x, (i, slice(None), i[:, None]), x[:3, :3, :5] * 2),
+    ],
+)
+def test_places_are_counted_from_the_end_where_they_are_negative(does: Any) -> None:
+    """TVM 0.27 reads before a tensor then, and takes several indices each for itself."""
+    torch.manual_seed(0)
+    module = Steps(does, a=torch.randn(6))
+    on_cpu(
+        module, [(torch.randn(4, 5, 6, 4), torch.tensor(at)) for at in ([0, -3, 2], [-1, 1, -2])]
+    )
+
+
+def test_the_last_place_of_a_symbolic_dim() -> None:
+    module = Steps(lambda m, x, i: x[-1] + x[i]).eval()
+    given = (torch.randn(6, 8), torch.tensor([0, -1, 2]))
+    rows = torch.export.Dim("rows", min=4, max=64)
+    mod, _ = imported(exported(module, given, None, {"x": {0: rows}, "i": None}))
+    main = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
+    for n in (4, 9):
+        x = torch.randn(n, 8)
+        found = main(*map(tvm.runtime.from_dlpack, (x, given[1])))[0]
+        np.testing.assert_allclose(torch.from_dlpack(found), module(x, given[1]), atol=1e-6)
+
+
+def test_a_mask_as_an_index_is_refused() -> None:
+    masked = Steps(lambda m, x, i: x[x > 0]).eval()
+    with pytest.raises(tlx.ScheduleError, match=r"use torch.where"):
+        tlx.compile_torch(masked, (torch.zeros(4, 4),), target=HOPPER)
 
 
 def test_a_buffer_that_is_turned_is_kept_row_by_row() -> None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from ..relax_values import NARROW_FLOATS
+from ..relax_values import NARROW_FLOATS, extents_of
+from .places import indexed, place_of, put
 from .rows_in_place import write_rows
 
 Converter = Callable[[Any], Any]
@@ -50,7 +51,9 @@ class Importer(ExportedProgramImporter):
         for name in _PROMOTED:
             found[name] = partial(self._typed, partial(self._alike, stock[name], None, None))
         found["any.default"] = self._any
-        found["index_put.default"] = partial(self._rows_in_place, stock["index_put.default"])
+        found["select.int"] = partial(self._typed, self._place)
+        found["index.Tensor"] = partial(self._typed, self._indexed)
+        found["index_put.default"] = self._rows_in_place
         return found
 
     def _typed(self, convert: Converter, node: Any) -> Any:
@@ -59,16 +62,18 @@ class Importer(ExportedProgramImporter):
         wanted = getattr(node.meta.get("val"), "dtype", None)
         if wanted is None or not isinstance(getattr(found, "ty", None), relax.TensorType):
             return found
+        _refuse_another_shape(node, found)
         wanted = self._convert_data_type(wanted)
         if str(found.ty.dtype) == wanted:
             return found
         return self.block_builder.emit(relax.op.astype(found, wanted))
 
     def _any(self, node: Any) -> Any:
-        """Whether any element of a tensor is not zero, which TVM 0.27 has along a dim alone."""
+        """Whether any element is not zero, of all or along dims; TVM 0.27 takes the highest."""
+        dims, keeps = (*node.args[1:], *(None, False)[len(node.args) - 1 :])
         held = self.block_builder.emit(relax.op.astype(self.env[node.args[0]], "bool"))
         as_bytes = self.block_builder.emit(relax.op.astype(held, "int8"))
-        highest = self.block_builder.emit(relax.op.max(as_bytes))
+        highest = self.block_builder.emit(relax.op.max(as_bytes, dims, keepdims=keeps))
         return self.block_builder.emit(relax.op.astype(highest, "bool"))
 
     def _alike(self, convert: Converter, dtype: str | None, at: int | None, node: Any) -> Any:
@@ -88,7 +93,24 @@ class Importer(ExportedProgramImporter):
         finally:
             self.env.update(kept)
 
-    def _rows_in_place(self, convert: Converter, node: Any) -> Any:
+    def _place(self, node: Any) -> Any:
+        """An element of a dim, counted from either end."""
+        data, dim, at = node.args
+        if isinstance(at, int):
+            return place_of(self.block_builder, self.env[data], dim, at)
+        return self._select(node)
+
+    def _indexed(self, node: Any) -> Any:
+        """Elements by indices; None takes all of a dim."""
+        data, indices = self.retrieve_args(node)
+        return indexed(self.block_builder, data, indices)
+
+    def _put(self, node: Any) -> Any:
+        """A tensor with other values at indices."""
+        data, indices, values, *adds = self.retrieve_args(node)
+        return put(self.block_builder, data, indices, values, bool(adds and adds[0]))
+
+    def _rows_in_place(self, node: Any) -> Any:
         """Write rows of what a buffer held before, which nothing else reads, or of a copy."""
         data, indices, values = node.args[:3]
         dims = [at for at, one in enumerate(indices) if one is not None]
@@ -97,7 +119,7 @@ class Importer(ExportedProgramImporter):
         # TVM writes by an index for each dim.
         is_stock = len(dims) == len(data.meta["val"].shape) and not is_new
         if is_stock or adds or len(dims) != 1 or not _places_rows(indices[dims[0]]):
-            return self._typed(convert, node)
+            return self._typed(self._put, node)
         buffer, index, rows = (self.env[one] for one in (data, indices[dims[0]], values))
         self.writes_rows = True
         if is_new:
@@ -107,6 +129,20 @@ class Importer(ExportedProgramImporter):
         if [*map(str, rows.ty.shape.values)] != [*map(str, shape)]:
             rows = self.block_builder.emit(relax.op.broadcast_to(rows, shape))
         return write_rows(self.block_builder, buffer, index, rows, dims[0], is_new)
+
+
+def _refuse_another_shape(node: Any, found: Any) -> None:
+    """Raise ValueError where TVM gives a node another shape than torch, so other values."""
+    own, wanted = extents_of(found), node.meta["val"].shape
+    if own is None:
+        return
+    pairs = zip(own, wanted, strict=False)
+    known = [(int(a), b) for a, b in pairs if isinstance(a, tirx.IntImm) and isinstance(b, int)]
+    if len(own) != len(wanted) or any(a != b for a, b in known):
+        raise ValueError(
+            f"TVM gives {node.target} a result of ({', '.join(map(str, own))}), torch one of"
+            f" ({', '.join(map(str, wanted))})"
+        )
 
 
 def _places_rows(index: Any) -> bool:
