@@ -76,7 +76,20 @@ def fitting(sizes: tuple[int, int, int], batch: int = 1, b_k_major: bool = False
     most = 1 if batch > 1 else max(1, sizes[2] // _LEAST_TERMS)
     ways = [(*tile, n) for tile in tiles for n in SLICES if n <= most]
     tile, _, slices = min(ways, key=lambda way: cycles(sizes, batch, *way))
-    return dict(zip(NAMES, (*tile, slices), strict=True))
+    return narrowed(dict(zip(NAMES, (*tile, slices), strict=True)), sizes[1])
+
+
+def narrowed(config: dict[str, int], columns: Any) -> dict[str, int]:
+    """Halve the columns of a tile that has twice those of the product.
+
+    Half of the lanes would store nothing, by a condition on the thread alone. TVM then simplifies
+    the places that they store, takes these for others than those that they have computed, and
+    keeps the sums of all lanes in each: of symbolic rows it knows no size for them.
+    """
+    if columns != config["tile_n"] // 2:
+        return config
+    halves = {name: config[name] // 2 for name in ("tile_n", "columns")}
+    return config | halves
 
 
 def cycles(

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
-from tests.models.running import check, scheduled
+from tests.models.running import TARGET, check, scheduled
+from tvm_layout_ext.build import lower
+from tvm_layout_ext.ir.queries import nodes_in, size_of
 from tvm_layout_ext.schedules import matmul
 from tvm_layout_ext.schedules.matmul import TILES, fitting
 
@@ -48,6 +50,20 @@ def test_a_product_is_right(a: Shape, b: Shape, turns: dict[str, Any]) -> None:
     for one in found:
         assert one.choice.rule == "threads", one.choice.text
         check(one)
+
+
+@pytest.mark.parametrize("rows", [40, None])
+def test_half_a_tile_of_columns_keeps_no_sums_of_other_threads(rows: int | None) -> None:
+    """As of a prompt of any length by heads of 32: each thread had 1568 sums, or unknown many."""
+    mod = product((3, rows or tirx.Var("n", "int64"), 20), (3, 20, 32))
+    (one,) = (one for one in scheduled(mod) if "matmul" in one.name)
+    assert one.choice.rule == "threads", one.choice.text
+    assert "x32," in one.choice.text
+    func = lower(one.after.with_attr("global_symbol", "main"), target=TARGET)["main"]
+    buffers = [node.buffer for node in nodes_in(func.body, tirx.AllocBuffer)]
+    counts = [size_of(own.shape[0]) for own in buffers if own.scope() == "local"]
+    assert max(counts) <= 32
+    check(one)
 
 
 @pytest.mark.matrix

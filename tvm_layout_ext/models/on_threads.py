@@ -6,7 +6,7 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..errors import ScheduleError
-from ..schedules.matmul import NAMES, fitting, multiply
+from ..schedules.matmul import NAMES, fitting, multiply, narrowed
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
 from .products import ModelProduct, batch_of, scheduled_products
@@ -29,9 +29,10 @@ def on_threads(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         if (what.operand, what.sums) != ("float32", "float32"):
             raise ScheduleError(f"{name} multiplies {what.operand}, which tensor cores do.")
         batch = batch_of(what)
-        config = (
-            _OF_ANY_SIZE if product.has_any_size else fitting(what.sizes, batch, what.b.k_major)
-        )
+        if product.has_any_size:
+            config = narrowed(_OF_ANY_SIZE, what.sizes[1])
+        else:
+            config = fitting(what.sizes, batch, what.b.k_major)
         multiply(sch, name, config)
         tile = f"{config['tile_m']}x{config['tile_n']}"
         return f"in float32, tiles of {tile}, {config['split_k']} slices of K"

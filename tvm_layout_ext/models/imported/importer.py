@@ -70,7 +70,7 @@ class Importer(ExportedProgramImporter):
 
     def _any(self, node: Any) -> Any:
         """Whether any element is not zero, of all or along dims; TVM 0.27 takes the highest."""
-        dims, keeps = (*node.args[1:], *(None, False)[len(node.args) - 1 :])
+        dims, keeps = [*node.args[1:], None, False][:2]
         held = self.block_builder.emit(relax.op.astype(self.env[node.args[0]], "bool"))
         as_bytes = self.block_builder.emit(relax.op.astype(held, "int8"))
         highest = self.block_builder.emit(relax.op.max(as_bytes, dims, keepdims=keeps))
