@@ -319,6 +319,7 @@ def test_state_is_read_before_it_is_written_and_nothing_else_is_written(
     [
         lambda m, x, i: torch.where(x > 0, x, m.a),
         lambda m, x, i: torch.cat([x, m.a], 1),
+        lambda m, x, i: torch.cat([torch.cat([x, m.a[:, 4:]], -1), x[:, :0], m.a], -1),
         lambda m, x, i: torch.clamp(x, max=m.a.max()),
         lambda m, x, i: torch.maximum(x, m.a) * (x > 9).any(),
         lambda m, x, i: x * (x.clamp(max=0) * (m.a > 0)).any(1, keepdim=True),
@@ -388,19 +389,31 @@ def test_a_buffer_that_is_turned_is_kept_row_by_row() -> None:
     assert torch.equal(fast(torch.randn(8, 4), torch.tensor([0])), before)
 
 
+#: What models have beside, or not at all.
+_OTHERS: dict[str, dict[str, Any]] = {
+    "Falcon": {"head_dim": None},
+    "Phi3": {"pad_token_id": 0},
+    "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+}
+
+
 def language_model(kind: str = "Llama", dtype: str = "bfloat16", **sizes: Any) -> Any:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        head_dim=32,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=500,
-        **{"max_position_embeddings": 256, **sizes},
-    )
+    plain = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "head_dim": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 500,
+        "max_position_embeddings": 256,
+        **_OTHERS.get(kind, {}),
+        **sizes,
+    }
+    given = {name: one for name, one in plain.items() if one is not None}
+    config = getattr(transformers, f"{kind}Config")(**given)
     made = getattr(transformers, f"{kind}ForCausalLM")(config)
     return made.to(getattr(torch, dtype)).eval()
 
@@ -409,7 +422,8 @@ def language_model(kind: str = "Llama", dtype: str = "bfloat16", **sizes: Any) -
     ("kind", "dtype", "tokens"),
     [("Llama", "bfloat16", 1), ("Llama", "float32", 8), ("Qwen3", "float16", 1),
      ("Gemma2", "float32", 1), ("Mistral", "float32", 4), ("Qwen2", "bfloat16", 1),
-     ("Gemma", "bfloat16", 1), ("Olmo2", "bfloat16", 1)],
+     ("Gemma", "bfloat16", 1), ("Olmo2", "bfloat16", 1), ("Falcon", "float32", 1),
+     ("BioGpt", "float32", 4), ("Phi3", "bfloat16", 1)],
 )  # fmt: skip
 def test_a_language_model_keeps_its_keys(kind: str, dtype: str, tokens: int) -> None:
     """Step by step as the whole sequence, also where windows are shorter than it."""
@@ -442,6 +456,23 @@ def test_a_step_of_16_bits_has_one_kernel_of_attention_and_no_fallback() -> None
         tlx.compile_torch(wide, example, dtype="float16", target=HOPPER)
     with pytest.raises(tlx.ScheduleError, match="a model of transformers, not Both"):
         tlx.with_static_cache(Both(), 128)
+
+
+def test_a_model_that_is_said_to_take_no_static_cache_is_refused() -> None:
+    """Local attention of GPT-Neo cuts its mask by the cache's length: it would be wrong."""
+    with pytest.raises(tlx.ScheduleError, match="takes no static cache"):
+        tlx.with_static_cache(language_model("GPTNeo"), 128)
+
+
+def test_a_prompt_of_any_length_by_heads_of_32() -> None:
+    net, tokens = (
+        tlx.with_static_cache(language_model(), 128),
+        torch.export.Dim("n", min=2, max=128),
+    )
+    given = (torch.zeros(1, 16, dtype=torch.int64), torch.arange(16))
+    shapes = {"tokens": {1: tokens}, "places": {0: tokens}}
+    fast = tlx.compile_torch(net, given, target=HOPPER, dynamic_shapes=shapes)
+    assert not [one for one in fast.choices if one.fell_back]
 
 
 @pytest.mark.gpu

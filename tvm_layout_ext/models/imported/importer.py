@@ -41,6 +41,7 @@ class Importer(ExportedProgramImporter):
     def create_convert_map(self) -> dict[str, Converter]:
         """Stock conversions, each followed by a cast to the type that torch has for its value."""
         stock = super().create_convert_map()
+        stock["cat.default"] = partial(self._joined, stock["cat.default"])
         found: dict[str, Converter] = {
             name: partial(self._typed, one) for name, one in stock.items()
         }
@@ -70,11 +71,26 @@ class Importer(ExportedProgramImporter):
 
     def _any(self, node: Any) -> Any:
         """Whether any element is not zero, of all or along dims; TVM 0.27 takes the highest."""
-        dims, keeps = [*node.args[1:], None, False][:2]
+        dims = node.args[1] if len(node.args) > 1 else None
+        keeps = len(node.args) > 2 and node.args[2]
         held = self.block_builder.emit(relax.op.astype(self.env[node.args[0]], "bool"))
         as_bytes = self.block_builder.emit(relax.op.astype(held, "int8"))
         highest = self.block_builder.emit(relax.op.max(as_bytes, dims, keepdims=keeps))
         return self.block_builder.emit(relax.op.astype(highest, "bool"))
+
+    def _joined(self, convert: Converter, node: Any) -> Any:
+        """Parts side by side, without those of no element, of which there is no kernel."""
+
+        def has_elements(part: Any) -> bool:
+            sizes = part.meta["val"].shape
+            return not any(isinstance(size, int) and size == 0 for size in sizes)
+
+        parts = [one for one in node.args[0] if has_elements(one)]
+        if len(parts) == len(node.args[0]) or not parts:
+            return convert(node)
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        given = [self.env[one] for one in parts]
+        return given[0] if len(given) == 1 else self.block_builder.emit(relax.op.concat(given, dim))
 
     def _alike(self, convert: Converter, dtype: str | None, at: int | None, node: Any) -> Any:
         """Convert a node whose floats are brought to one type before, by default its result's.

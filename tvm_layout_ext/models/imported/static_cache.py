@@ -43,28 +43,37 @@ def with_static_cache(model: Any, length: int, batch: int = 1) -> Any:
         raise ScheduleError(
             f"with_static_cache takes a model of transformers, not {type(model).__name__}."
         )
+    if _is_said_not_to(model, transformers.PreTrainedModel):
+        raise ScheduleError(
+            f"transformers says that {type(model).__name__} takes no static cache; give"
+            " compile_torch the model itself, for sequences of one length."
+        )
     length = whole_number("length", length, 1, ScheduleError)
     batch = whole_number("batch", batch, 1, ScheduleError)
     return _made(model, length, batch)
 
 
+def _is_said_not_to(model: Any, base: type) -> bool:
+    """Whether a model's own class, not transformers' base, says that it is not compiled whole."""
+    name = "_can_compile_fullgraph"
+    own = [vars(one)[name] for one in type(model).__mro__ if name in vars(one) and one is not base]
+    return bool(own) and not own[0]
+
+
 def _made(model: Any, length: int, batch: int) -> Any:
     import torch
-    from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
-    from transformers.integrations.executorch import get_head_shapes
 
-    config = model.config.get_text_config()
-    cache = StaticCache(config=config, max_cache_len=length)
-    for at, layer in enumerate(cache.layers):
-        # A window's own layer moves what it holds. The mask hides what is outside of a window.
-        if isinstance(layer, StaticSlidingWindowLayer):
-            cache.layers[at] = StaticLayer(length)
-    if others := {type(one).__name__ for one in cache.layers} - {"StaticLayer"}:
-        raise ScheduleError(
-            f"Layers of {type(model).__name__} cache {', '.join(sorted(others))}; keys and values"
-            " of all places alone are kept."
+    cache = _cache(model, length)
+    shapes = _head_shapes(model, batch)
+    for layer, (heads, key_size, value_size) in zip(cache.layers, shapes, strict=True):
+        kind = {"dtype": model.dtype, "device": model.device}
+        keys, values = (
+            torch.zeros((batch, heads, 0, size), **kind) for size in (key_size, value_size)
         )
-    cache.early_initialization(batch, *get_head_shapes(config), model.dtype, model.device)
+        layer.lazy_initialization(keys, values)
+    # Some models make a mask of as many places as there have been, which no compiled shape is.
+    seen = torch.ones((batch, length), dtype=torch.int64, device=model.device)
+    options = {"attention_mask": seen} if _counts_places(model, length, batch) else {}
 
     class WithStaticCache(torch.nn.Module):
         def __init__(self) -> None:
@@ -83,6 +92,69 @@ def _made(model: Any, length: int, batch: int) -> Any:
                 )
                 layer.cumulative_length = places[0].clone()
             given = {"position_ids": places[None], "past_key_values": cache, "use_cache": True}
-            return self.model(tokens, logits_to_keep=1, **given).logits
+            return self.model(tokens, logits_to_keep=1, **given, **options).logits
 
     return WithStaticCache().train(model.training)
+
+
+def _cache(model: Any, length: int) -> Any:
+    """A static cache of layers that keep all places; ScheduleError if a layer is another."""
+    from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
+
+    cache = StaticCache(config=model.config.get_text_config(), max_cache_len=length)
+    for at, layer in enumerate(cache.layers):
+        # A window's own layer moves what it holds. The mask hides what is outside of a window.
+        if isinstance(layer, StaticSlidingWindowLayer):
+            cache.layers[at] = StaticLayer(length)
+    if others := {type(one).__name__ for one in cache.layers} - {"StaticLayer"}:
+        raise ScheduleError(
+            f"Layers of {type(model).__name__} cache {', '.join(sorted(others))}; keys and values"
+            " of all places alone are kept."
+        )
+    return cache
+
+
+def _head_shapes(model: Any, batch: int) -> list[tuple[int, int, int]]:
+    """Heads, and sizes of keys and of values, of each layer: as the model itself makes them.
+
+    Its configuration does not say them of all, as of Falcon with one head of keys.
+    """
+    from transformers.configuration_utils import get_head_shapes
+
+    cache = _cache(model, 1)
+    try:
+        _without_data(model, cache, batch)
+        return [(one.num_heads, one.k_head_dim, one.v_head_dim) for one in cache.layers]
+    except Exception:  # What cannot run so may still be exported.
+        found = get_head_shapes(model.config.get_text_config())
+        count = len(cache.layers)
+        heads, size = (one if isinstance(one, list) else [one] * count for one in found)
+        return [*zip(heads, size, size, strict=True)]
+
+
+def _counts_places(model: Any, length: int, batch: int) -> bool:
+    """Whether a model reads how many places there have been, as for a mask of its own."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
+    cache = _cache(model, length)
+    try:
+        _without_data(model, cache, batch)
+        _without_data(model, cache, batch)
+    except DataDependentOutputException:
+        return True
+    except Exception:  # torch.export says what it refuses.
+        return False
+    return False
+
+
+def _without_data(model: Any, cache: Any, batch: int) -> None:
+    """Run a step of one token for its shapes alone."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        token = torch.zeros((batch, 1), dtype=torch.int64, device=model.device)
+        for layer in cache.layers:
+            layer.cumulative_length = torch.zeros((), dtype=torch.int64, device=model.device)
+        given = {"position_ids": token[:1], "past_key_values": cache, "use_cache": True}
+        model(token, logits_to_keep=1, **given)
