@@ -393,6 +393,7 @@ def test_a_buffer_that_is_turned_is_kept_row_by_row() -> None:
 _OTHERS: dict[str, dict[str, Any]] = {
     "Falcon": {"head_dim": None},
     "Phi3": {"pad_token_id": 0},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
     "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
 }
 
@@ -423,7 +424,8 @@ def language_model(kind: str = "Llama", dtype: str = "bfloat16", **sizes: Any) -
     [("Llama", "bfloat16", 1), ("Llama", "float32", 8), ("Qwen3", "float16", 1),
      ("Gemma2", "float32", 1), ("Mistral", "float32", 4), ("Qwen2", "bfloat16", 1),
      ("Gemma", "bfloat16", 1), ("Olmo2", "bfloat16", 1), ("Falcon", "float32", 1),
-     ("BioGpt", "float32", 4), ("Phi3", "bfloat16", 1)],
+     ("BioGpt", "float32", 4), ("Phi3", "bfloat16", 1), ("Qwen3Moe", "float32", 1),
+     ("Qwen3Moe", "float32", 8)],
 )  # fmt: skip
 def test_a_language_model_keeps_its_keys(kind: str, dtype: str, tokens: int) -> None:
     """Step by step as the whole sequence, also where windows are shorter than it."""
@@ -456,6 +458,16 @@ def test_a_step_of_16_bits_has_one_kernel_of_attention_and_no_fallback() -> None
         tlx.compile_torch(wide, example, dtype="float16", target=HOPPER)
     with pytest.raises(tlx.ScheduleError, match="a model of transformers, not Both"):
         tlx.with_static_cache(Both(), 128)
+
+
+def test_experts_that_count_their_tokens_are_refused_and_others_left_as_they_are() -> None:
+    model, token = language_model("Qwen3Moe"), torch.zeros(1, 1, dtype=torch.int64)
+    model.config.use_cache = False
+    before = model.config._experts_implementation
+    tlx.with_static_cache(model, 16)(token, torch.zeros(1, dtype=torch.int64))
+    assert model.config._experts_implementation == before
+    with pytest.raises(tlx.ScheduleError, match="set_experts_implementation"):
+        tlx.compile_torch(model, (token,), target=HOPPER)
 
 
 def test_a_model_that_is_said_to_take_no_static_cache_is_refused() -> None:

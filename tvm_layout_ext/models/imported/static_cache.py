@@ -6,6 +6,7 @@ from typing import Any
 
 from ...checks import whole_number
 from ...errors import ScheduleError
+from .experts import experts_of_known_sizes
 
 
 def with_static_cache(model: Any, length: int, batch: int = 1) -> Any:
@@ -92,7 +93,8 @@ def _made(model: Any, length: int, batch: int) -> Any:
                 )
                 layer.cumulative_length = places[0].clone()
             given = {"position_ids": places[None], "past_key_values": cache, "use_cache": True}
-            return self.model(tokens, logits_to_keep=1, **given, **options).logits
+            with experts_of_known_sizes(self.model):
+                return self.model(tokens, logits_to_keep=1, **given, **options).logits
 
     return WithStaticCache().train(model.training)
 
@@ -152,7 +154,8 @@ def _without_data(model: Any, cache: Any, batch: int) -> None:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    without = FakeTensorMode(allow_non_fake_inputs=True)
+    with without, torch.no_grad(), experts_of_known_sizes(model):
         token = torch.zeros((batch, 1), dtype=torch.int64, device=model.device)
         for layer in cache.layers:
             layer.cumulative_length = torch.zeros((), dtype=torch.int64, device=model.device)

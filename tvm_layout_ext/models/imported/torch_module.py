@@ -29,6 +29,11 @@ from .mixed_precision import MixedPrecision
 #: Bytes at whose multiples kernels expect a tensor to begin.
 _ALIGNMENT = 16
 _TYPES = ("float32", *NARROW_FLOATS)
+#: What is legal where experts count their tokens.
+_NO_GROUPS = (
+    " Experts of transformers are compiled by with_static_cache, and after"
+    ' model.set_experts_implementation("batched_mm").'
+)
 
 
 def compile_torch(
@@ -329,7 +334,8 @@ def imported(program: Any) -> tuple[tvm.IRModule, State]:
         try:
             mod = importer.from_exported_program(program, False, False, False, None)
         except Exception as error:
-            raise ScheduleError(f"TVM cannot import the module: {reason(error)}") from error
+            how = _NO_GROUPS if "_grouped_mm" in str(error) else ""
+            raise ScheduleError(f"TVM cannot import the module: {reason(error)}{how}") from error
     results, spec = mod["main"].ret_ty, program.call_spec.out_spec
     tensors = [one for one in results.fields if isinstance(one, relax.TensorType)]
     if len(tensors) - len(buffers) != spec.num_leaves:
