@@ -52,6 +52,7 @@ class Importer(ExportedProgramImporter):
         for name in _PROMOTED:
             found[name] = partial(self._typed, partial(self._alike, stock[name], None, None))
         found["any.default"] = self._any
+        found["div.Tensor_mode"] = partial(self._typed, self._rounded_quotient)
         found["select.int"] = partial(self._typed, self._place)
         found["index.Tensor"] = partial(self._typed, self._indexed)
         found["index_put.default"] = self._rows_in_place
@@ -108,6 +109,24 @@ class Importer(ExportedProgramImporter):
             return convert(node)
         finally:
             self.env.update(kept)
+
+    def _rounded_quotient(self, node: Any) -> Any:
+        """A quotient rounded down or towards zero, of floats in ``float32``; TVM has integers'."""
+        mode, emit = node.kwargs.get("rounding_mode"), self.block_builder.emit
+        own = self._convert_data_type(node.meta["val"].dtype)
+        wide = "float32" if own in _FLOATS else own
+        given = [
+            emit(relax.op.astype(one, wide))
+            if isinstance(one, relax.Expr)
+            else relax.const(one, wide)
+            for one in self.retrieve_args(node)[:2]
+        ]
+        if wide != "float32" and mode == "floor":
+            return emit(relax.op.floor_divide(*given))
+        found = emit(relax.op.divide(*given))
+        if wide != "float32" or mode is None:
+            return found
+        return emit((relax.op.floor if mode == "floor" else relax.op.trunc)(found))
 
     def _place(self, node: Any) -> Any:
         """An element of a dim, counted from either end."""
