@@ -169,10 +169,10 @@ def test_a_module_of_16_bits_keeps_its_types(dtype: str) -> None:
 class OnCpu(TorchModule):
     """A module by TVM's own code for CPUs."""
 
-    def _main(self, given: Any) -> Any:
+    def _main(self, given: Any) -> tuple[Any, Any]:
         tensors = tvm.runtime.from_dlpack
         main = relax.VirtualMachine(tvm.compile(self.mod, "llvm"), tvm.cpu())["main"]
-        return lambda *all_of: main(*map(tensors, all_of))
+        return lambda *all_of: main(*map(tensors, all_of)), tuple
 
 
 def on_cpu(module: Any, calls: list[tuple[Any, ...]]) -> TorchModule:
