@@ -23,6 +23,7 @@ from tvm_layout_ext.errors import LayoutExtError, ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.schedules import _gemm_hopper, _rows, gemm, gemm_gated, matmul
 from tvm_layout_ext.schedules._gemm_types import check_instruction
+from tvm_layout_ext.text import lines_of
 from tvm_layout_ext.tune.measure.reference.reference import Reference, buffers_of, count_flops, draw
 from tvm_layout_ext.tune.space.functions import digest_of
 from tvm_layout_ext.tune.space.knobs import Config, Knob, Refusal, knob
@@ -257,7 +258,7 @@ def _problem(func: tirx.PrimFunc, plan: _Plan) -> str:
     except LayoutExtError as error:
         return str(error)
     except RuntimeError as error:
-        return f"TVM refuses its schedule: {str(error).strip().splitlines()[-1]}"
+        return f"TVM refuses its schedule: {lines_of(error)[-1]}"
     return ""
 
 

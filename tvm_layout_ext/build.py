@@ -21,6 +21,7 @@ from .errors import LayoutExtError, ScheduleError, TargetError
 from .gpu import hardware
 from .ir.device_program import DeviceProgram
 from .target import resolve
+from .text import lines_of
 from .transform.launch.check_host_stages import refuse_host_stages, refuse_unbound
 from .transform.pipeline.memory import most_stages
 
@@ -70,7 +71,7 @@ def _plain_errors() -> Iterator[None]:
     except (RuntimeError, ValueError, TypeError) as error:
         if isinstance(error, TypeError) and _is_raised_here(error):
             raise
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        text = lines_of(error)[0]
         reason = text.rpartition(" is false: ")[2].strip() or text.removeprefix("Check failed: ")
         raise ScheduleError(
             f"TVM {tvm_version()} cannot lower this program; it says: {reason.rstrip('.')}."

@@ -65,3 +65,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """
     found = get_close_matches(word.lower(), list(known), 1)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def lines_of(error: Exception) -> list[str]:
+    """The lines of an error's text, at least one: the name of its class if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()

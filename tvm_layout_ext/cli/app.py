@@ -16,7 +16,7 @@ from .._interrupt import INTERRUPTED as INTERRUPTED
 from .._interrupt import load
 from .._version import __version__
 from ..errors import LayoutExtError
-from ..text import shortened
+from ..text import lines_of, shortened
 
 FAILED, BAD_INPUT = 1, 2
 _EPILOG = (
@@ -86,7 +86,7 @@ class Command(TyperCommand):
             # What typer itself raises, such as Exit, has a code.
             if hasattr(error, "exit_code") or os.environ.get("TVM_LAYOUT_EXT_DEBUG"):
                 raise
-            first = (str(error).strip() or "no text").splitlines()[0]
+            first = lines_of(error)[0]
             typer.echo(f"Error: {type(error).__name__}: {_short(first)}", err=True)
             raise typer.Exit(BAD_INPUT) from None
 

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from ... import decisions
+from ...text import lines_of
 from ..moves.clips import Clips
 from ..relax_values import NARROW_FLOATS, calls_operator, rewritten
 
@@ -32,7 +33,7 @@ class ChannelsLast:
         try:
             moved = relax.transform.ConvertLayout({}, _layouts)(rewritten(mod, Clips))
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            reason = lines_of(error)[-1]
             text = f"Convolutions keep their layouts; ConvertLayout fails: {reason}"
             decisions.note("fused", "ConvertLayout", text, refused=True)
             return mod

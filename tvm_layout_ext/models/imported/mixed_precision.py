@@ -13,6 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ...checks import is_one_of, takes_module
 from ...errors import ScheduleError
 from ...ir.queries import is_number
+from ...text import lines_of
 from ..moves.clips import Clips
 from ..relax_values import (
     NARROW_FLOATS,
@@ -87,7 +88,7 @@ class MixedPrecision:
                 mod = rewritten(mod, _Bfloat16)
             return tvm.transform.Sequential(behind)(mod)
         except (RuntimeError, TypeError, ValueError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
+            reason = lines_of(error)[-1]
             raise ScheduleError(f"TVM's ToMixedPrecision refuses the module: {reason}") from error
 
 

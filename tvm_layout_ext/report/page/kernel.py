@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from ...calls import disk
 from ...errors import LayoutExtError
+from ...text import lines_of
 from ...tune.apply.programs import Programs
 from ...tune.records.log import Record
 from ..banks import bank_picture, worst
@@ -56,10 +57,8 @@ def kernel_of(record: Record, programs: Programs | None = None) -> KernelView:
         return KernelView(problem=f"Its kernel cannot be explained: {error}")
     except Exception as error:
         # A record of another version may meet anything in TVM; the page is about all the others.
-        lines = str(error).strip().splitlines() or ["no text"]
-        return KernelView(
-            problem=f"Its kernel cannot be built: {type(error).__name__}: {lines[-1]}"
-        )
+        name, said = type(error).__name__, lines_of(error)[-1]
+        return KernelView(problem=f"Its kernel cannot be built: {name}: {said}")
 
 
 def _told(record: Record, programs: Programs | None) -> KernelView:

@@ -16,6 +16,7 @@ from ... import decisions
 from ...errors import LayoutExtError, ScheduleError
 from ...ir.ops import IS_SCHEDULED
 from ...target import better_than_guess, resolve
+from ...text import lines_of
 from ..records.records import Source, open_source
 from ..records.tvm_record import TvmRecord, replay_errors, usable
 from ..space.functions import bare
@@ -78,7 +79,7 @@ class Best:
             try:
                 scheduled = schedule()
             except (LayoutExtError, *replay_errors) as error:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                reason = lines_of(error)[0]
                 _log.warning("%s: cannot use %s: %s", name, text, reason)
                 continue
             self._tell(Applied(name, how, f"{text[0].upper()}{text[1:]}."))
@@ -231,7 +232,7 @@ def fuse_transposes(mod: tvm.IRModule) -> tvm.IRModule:
     try:
         return relax.transform.FuseTransposeMatmul()(mod)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = lines_of(error)[0]
         text = f"Transposes stay functions of their own; FuseTransposeMatmul fails: {reason}"
         decisions.note("fused", "FuseTransposeMatmul", text, refused=True)
         return mod
