@@ -151,7 +151,7 @@ def check(words: list[str]) -> str:
     assert ran.exit_code in (1, 2), f"{words} ends with {ran.exit_code}: {ran.output}"
     assert "Traceback" not in ran.output
     said = [line for line in ran.stderr.splitlines() if line and not line.startswith(FRAMES)]
-    errors = [line for line in said if not line.startswith(("Warning: ", "simulate "))]
+    errors = [line for line in said if not line.startswith(("Warning: ", "simulate ", "Reading "))]
     assert len(errors) <= 1, f"{words} says {errors}"
     assert all(len(line) < 600 for line in errors), errors
     unforeseen = [line for line in errors if re.match(r"Error: [A-Z]\w*(Error|Exception):", line)]

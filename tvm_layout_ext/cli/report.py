@@ -39,10 +39,6 @@ def report(
         raise LayoutError(f"Cannot write {out}: there is no folder {out.parent}.")
     reading = some_records(log)
     programs, skipped = Programs(log), reading.warning or ""
-    # The page is there at once, and has charts and kernels in the end.
-    shown = workloads(reading.records, kernels=False, programs=programs)
-    first = render_page(str(log), shown, skipped, is_first=True)
-    write_text(out, first, "; charts and kernels follow", err=as_json)
     shown = workloads(reading.records, kernels=kernels, told=_tell, programs=programs)
     write_text(out, render_page(str(log), shown, skipped), err=as_json)
     if png is not None:

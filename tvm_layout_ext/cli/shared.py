@@ -177,8 +177,8 @@ def print_command(*words: str) -> None:
     typer.echo(shlex.join(["python", "-m", "tvm_layout_ext", *words]))
 
 
-def write_text(out: Path, text: str, more: str = "", *, err: bool = False) -> None:
-    """Write a file at once and say so, and more; where it cannot be, what was there stays.
+def write_text(out: Path, text: str, *, err: bool = False) -> None:
+    """Write a file at once and say so; where it cannot be, what was there stays.
 
     It is said on stderr if ``err``, where stdout is for JSON alone.
     """
@@ -195,4 +195,4 @@ def write_text(out: Path, text: str, more: str = "", *, err: bool = False) -> No
     except OSError as error:
         kept = "; it is as it was" if was_there else ""
         raise LayoutError(f"Cannot write {out}: {error.strerror}{kept}.") from None
-    typer.echo(f"Wrote {out}{more}.", err=err)
+    typer.echo(f"Wrote {out}.", err=err)

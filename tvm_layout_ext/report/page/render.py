@@ -26,14 +26,11 @@ _OVERVIEW = (
 )
 
 
-def render_page(
-    name: str, shown: Sequence[WorkloadView], skipped: str = "", *, is_first: bool = False
-) -> str:
+def render_page(name: str, shown: Sequence[WorkloadView], skipped: str = "") -> str:
     """Write a page with its styles, its script and its drawings in it.
 
     ``name`` is what the log is called, ``skipped`` a sentence on lines of it that are no records.
-    The first page of two is without charts, which take a third of a second each. jinja2 and
-    matplotlib are needed.
+    jinja2 and matplotlib are needed.
     """
     return str(
         template(__package__, "page.html.j2").render(
@@ -43,7 +40,6 @@ def render_page(
             time=now()[:16].replace("T", " "),
             version=__version__,
             overview=_overview(shown),
-            is_first=is_first,
             charts=_charts,
         )
     )
