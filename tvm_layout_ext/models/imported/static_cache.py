@@ -121,17 +121,16 @@ def _head_shapes(model: Any, batch: int) -> list[tuple[int, int, int]]:
 
     Its configuration does not say them of all, as of Falcon with one head of keys.
     """
-    from transformers.configuration_utils import get_head_shapes
-
     cache = _cache(model, 1)
     try:
         _without_data(model, cache, batch)
         return [(one.num_heads, one.k_head_dim, one.v_head_dim) for one in cache.layers]
     except Exception:  # What cannot run so may still be exported.
-        found = get_head_shapes(model.config.get_text_config())
-        count = len(cache.layers)
-        heads, size = (one if isinstance(one, list) else [one] * count for one in found)
-        return [*zip(heads, size, size, strict=True)]
+        config = model.config.get_text_config()
+        of_queries = config.num_attention_heads
+        heads = getattr(config, "num_key_value_heads", None) or of_queries
+        size = getattr(config, "head_dim", None) or config.hidden_size // of_queries
+        return [(heads, size, size)] * len(cache.layers)
 
 
 def _counts_places(model: Any, length: int, batch: int) -> bool:

@@ -147,7 +147,7 @@ class TorchModule:
         main, allocate = self._main(given)
         held = self._held(given[0].device)
         memory = allocate()
-        if sys.modules["torch"].cuda.is_current_stream_capturing():
+        if given[0].is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing():
             self._captured.append(memory)
         try:
             results = [*main(*held, *given, *memory)]
