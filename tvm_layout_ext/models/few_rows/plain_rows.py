@@ -19,9 +19,10 @@ from .kernel import unrolled
 from .mma_rows import ROWS, WARPS, MmaRows
 from .product import RowsProduct, follows, has_numbers
 
-#: Rows of ``x`` at most, and weights. Of 8 rows by 1024 x 2048 bfloat16 take 3.6 us, 6.1 by
-#: ``wgmma``, by 4096 x 1024 4.0 and 4.4, by 2048 x 2048 5.3 and 6.3, by 2048 x 5632 11.3 and 10.5;
-#: 16 rows by 4096 x 1024 5.1 and 4.4 (H200, ``benchmarks/results/h200_plain_rows.json``).
+#: Rows of ``x`` at most, and weights. 8 rows by 1024 x 2048 bfloat16 take 3.6 us, 6.1 by ``wgmma``;
+#: by 4096 x 1024 4.1 and 4.6, by 2048 x 2048 5.3 and 6.4, but by 1024 x 4096 in two turns 6.0 and
+#: 5.6 (H200, ``benchmarks/results/h200_plain_rows.json``), by 2048 x 5632 11.3 and 10.5, and 16
+#: rows by 4096 x 1024 5.1 and 4.4.
 MOST_ROWS, _MOST_WEIGHTS = ROWS, 1 << 22
 #: Warps of a multiprocessor below which several share the terms of a column, vectors of weights
 #: that a lane loads together, and the lowest capability whose ``mma.sync`` has 16 terms.
@@ -91,14 +92,11 @@ class PlainRows(MmaRows):
         self.kept.append(self.held)
 
     def is_legal(self) -> bool:
-        """Whether vectors of all lanes are whole, and lie together."""
+        """Whether vectors of all lanes are whole, are loaded at once, and lie together."""
         k = self.product.block.iter_vars[self.product.k].var
         sides = (self.product.x, self.product.weight)
-        return (
-            self.vectors > 0
-            and self.vectors % self.chunk == 0
-            and all(one.indices[-1].same_as(k) for one in sides)
-        )
+        whole = self.vectors > 0 and self.vectors == self.chunk
+        return whole and all(one.indices[-1].same_as(k) for one in sides)
 
     def text(self) -> str:
         """Tell it in a clause."""

@@ -38,21 +38,25 @@ def experts(self: Any, hidden: Any, index: Any, weights: Any) -> Any:
     """
     from transformers.integrations.moe import batched_mm_experts_forward
 
-    if index.numel() < self.num_experts or self._is_expert_parallel:
+    # What releases of transformers before 5.24 have no field for, they do not do.
+    def does(what: str, unsaid: bool = False) -> bool:
+        return bool(getattr(self, what, unsaid))
+
+    if index.numel() < self.num_experts or does("_is_expert_parallel"):
         return batched_mm_experts_forward(self, hidden, index, weights)
 
     def linear(rows: Any, name: str) -> Any:
         matrix = getattr(self, name)
-        found = rows @ (matrix if self.is_transposed else matrix.transpose(1, 2))
-        return found + getattr(self, f"{name}_bias")[:, None] if self.has_bias else found
+        found = rows @ (matrix if does("is_transposed") else matrix.transpose(1, 2))
+        return found + getattr(self, f"{name}_bias")[:, None] if does("has_bias") else found
 
     rows = hidden[None].expand(self.num_experts, -1, -1)
-    if self.has_gate:
+    if does("has_gate", True):
         inner = self._apply_gate(linear(rows, "gate_up_proj"))
     else:
         inner = self.act_fn(linear(rows, "up_proj"))
     made = linear(inner, "down_proj")
-    if self.has_post_expert_norm:
+    if does("has_post_expert_norm"):
         made = self.post_expert_norm(made)
     return (made * _shares(index, weights, self.num_experts)).sum(0).to(hidden.dtype)
 
