@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 
 from ..analysis.nest import Access, Loop, Nest
 from ..gpu.hardware import WARP_SIZE
 from ..ir.conditions import same_at_ends
-from ..ir.evaluate import placeholder_extent
-from ..ir.queries import depends_on
+from ..ir.evaluate import evaluate, placeholder_extent
 from .sectors import estimate
 
 #: Sectors over the least possible from which on an access counts as badly walked.
@@ -29,6 +29,8 @@ _WASTEFUL = 1.3
 _FEW = 1024
 #: Iterations below which a kernel's launch takes longer than its loads, however narrow.
 _SHORT_RUN = 1 << 16
+#: Values of a guard that are looked at.
+_MOST_GUARDS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,17 @@ def store_mapping(nest: Nest, loops: Sequence[Loop], most_bytes: int) -> Mapping
 def _mapping(nest: Nest, loops: Sequence[Loop], order: list[Loop], most_bytes: int) -> Mapping:
     accesses = nest.of_scope("global")
     run = merged_run(nest.accesses, nest.loops, order)
-    own = [nest.predicate] if nest.is_guarded else []
-    guards = [*own, *nest.conditions, *nest.choices]
+    conditions = [*nest.conditions, *nest.choices]
+    guards = [*([nest.predicate] if nest.is_guarded else []), *conditions]
     for guard in guards:
         run = _unguarded_run(guard, order[len(order) - run :])
     inner = order[len(order) - run :]
     vector = min(widest_vector(nest, inner, most_bytes), _iterations(loops) // WARP_SIZE)
     vector = _power_of_two_up_to(vector)
-    while vector > 1 and not all(_is_whole(guard, inner[-1], vector) for guard in guards):
+    while vector > 1 and not (
+        (not nest.is_guarded or _one_guard(nest.predicate, nest, inner, vector))
+        and all(_is_whole(condition, nest, inner, vector) for condition in conditions)
+    ):
         vector //= 2
     if run == len(order):
         vector = _without_rest(vector, inner)
@@ -92,14 +97,42 @@ def _unguarded_run(guard: Any, run: Sequence[Loop]) -> int:
     return max(1, free)
 
 
-def _is_whole(guard: Any, last: Loop, vector: int) -> bool:
+def _one_guard(guard: Any, nest: Nest, run: Sequence[Loop], vector: int) -> bool:
     """Whether a guard of a block, or in it, holds for all elements of a vector or for none.
 
     A vector that it cuts goes element by element, with gaps between the lanes.
     """
-    if not depends_on(guard, last.var):
+    named = tirx.analysis.undefined_vars(guard)
+    last = run[-1]
+    if not any(last.var.same_as(var) for var in named):
         return True
-    return (last.size or 0) % vector == 0 and same_at_ends(guard, last.var, vector)
+    loops = [loop for loop in nest.loops if any(loop.var.same_as(var) for var in named)]
+    sizes = [loop.size or 0 for loop in loops]
+    if not 0 < prod(sizes) <= _MOST_GUARDS or (last.size or 0) % vector:
+        return False
+    values = dict(zip((loop.var for loop in loops), np.indices(sizes), strict=True))
+    try:
+        holds = np.broadcast_to(evaluate(guard, values), sizes)
+    except KeyError:
+        return False
+    along = next(i for i, loop in enumerate(loops) if loop is last)
+    vectors = np.moveaxis(holds, along, -1).reshape(-1, vector)
+    return bool((vectors == vectors[:, :1]).all())
+
+
+def _is_whole(condition: Any, nest: Nest, run: Sequence[Loop], vector: int) -> bool:
+    """Whether the condition of an ``if`` holds for all elements of a vector or for none.
+
+    Of a symbolic bound that is not known, whatever it would be for the number it counts as.
+    """
+    last, named = run[-1], tirx.analysis.undefined_vars(condition)
+    if not any(last.var.same_as(var) for var in named):
+        return True
+    if (last.size or 0) % vector == 0 and same_at_ends(condition, last.var, vector):
+        return True
+    own = [loop.var for loop in nest.loops]
+    known = all(any(var.same_as(one) for one in own) for var in named)
+    return known and _one_guard(condition, nest, run, vector)
 
 
 def _without_rest(vector: int, run: Sequence[Loop]) -> int:
