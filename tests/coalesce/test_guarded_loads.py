@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tvm import s_tir, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as build
 
 from tvm_layout_ext.analysis.nest import read_nest
+from tvm_layout_ext.build import device_program
 from tvm_layout_ext.coalesce.guarded_loads import guarded_outside
 
 ZERO = tirx.const(0, "float32")
@@ -42,3 +46,30 @@ def test_rows_of_unknown_length_count_as_left() -> None:
     b = te.compute((n, n), lambda i, j: tirx.if_then_else(j < m, a[i, j], ZERO), "B")
     sch = s_tir.Schedule(te.create_prim_func([a, b]))
     assert guarded_outside(read_nest(sch, sch.get_sblock("B"))) == ["A"]
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        lambda i, j: j < 2048,
+        lambda i, j: j // 64 < 32,
+        lambda i, j: j % 128 < 64,
+        lambda i, j: tirx.EQ(j // 64, 3),
+        lambda i, j: (i * 4096 + j) // 8 < 5000,
+        lambda i, j: tirx.NE(j // 8, 3),
+    ],
+)
+def test_a_guard_that_a_vector_meets_whole_leaves_it_whole(
+    holds: Callable[[Any, Any], Any],
+) -> None:
+    with IRBuilder() as made, build.prim_func(s_tir=True):
+        build.func_name("main")
+        a, b = (build.arg(name, build.buffer([256, 4096], "float16")) for name in "AB")
+        with build.grid(256, 4096) as (row, column), build.sblock("B"):
+            i, j = build.axis.spatial(256, row), build.axis.spatial(4096, column)
+            with build.If(holds(i, j)), build.Then():
+                build.buffer_store(b, a[i, j], [i, j])
+    sch = s_tir.Schedule(made.get())
+    sch.auto_coalesce("B")
+    (kernel,) = device_program(sch).kernels.values()
+    assert re.search(r"T\.Ramp\([^\n]*, 1, 8\)|:[^\n]* \+ 8\]", str(kernel.body))

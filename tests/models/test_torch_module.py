@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 import tvm_layout_ext as tlx
+from tvm_layout_ext.models.imported.experts import experts
 from tvm_layout_ext.models.imported.torch_module import TorchModule, exported, imported
 
 torch = pytest.importorskip("torch")
@@ -323,6 +324,7 @@ def test_state_is_read_before_it_is_written_and_nothing_else_is_written(
         lambda m, x, i: torch.clamp(x, max=m.a.max()),
         lambda m, x, i: torch.div(x * 9, 2, rounding_mode="floor") + torch.div(x, m.a * 0.1),
         lambda m, x, i: torch.div(x * 9, m.a.sign() * 2, rounding_mode="trunc"),
+        lambda m, x, i: torch.div(x.double() * 9, 2, rounding_mode="trunc"),
         lambda m, x, i: x[torch.div(i + 5, 2, rounding_mode="floor")],
         lambda m, x, i: torch.maximum(x, m.a) * (x > 9).any(),
         lambda m, x, i: x * (x.clamp(max=0) * (m.a > 0)).any(1, keepdim=True),
@@ -488,6 +490,48 @@ def test_a_prompt_of_any_length_by_heads_of_32() -> None:
     shapes = {"tokens": {1: tokens}, "places": {0: tokens}}
     fast = tlx.compile_torch(net, given, target=HOPPER, dynamic_shapes=shapes)
     assert not [one for one in fast.choices if one.fell_back]
+
+
+def test_an_expert_that_no_token_chose_may_overflow() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = transformers.MixtralConfig(
+        **sizes,
+        vocab_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    )
+    model = transformers.MixtralForCausalLM(config).eval().half()
+    held = next(one for name, one in model.named_modules() if name.endswith("experts"))
+    rows, index = torch.ones(4, 32).half(), torch.tensor([[0, 1]] * 4)
+    shares = torch.full((4, 2), 0.5).half()
+    with torch.no_grad():
+        wanted = experts(held, rows, index, shares)
+        held.down_proj[3], held.gate_up_proj[3] = 60000.0, 4.0
+        assert torch.equal(experts(held, rows, index, shares), wanted)
+
+
+def test_a_cache_leaves_nothing_in_a_model() -> None:
+    """Phi-3 keeps frequencies of long sequences at its first run, which is one without data."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Phi3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        original_max_position_embeddings=32,
+        pad_token_id=0,
+        rope_scaling={"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+    )
+    model = transformers.Phi3ForCausalLM(config).eval()
+    before = [dict(vars(one)) for one in model.modules()]
+    tlx.with_static_cache(model, 48)
+    assert [dict(vars(one)) for one in model.modules()] == before
 
 
 @pytest.mark.gpu

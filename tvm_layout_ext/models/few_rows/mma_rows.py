@@ -23,7 +23,7 @@ from .product import RowsProduct
 
 #: Columns of a warp, rows of ``x`` of an instruction, and warps of a block.
 COLUMNS, ROWS, WARPS = 16, 8, 8
-_PTX = {"float16": "f16", "bfloat16": "bf16"}
+PTX = {"float16": "f16", "bfloat16": "bf16"}
 
 
 class MmaRows(RowsKernel):
@@ -103,9 +103,10 @@ class MmaRows(RowsKernel):
         zero = tirx.const(0, "float32")
         yield unrolled(self.tiles * 4, lambda i: tirx.BufferStore(self.sums, zero, [i]))
         chunks = -(-self.vectors // self.chunk)
-        is_loaded_at_once = self.chunk == self.sharing * self.together
-        kind = tirx.ForKind.UNROLLED if is_loaded_at_once else tirx.ForKind.SERIAL
-        yield unrolled(chunks, self._chunk, kind)
+        if chunks == 1:
+            yield self._chunk(0)
+        else:
+            yield unrolled(chunks, self._chunk, tirx.ForKind.SERIAL)
         if self.sharing > 1:
             yield from self._added_up()
         leads = tirx.EQ(self.share, 0)
@@ -115,7 +116,7 @@ class MmaRows(RowsKernel):
         """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
         begin = chunk * self.chunk
         count = self.chunk // self.sharing // self.together
-        if count == 1:
+        if self.vectors == self.sharing * self.together:
             # The first loads are of weights, which a kernel need not wait for; all are in flight
             # over the barrier.
             return sequence([self._loads(begin, 0), self._stage(begin), *self._multiplications(0)])
@@ -199,7 +200,7 @@ class MmaRows(RowsKernel):
         var = tirx.Var("v", "int32")
         place = (piece * WARP_SIZE + self.lane) * self.pairs + var
         load = tirx.BufferStore(self.b, tirx.BufferLoad(self.staged, [place]), [var])
-        kind = _PTX[self.dtype]
+        kind = PTX[self.dtype]
         product: Any = T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"]
         sums = [tirx.BufferLoad(self.sums, [tile * 4 + i]) for i in range(4)]
         made = [tirx.For(var, 0, self.pairs, tirx.ForKind.VECTORIZED, load)]

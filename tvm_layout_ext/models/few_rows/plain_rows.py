@@ -96,7 +96,10 @@ class PlainRows(MmaRows):
         k = self.product.block.iter_vars[self.product.k].var
         sides = (self.product.x, self.product.weight)
         whole = self.vectors > 0 and self.vectors == self.chunk
-        return whole and all(one.indices[-1].same_as(k) for one in sides)
+        return whole and all(
+            one.indices[-1].same_as(k) and int(one.source.shape[-1]) % self.vector == 0
+            for one in sides
+        )
 
     def text(self) -> str:
         """Tell it in a clause."""

@@ -36,13 +36,17 @@ def experts(self: Any, hidden: Any, index: Any, weights: Any) -> Any:
     Of fewer pairs than experts each reads the weights of its own; else all experts take all
     tokens, so that each weight is read once.
     """
+    import torch
     from transformers.integrations.moe import batched_mm_experts_forward
 
     # What releases of transformers before 5.24 have no field for, they do not do.
     def does(what: str, unsaid: bool = False) -> bool:
         return bool(getattr(self, what, unsaid))
 
-    if index.numel() < self.num_experts or does("_is_expert_parallel"):
+    # Of a dynamic number of tokens there may be many.
+    count = index.numel()
+    few = isinstance(count, int) and count < self.num_experts
+    if few or does("_is_expert_parallel"):
         return batched_mm_experts_forward(self, hidden, index, weights)
 
     def linear(rows: Any, name: str) -> Any:
@@ -58,7 +62,10 @@ def experts(self: Any, hidden: Any, index: Any, weights: Any) -> Any:
     made = linear(inner, "down_proj")
     if does("has_post_expert_norm"):
         made = self.post_expert_norm(made)
-    return (made * _shares(index, weights, self.num_experts)).sum(0).to(hidden.dtype)
+    shares = _shares(index, weights, self.num_experts)
+    # What an expert makes of tokens that are not its own may be no number.
+    made = made.where(shares != 0, torch.zeros((), dtype=made.dtype, device=made.device))
+    return (made * shares).sum(0).to(hidden.dtype)
 
 
 def _shares(index: Any, weights: Any, count: int) -> Any:

@@ -115,16 +115,17 @@ class Importer(ExportedProgramImporter):
         mode, emit = node.kwargs.get("rounding_mode"), self.block_builder.emit
         own = self._convert_data_type(node.meta["val"].dtype)
         wide = "float32" if own in _FLOATS else own
+        whole = "int" in wide
         given = [
             emit(relax.op.astype(one, wide))
             if isinstance(one, relax.Expr)
             else relax.const(one, wide)
             for one in self.retrieve_args(node)[:2]
         ]
-        if wide != "float32" and mode == "floor":
+        if whole and mode == "floor":
             return emit(relax.op.floor_divide(*given))
         found = emit(relax.op.divide(*given))
-        if wide != "float32" or mode is None:
+        if whole or mode is None:
             return found
         return emit((relax.op.floor if mode == "floor" else relax.op.trunc)(found))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...checks import whole_number
@@ -154,9 +156,23 @@ def _without_data(model: Any, cache: Any, batch: int) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     without = FakeTensorMode(allow_non_fake_inputs=True)
-    with without, torch.no_grad(), experts_of_known_sizes(model):
+    with _left_alone(model), without, torch.no_grad(), experts_of_known_sizes(model):
         token = torch.zeros((batch, 1), dtype=torch.int64, device=model.device)
         for layer in cache.layers:
             layer.cumulative_length = torch.zeros((), dtype=torch.int64, device=model.device)
         given = {"position_ids": token[:1], "past_key_values": cache, "use_cache": True}
         model(token, logits_to_keep=1, **given)
+
+
+@contextmanager
+def _left_alone(model: Any) -> Iterator[None]:
+    """Undo what a model keeps of a run, as frequencies of places that depend on its length."""
+    kept = [
+        (held, dict(held)) for module in model.modules() for held in (vars(module), module._buffers)
+    ]
+    try:
+        yield
+    finally:
+        for held, before in kept:
+            held.clear()
+            held.update(before)

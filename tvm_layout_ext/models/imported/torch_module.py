@@ -6,7 +6,7 @@ import copy
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +110,7 @@ class TorchModule:
     mod : tvm.IRModule
         The Relax module before the pipeline, for ``tlx.tune_module(tlx.lower_relax(fast.mod))``.
     executable : tvm.relax.VMExecutable
-        What was compiled.
+        What was compiled; the last parameters of its ``main`` are what its ``memory`` gives.
     choices : list of FunctionChoice
         How each function was scheduled, in a sentence.
     """
@@ -146,9 +146,7 @@ class TorchModule:
         given = [_ready(one) for one in found]
         main, allocate = self._main(given)
         held = self._held(given[0].device)
-        memory = allocate()
-        if given[0].is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing():
-            self._captured.append(memory)
+        memory = self._memory(allocate, given[0])
         try:
             results = [*main(*held, *given, *memory)]
         except Exception as error:
@@ -156,6 +154,22 @@ class TorchModule:
             raise
         leaves = self._kept(results, held)
         return tree.tree_unflatten(leaves, self._spec.out_spec)
+
+    def _memory(self, allocate: Callable[[], Any], given: Any) -> Any:
+        """What a call writes to, which a graph that captures it writes to again."""
+        capture = given.is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing()
+        try:
+            memory = allocate()
+        except Exception as error:
+            if not capture:
+                raise
+            raise ScheduleError(
+                "No memory is free for a call that a graph captures; call the module once right"
+                f" before, outside of the graph: {reason(error)}"
+            ) from error
+        if capture:
+            self._captured.append(memory)
+        return memory
 
     def _kept(self, results: Sequence[Any], held: Sequence[Any]) -> list[Any]:
         """Keep what was written; what is returned, of which nothing lies in a buffer."""

@@ -18,7 +18,7 @@ from ...gpu.hardware import MAX_ACCESS_BYTES, architecture
 from ...ir.queries import distinct, loads_in, substitute
 from ...ir.rebuild import sequence
 from ..few_rows.kernel import unrolled
-from ..few_rows.mma_rows import ROWS, WARPS, MmaRows
+from ..few_rows.mma_rows import PTX, ROWS, WARPS, MmaRows
 from ..few_rows.product import RowsProduct
 from ..on_tensor_cores import by_warpgroups, on_tensor_cores
 from ..rule import Scheduled, either
@@ -42,7 +42,6 @@ _TOGETHER = 4
 #: By type: the bits of a number to which integers are added in the lowest bits, the number, and
 #: how many of these bits there are.
 _MAGIC = {"float16": (0x6400, 1024, 10), "bfloat16": (0x4300, 128, 7)}
-_PTX = {"float16": "f16", "bfloat16": "bf16"}
 #: Bits of a word of packed weights, and the lowest capability whose ``mma.sync`` has 16 terms.
 _WORD, _CAPABILITY = 32, (8, 0)
 
@@ -236,7 +235,7 @@ class TensorRows(MmaRows):
         shift = tirx.const(self.bits * p, "uint32")
         packed = tirx.shift_right(tirx.BufferLoad(self.held, [u, h, word]), shift)
         own = tirx.BufferLoad(self.a, [h, p])
-        fused = T.ptx[f"fma.rn.{_PTX[self.dtype]}x2"]
+        fused = T.ptx[f"fma.rn.{PTX[self.dtype]}x2"]
         scale = tirx.BufferLoad(self.scales, [u, h])
         raw = tirx.bitwise_or(tirx.bitwise_and(packed, mask), magic)
         return [

@@ -34,7 +34,9 @@ def _constants(mod: tvm.IRModule) -> dict[str, set[int]]:
     """Of each function that is called, by name, the parameters that are always constants."""
     found: dict[str, set[int]] = {}
     for call in (one for func in mod.functions.values() for one in _calls(func)):
+        written = {int(n) for n in getattr(call.attrs, "inplace_indices", ())}
         given = {n for n, one in enumerate(call.args[1]) if isinstance(one, tvm.ir.Constant)}
+        given -= written
         name = call.args[0].name_hint
         found[name] = found.get(name, given) & given
     return found

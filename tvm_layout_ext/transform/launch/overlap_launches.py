@@ -28,7 +28,7 @@ from tvm.script import tirx as T
 from ... import decisions
 from ...ir import ops
 from ...ir.annotations import CONSTANTS, IN_SEQUENCE
-from ...ir.queries import is_call_of, nodes_in
+from ...ir.queries import is_among, is_call_of, nodes_in
 from ...target import capability
 from ..base import is_marked
 from .constants import names_one_of, put_behind_constants, views_of
@@ -70,7 +70,8 @@ def _constants(
         if is_call_of(call, ops.CALL_FFI_KERNEL):
             name, values = str(call.args[0].value), call.args[1:]
             pairs = zip(kernels[name].params, values, strict=False) if name in kernels else ()
-            found[name] = [own for own, value in pairs if names_one_of(value, given)]
+            own = [param for param, value in pairs if names_one_of(value, given)]
+            found[name] = [one for one in own if is_among(one, found.get(name, own))]
     return found
 
 
