@@ -111,15 +111,15 @@ def steps_of(model: Any, batch: int, length: int, compile_it: bool) -> Callable[
     return step
 
 
-def captured(step: Callable[[Any, Any], Any], tokens: Any, places: Any) -> Callable[[], Any]:
-    """A step whose launches a graph repeats, of tensors that are written to before each."""
+def captured(step: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+    """A call whose launches a graph repeats, of tensors that are written to before each."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
     for _ in range(3):
-        step(tokens, places)
+        step(*given)
     with torch.cuda.graph(graph):
-        result = step(tokens, places)
+        result = step(*given)
 
     def replay() -> Any:
         graph.replay()

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 import tvm_layout_ext as tlx
+from benchmarks.decode import captured
 from benchmarks.memory_bound import provenance
 from tvm_layout_ext.models import rules
 
@@ -53,24 +54,19 @@ def _module(columns: int, terms: int) -> Any:
     return Sum().cuda().eval()
 
 
-def _time(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Microseconds of a replay, and what it gives."""
+def _time(call: Callable[[], Any]) -> float:
+    """Microseconds of a call."""
     import torch
 
-    for _ in range(3):
-        call()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = call()
     times = []
     for _ in range(30):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        call()
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times), result
+    return statistics.median(times)
 
 
 def measured(rows: int, columns: int, terms: int) -> dict[str, Any]:
@@ -85,9 +81,10 @@ def measured(rows: int, columns: int, terms: int) -> dict[str, Any]:
         other = tlx.compile_torch(net, (x,))
     row: dict[str, Any] = {"rows": rows, "columns": columns, "terms": terms}
     contestants = {"ours": ours, "without": other, "torch": net}
-    for who, call in contestants.items():
-        took, result = _time(lambda call=call: call(x))
-        error = ((result.float() - wanted).norm() / wanted.norm()).item()
+    for who, module in contestants.items():
+        call = captured(module, x)
+        took = _time(call)
+        error = ((call().float() - wanted).norm() / wanted.norm()).item()
         row[who] = {"us": round(took / len(net.parts), 2), "error": round(error, 5)}
     row["ours"]["rules"] = sorted({one.rule for one in ours.choices})
     print(row, flush=True)

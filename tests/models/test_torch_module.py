@@ -492,17 +492,18 @@ def test_a_prompt_of_any_length_by_heads_of_32() -> None:
     assert not [one for one in fast.choices if one.fell_back]
 
 
+#: Sizes of the smallest of language models.
+ONE_LAYER = {
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 2),
+    **dict.fromkeys(("vocab_size", "intermediate_size"), 64),
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+}
+
+
 def test_an_expert_that_no_token_chose_may_overflow() -> None:
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    config = transformers.MixtralConfig(
-        **sizes,
-        vocab_size=64,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-    )
+    config = transformers.MixtralConfig(**ONE_LAYER, num_local_experts=4, num_experts_per_tok=2)
     model = transformers.MixtralForCausalLM(config).eval().half()
     held = next(one for name, one in model.named_modules() if name.endswith("experts"))
     rows, index = torch.ones(4, 32).half(), torch.tensor([[0, 1]] * 4)
@@ -517,12 +518,7 @@ def test_a_cache_leaves_nothing_in_a_model() -> None:
     """Phi-3 keeps frequencies of long sequences at its first run, which is one without data."""
     transformers = pytest.importorskip("transformers")
     config = transformers.Phi3Config(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        **ONE_LAYER,
         max_position_embeddings=64,
         original_max_position_embeddings=32,
         pad_token_id=0,

@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.s_tir import SBlock
 
 from .._compat import look_through
@@ -58,6 +58,14 @@ def depends_on(expr: Any, var: Any) -> bool:
 def loads_in(node: Any) -> list[Any]:
     """List the loads of an expression or statement."""
     return nodes_in(node, tvm.ir.TensorLoad)
+
+
+def nodes_of(func: Any) -> list[Any]:
+    """List the expressions of a Relax function, those that hold others last; none of others."""
+    found: list[Any] = []
+    if isinstance(func, relax.Function):
+        relax.analysis.post_order_visit(func, found.append)
+    return found
 
 
 def blocks_in(node: Any) -> list[Any]:

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 
-from ..ir.queries import are_equal, size_of
+from ..ir.queries import are_equal, nodes_of, size_of
 
 #: Elements of a constant that is worked out; masks of 4,096 keys have more than enough.
 MOST_ELEMENTS = 1 << 26
@@ -95,10 +95,7 @@ def name_of(value: Any) -> str:
 
 def calls_operator(mod: tvm.IRModule, name: str) -> bool:
     """Whether a Relax function of a module calls an operator."""
-    found: list[Any] = []
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, found.append)
+    found = (one for func in mod.functions.values() for one in nodes_of(func))
     return any(name_of(one) == name for one in found)
 
 

@@ -36,6 +36,8 @@ class MmaRows(RowsKernel):
     #: Elements of a word from a register to the next, and between both weights of a register.
     along: int
     apart: int
+    #: What else is told of it, behind a comma.
+    how = ""
 
     def __init__(
         self, product: RowsProduct, count: Any, words: int, each: int, busy: int, most: int
@@ -90,6 +92,11 @@ class MmaRows(RowsKernel):
             )
             self.kept.append(self.others)
 
+    def text(self) -> str:
+        """Tell it in a clause."""
+        share = f", {self.sharing} warps to a column" if self.sharing > 1 else ""
+        return f"{self.tiles * ROWS} rows by mma.sync{self.how}{share}"
+
     def load(self, u: Any, vector: Any) -> Any:
         """Load a vector of the weights of both columns."""
         raise NotImplementedError
@@ -102,10 +109,12 @@ class MmaRows(RowsKernel):
         """What a warp does."""
         zero = tirx.const(0, "float32")
         yield unrolled(self.tiles * 4, lambda i: tirx.BufferStore(self.sums, zero, [i]))
-        chunks = -(-self.vectors // self.chunk)
-        if chunks == 1:
-            yield self._chunk(0)
+        if self.vectors == self.sharing * self.together:
+            # The first loads are of weights, which a kernel need not wait for; all are in flight
+            # over the barrier.
+            yield from (self._loads(0, 0), self._stage(0), *self._multiplications(0))
         else:
+            chunks = -(-self.vectors // self.chunk)
             yield unrolled(chunks, self._chunk, tirx.ForKind.SERIAL)
         if self.sharing > 1:
             yield from self._added_up()
@@ -116,10 +125,6 @@ class MmaRows(RowsKernel):
         """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
         begin = chunk * self.chunk
         count = self.chunk // self.sharing // self.together
-        if self.vectors == self.sharing * self.together:
-            # The first loads are of weights, which a kernel need not wait for; all are in flight
-            # over the barrier.
-            return sequence([self._loads(begin, 0), self._stage(begin), *self._multiplications(0)])
         vectors = unrolled(
             count,
             lambda i: sequence([self._loads(begin, i), *self._multiplications(i)]),

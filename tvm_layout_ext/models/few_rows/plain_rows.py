@@ -101,11 +101,6 @@ class PlainRows(MmaRows):
             for one in sides
         )
 
-    def text(self) -> str:
-        """Tell it in a clause."""
-        share = f", {self.sharing} warps to a column" if self.sharing > 1 else ""
-        return f"{self.tiles * ROWS} rows by mma.sync{share}"
-
     def load(self, u: Any, vector: Any) -> Any:
         """Load 8 terms of each column."""
         term = (vector * 4 + self.thread) * self.vector

@@ -12,7 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...checks import is_one_of, takes_module
 from ...errors import ScheduleError
-from ...ir.queries import is_number
+from ...ir.queries import is_number, nodes_of
 from ...text import lines_of
 from ..moves.clips import Clips
 from ..relax_values import (
@@ -94,10 +94,7 @@ class MixedPrecision:
 
 def _holds(mod: tvm.IRModule, dtype: str) -> bool:
     """Whether a Relax function of a module has values of a type, or makes some."""
-    found: list[Any] = []
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, found.append)
+    found = (one for func in mod.functions.values() for one in nodes_of(func))
     return any(dtype in _types_of(getattr(one, "ty", None)) for one in found)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ...ir.queries import nodes_of
 from ...ir.replace_calls import with_calls_replaced
 from ..relax_values import dims_of, name_of
 
@@ -25,12 +26,10 @@ class WeightsAsRows:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        found: dict[Any, list[Any]] = {}
-        for gv, func in mod.functions_items():
-            calls: list[Any] = []
-            if isinstance(func, relax.Function):
-                relax.analysis.post_order_visit(func, calls.append)
-            found[gv] = [(one, partial(_turned, one)) for one in calls if _is_row_by_constant(one)]
+        found = {
+            gv: [(one, partial(_turned, one)) for one in nodes_of(func) if _is_row_by_constant(one)]
+            for gv, func in mod.functions_items()
+        }
         return with_calls_replaced(mod, found) if any(found.values()) else mod
 
 

@@ -157,7 +157,7 @@ def _do(call: Any) -> Any:
 class TensorRows(MmaRows):
     """Weights that are unpacked in registers: two that lie half a word apart take one ``LOP3``."""
 
-    along = 1
+    along, how = 1, ", unpacked in registers"
 
     def __init__(self, product: RowsProduct, count: Any, bits: int, taken: int, scale: Any) -> None:
         tiles = -(-product.count // ROWS)
@@ -182,11 +182,6 @@ class TensorRows(MmaRows):
         return self.product.x.indices[-1].same_as(k) and all(
             tvm_ffi.structural_equal(one, other) for one, other in pairs
         )
-
-    def text(self) -> str:
-        """Tell it in a clause."""
-        share = f", {self.sharing} warps to a column" if self.sharing > 1 else ""
-        return f"{self.tiles * ROWS} rows by mma.sync, unpacked in registers{share}"
 
     def load(self, u: Any, vector: Any) -> Any:
         """Load packed weights, and their scale in both halves of a register."""

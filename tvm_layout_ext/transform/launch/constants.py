@@ -40,6 +40,8 @@ def put_behind_constants(
     pointers : sequence of tirx.Var
         Parameters that point to what no kernel ever writes.
     """
+    if not pointers:
+        return None
     constants = views_of(body, pointers)
     before: list[Any] = []
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 
 from ...ir.annotations import CONSTANTS, IN_SEQUENCE
+from ...ir.queries import is_call_of, nodes_of
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
@@ -33,18 +34,11 @@ class InSequence:
 def _constants(mod: tvm.IRModule) -> dict[str, set[int]]:
     """Of each function that is called, by name, the parameters that are always constants."""
     found: dict[str, set[int]] = {}
-    for call in (one for func in mod.functions.values() for one in _calls(func)):
+    nodes = (one for func in mod.functions.values() for one in nodes_of(func))
+    for call in (one for one in nodes if is_call_of(one, *_CALLS)):
         written = {int(n) for n in getattr(call.attrs, "inplace_indices", ())}
         given = {n for n, one in enumerate(call.args[1]) if isinstance(one, tvm.ir.Constant)}
         given -= written
         name = call.args[0].name_hint
         found[name] = found.get(name, given) & given
     return found
-
-
-def _calls(func: Any) -> list[relax.Call]:
-    nodes: list[Any] = []
-    if isinstance(func, relax.Function):
-        relax.analysis.post_order_visit(func, nodes.append)
-    calls = (one for one in nodes if isinstance(one, relax.Call))
-    return [one for one in calls if getattr(one.op, "name", "") in _CALLS]
