@@ -111,23 +111,6 @@ def steps_of(model: Any, batch: int, length: int, compile_it: bool) -> Callable[
     return step
 
 
-def captured(step: Callable[..., Any], *given: Any) -> Callable[[], Any]:
-    """A call whose launches a graph repeats, of tensors that are written to before each."""
-    import torch
-
-    graph = torch.cuda.CUDAGraph()
-    for _ in range(3):
-        step(*given)
-    with torch.cuda.graph(graph):
-        result = step(*given)
-
-    def replay() -> Any:
-        graph.replay()
-        return result
-
-    return replay
-
-
 def measured(name: str, batch: int, length: int) -> dict[str, Any]:
     """Microseconds a step, of kernels and of whole calls, and errors of each contestant."""
     import torch
@@ -148,7 +131,7 @@ def measured(name: str, batch: int, length: int) -> dict[str, Any]:
             place.fill_(at)
             got = step(token, place)[:, -1].float()
             errors.append((got - wanted[:, at]).abs().max().item())
-        call = captured(step, token, place) if who == "ours" else partial(step, token, place)
+        call = models.captured(step, token, place) if who == "ours" else partial(step, token, place)
         row[who] = {"error": max(errors), **_times(call)}
         print(name, batch, length, who, row[who], flush=True)
     return row

@@ -1,33 +1,30 @@
-"""Time models that PyTorch's users have: torchvision's and timm's, imported by ``torch.export``.
+"""Time models that PyTorch's users have: torchvision's, timm's and transformers', by compile_torch.
 
-``python -m benchmarks.imported --out FILE`` needs a CUDA GPU, torch, torchvision and timm;
-``--dry-run`` builds everything without a GPU. A model with random weights is exported in float32,
-imported by TVM's frontend, and brought to float16 by ``MixedPrecision``, as torch's is whose
-shortcuts are in half precision; then it is compiled and timed as in
-:mod:`benchmarks.models`, beside the same module of torch in half precision. ``--wide`` leaves the
-shortcuts in float32, ``--dynamic`` compiles for any batch, and ``--graphs`` lets all capture CUDA
-graphs, torch.compile by its mode ``reduce-overhead``: whole runs are to be compared then.
+``python -m benchmarks.imported --out FILE`` needs a CUDA GPU, torch, torchvision, timm and
+transformers; ``--dry-run`` compiles without a GPU. A model has random weights of ``--dtype``, and
+is compiled by ``tlx.compile_torch`` in its own types; then it is timed as in
+:mod:`benchmarks.models`, beside torch.compile and eager torch, and held against ``float32``.
+``--batch`` is that of images, ``--dynamic`` compiles for any, and ``--graphs`` captures launches by
+a graph of torch, and torch.compile's by its mode ``reduce-overhead``: whole runs are to be compared
+then.
 """
 
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from tvm import relax
 
 import tvm_layout_ext as tlx
 from benchmarks import models
-from benchmarks.model_zoo import Model
-from tvm_layout_ext.models.imported.torch_module import exported
 
-#: Inputs of most: images by batch, channels, rows and columns.
-_IMAGES = (((16, 3, 224, 224), "float32"),)
+#: Images: channels, rows and columns.
+_IMAGE = (3, 224, 224)
 #: Sequences, and how many of their tokens are no padding.
 _SEQUENCES = (((16, 384, 768), "float32"), ((16,), "int64"))
 _TOKENS = (((4, 512), "int64"),)
@@ -147,64 +144,79 @@ INPUTS: dict[str, tuple[tuple[tuple[int, ...], str], ...]] = {
 }
 
 
-def imported(name: str, module: Any, wide: bool = False, dynamic: bool = False) -> Model:
-    """A module of torch in Relax, in mixed precision, with its weights as constants."""
+def inputs_of(name: str, module: Any, batch: int, dtype: str) -> list[Any]:
+    """Random inputs of a model on the CPU; tokens are some 1000, padding ends at any place."""
     import torch
-    from tvm.relax.frontend.torch import from_exported_program
 
-    inputs = INPUTS.get(name, getattr(module, "inputs", _IMAGES))
-    batch = {0: torch.export.Dim("batch", min=1, max=256)}
-    given = tuple(torch.zeros(shape, dtype=getattr(torch, dtype)) for shape, dtype in inputs)
-    sizes = tuple(batch for _ in inputs) if dynamic else None
-    program = exported(module, given, dynamic_shapes=sizes)
-    options = {"run_ep_decomposition": False, "unwrap_unit_return_tuple": True}
-    mod = from_exported_program(program, **options)
-    mod = (relax.transform.ToMixedPrecision if wide else tlx.MixedPrecision)()(mod)
-    return Model(mod, inputs, lambda _, *a: module(*a))
+    shapes = INPUTS.get(name, getattr(module, "inputs", (((batch, *_IMAGE), "float32"),)))
+    most = shapes[0][0][0] if len(shapes) > 1 else 1000
+    return [
+        torch.randint(0, most, shape)
+        if "int" in type_
+        else torch.randn(shape).to(getattr(torch, dtype))
+        for shape, type_ in shapes
+    ]
+
+
+def compiled(
+    name: str, batch: int, dtype: str, dynamic: bool
+) -> tuple[Any, list[Any], tlx.TorchModule, float]:
+    """A module in its type, inputs, what compile_torch made of it, and the seconds it took."""
+    import torch
+
+    torch.manual_seed(0)
+    module = MODELS[name]().eval().to(getattr(torch, dtype))
+    given = inputs_of(name, module, batch, dtype)
+    any_batch = {0: torch.export.Dim("batch", min=1, max=256)}
+    begun = time.perf_counter()
+    fast = tlx.compile_torch(
+        module, given, dynamic_shapes=tuple(any_batch for _ in given) if dynamic else None
+    )
+    return module, given, fast, time.perf_counter() - begun
 
 
 def prepared(
-    name: str, wide: bool = False, dynamic: bool = False, graphs: bool = False
+    name: str, batch: int, dtype: str, dynamic: bool, graphs: bool
 ) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
     import torch
 
-    torch.manual_seed(0)
-    module = MODELS[name]().eval()
-    model = imported(name, module, wide, dynamic)
-    executables, choices, seconds = models.built(model, tlx.default_target(), graphs)
-    half, full = copy.deepcopy(module).cuda().half(), module.cuda()
-
-    def halved(x: Any) -> Any:
-        return x.half() if x.is_floating_point() else x
-
-    in_half = replace(model, torch=lambda _, x, *more: half(halved(x), *more))
-    calls = models.calls_of(in_half, executables, "reduce-overhead" if graphs else None)
-    on_gpu = [torch.from_numpy(one).cuda() for one in models.inputs_of(model)]
-    calls["float32"] = lambda: full(*on_gpu)
-    return {"choices": choices, "compile": seconds}, calls
+    module, given, fast, seconds = compiled(name, batch, dtype, dynamic)
+    module, given = module.cuda(), [one.cuda() for one in given]
+    wide = [one.float() if one.is_floating_point() else one for one in given]
+    full = copy.deepcopy(module).float()
+    theirs = torch.compile(module, dynamic=False, mode="reduce-overhead" if graphs else None)
+    calls: dict[str, Callable[[], Any]] = {
+        "ours": models.captured(fast, *given) if graphs else partial(fast, *given),
+        "torch eager": partial(module, *given),
+        "torch.compile": partial(theirs, *given),
+        "float32": partial(full, *wide),
+    }
+    choices = {one.name: f"{one.rule}: {one.text}" for one in fast.choices}
+    return {"batch": batch, "choices": choices, "compile": {"ours": seconds}}, calls
 
 
 def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
-    dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
-    wide: Annotated[bool, typer.Option(help="Leave shortcuts in float32.")] = False,
+    batch: Annotated[int, typer.Option(help="Images at once.")] = 16,
+    dtype: Annotated[str, typer.Option(help="Type of weights and images.")] = "float16",
+    dry_run: Annotated[bool, typer.Option(help="Compile everything, run nothing.")] = False,
     dynamic: Annotated[bool, typer.Option(help="Export with any batch.")] = False,
     graphs: Annotated[bool, typer.Option(help="Capture CUDA graphs, as torch.compile.")] = False,
 ) -> None:
-    """Import and build all models at once, each in a process, then time one after the other."""
+    """Compile all models at once, each in a process, then time one after the other."""
     names = [name for name in MODELS if any(one in name for one in only.split("|"))]
+    given = {"batch": batch, "dtype": dtype, "dynamic": dynamic}
     if not dry_run:
-        models.timed(
-            names, partial(prepared, wide=wide, dynamic=dynamic, graphs=graphs), "imported", out
-        )
+        models.timed(names, partial(prepared, **given, graphs=graphs), "imported", out)
         return
     for name in names:
-        model = imported(name, MODELS[name]().eval(), wide, dynamic)
-        _, choices, seconds = models.built(model, tlx.default_target(), graphs)
-        print(name, "compiled in", {who: round(one, 1) for who, one in seconds.items()}, flush=True)
-        print("\n".join(f"  {one}: {how}" for one, how in choices.items()), flush=True)
+        _, _, fast, seconds = compiled(name, **given)
+        print(f"{name} compiled in {seconds:.1f} s: {fast}", flush=True)
+        print(
+            "\n".join(f"  {one.name}: {one.rule}: {one.text}" for one in fast.choices), flush=True
+        )
 
 
 if __name__ == "__main__":

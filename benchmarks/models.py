@@ -126,6 +126,23 @@ def profile(call: Callable[[], Any], repeats: int = REPEATS) -> dict[str, list[f
     return runs
 
 
+def captured(step: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+    """A call whose launches a graph repeats, of tensors that are written to before each."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    for _ in range(3):
+        step(*given)
+    with torch.cuda.graph(graph):
+        result = step(*given)
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
 def wall(call: Callable[[], Any]) -> float:
     """Median microseconds of a run, launches included."""
     import torch

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_layout_ext.models.bindings import Bindings
-from tvm_layout_ext.models.relax_values import array_of
+from tvm_layout_ext.models.relax_values import array_of, scalar_of
 
 BATCH = tirx.Var("n", "int64")
 
@@ -73,3 +73,18 @@ def test_arrays_along_any_extent(build: Any, want: Any) -> None:
         assert found is None
     else:
         np.testing.assert_array_equal(found, want)
+
+
+def test_what_depends_on_an_input_has_any_number_of_operators_behind_it() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out: Any = x
+            for _ in range(1200):
+                out = builder.emit(op.add(out, out))
+            out = builder.emit_output(out)
+        builder.emit_func_output(out)
+    reader = Bindings.of(builder.get()["main"])
+    assert array_of(reader.order[-1], reader.call) is None
+    assert scalar_of(reader.order[-1], reader.call) is None

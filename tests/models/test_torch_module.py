@@ -368,6 +368,29 @@ def test_places_are_counted_from_the_end_where_they_are_negative(does: Any) -> N
     )
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda m, x, i: x.clamp(min=3),
+        lambda m, x, i: x.clamp(max=9),
+        lambda m, x, i: x.clamp(2, 7),
+        lambda m, x, i: torch.clamp_min(x, 4) + torch.clamp_max(x, 5),
+    ],
+)
+def test_whole_numbers_are_clamped_by_one_bound(does: Any) -> None:
+    on_cpu(Steps(does), [(torch.arange(12)[:, None],)])
+
+
+@pytest.mark.parametrize("outside", ["zeros", "border"])
+@pytest.mark.parametrize("corners", [True, False])
+def test_pixels_between_places(outside: str, corners: bool) -> None:
+    def does(_: Any, x: Any, places: Any) -> Any:
+        how = {"padding_mode": outside, "align_corners": corners}
+        return torch.nn.functional.grid_sample(x, places, **how)
+
+    on_cpu(Steps(does), [(torch.randn(2, 3, 7, 9), torch.rand(2, 4, 5, 2) * 2 - 1)])
+
+
 def test_the_last_place_of_a_symbolic_dim() -> None:
     module = Steps(lambda m, x, i: x[-1] + x[i]).eval()
     given = (torch.randn(6, 8), torch.tensor([0, -1, 2]))

@@ -16,6 +16,7 @@ from tests.models.running import TARGET, scheduled
 from tests.programs.emitted import cuda_text, nvcc_says
 from tvm_layout_ext import simulate
 from tvm_layout_ext.ir.queries import nodes_in
+from tvm_layout_ext.models.widen_functions import legalize_ops
 
 
 def _softmax(x: np.ndarray) -> np.ndarray:
@@ -211,3 +212,21 @@ def test_cuda_of_them_compiles(name: str, tmp_path: Path) -> None:
     (one,) = scheduled(module(name, "float16", (64, 1024)))
     assert isinstance(one.after, tirx.PrimFunc)
     assert not nvcc_says(cuda_text(one.after), tmp_path, "-w", "-cubin")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_function_of_a_number_and_pixels_between_others_lower(dtype: str) -> None:
+    number = relax.const(np.asarray(0.5, dtype))
+    params = [
+        relax.Var(name, relax.TensorType(shape, dtype))
+        for name, shape in (("x", (1, 2, 4, 4)), ("at", (1, 2, 3, 5)))
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            found = builder.emit(relax.op.image.grid_sample(*params))
+            scale = builder.emit(relax.op.exp(number))
+            out = builder.emit_output(relax.op.multiply(found, scale))
+        builder.emit_func_output(out)
+    lowered = legalize_ops()(builder.get())
+    assert str(lowered["main"].ret_ty.dtype) == dtype

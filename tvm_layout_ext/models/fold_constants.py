@@ -14,7 +14,7 @@ from .relax_values import VIEWS, array_of, bound_to, name_of, rewritten, tensors
 
 #: Operators of which NumPy gives the bits that TVM's own code gives.
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "sqrt", "negative")
-_MOVES = (*VIEWS, "permute_dims", "concat")
+_MOVES = (*VIEWS, "permute_dims", "concat", "flip", "nn.pad")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 

@@ -22,6 +22,7 @@ from .batch_norm import BatchNormsAsScales
 from .convolutions.channels_last import ChannelsLast
 from .convolutions.rows_as_images import RowsAsImages
 from .convolutions.space_to_depth import SpaceToDepth
+from .convolutions.transposed import TransposedConvolutions
 from .convolutions.wide_groups import WideGroups
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
@@ -128,6 +129,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         # Before TVM puts its kernels of scans into masks.
         ComposeAttention(),
         *stock.library_dispatch_passes(target),
+        TransposedConvolutions(),
         RowsAsImages(),
         SpaceToDepth(),
         WideGroups(),

@@ -37,6 +37,9 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "where": np.where,
 }
 
+#: Operators in a row that a constant is made by. What depends on inputs has the layers of a model
+#: behind it, more than Python calls functions within one another.
+_DEEP = 128
 #: Floats of 16 bits, as in NumPy's names.
 NARROW_FLOATS = ("float16", "bfloat16")
 #: Operators each element of whose result is computed from those at its place.
@@ -138,18 +141,23 @@ def uses_of(value: Any) -> list[Any]:
 
 def scalar_of(value: Any, binding: Callable[[Any], Any]) -> float | None:
     """The number that a value without dims holds, or None."""
+    if getattr(value, "ty", None) is not None and extents_of(value) not in ((), None):
+        return None
     found = array_of(value, binding)
     return float(found) if found is not None and found.ndim == 0 else None
 
 
 def array_of(
-    value: Any, binding: Callable[[Any], Any], repeated: bool = False
+    value: Any, binding: Callable[[Any], Any], repeated: bool = False, deep: int = _DEEP
 ) -> np.ndarray | None:
     """What a value holds that depends on no input, or None where that is not known.
 
     ``binding`` gives the expression that a variable is bound to. With ``repeated`` an extent that
-    is symbolic is 1, where the same elements are repeated along it.
+    is symbolic is 1, where the same elements are repeated along it. ``deep`` operators are followed
+    at most.
     """
+    if not deep:
+        return None
     value = bound_to(value, binding)
     if isinstance(value, GenericConst):
         return np.asarray(value.value.numpy())
@@ -162,7 +170,7 @@ def array_of(
         bounds = whole_numbers(value.args)
         return None if bounds is None else np.arange(*bounds).astype(str(value.ty.dtype))
     if name == "full":
-        filler = array_of(value.args[1], binding, repeated)
+        filler = array_of(value.args[1], binding, repeated, deep - 1)
         return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
     tensors = tensors_of(value, binding)
     given = list[np.ndarray]()
@@ -171,7 +179,7 @@ def array_of(
         if repeated and name == "index_tensor" and at and _is_any(tensors[0], at - 1):
             known = np.zeros([*map(_size, extents_of(one) or ())], int)
         else:
-            known = array_of(one, binding, repeated)
+            known = array_of(one, binding, repeated, deep - 1)
         if known is None:
             return None
         given.append(known)
@@ -266,6 +274,15 @@ def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     return found
 
 
+def _padded(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
+    """An array with a value around it; None if it is another kind of padding."""
+    if str(value.attrs.pad_mode) != "constant":
+        return None
+    widths = [int(one) for one in value.attrs.pad_width]
+    pairs = [*zip(widths[::2], widths[1::2], strict=True)]
+    return np.pad(given[0], pairs, constant_values=value.attrs.pad_value)
+
+
 def _summed(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     # TVM adds booleans up to a boolean where PyTorch counts: known is the sum of none.
     if value.attrs.axis is None or (given[0].dtype == bool and given[0].any()):
@@ -277,6 +294,8 @@ def _summed(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
 _MOVED: dict[str, Callable[[Any, list[np.ndarray]], np.ndarray | None]] = {
     "permute_dims": lambda value, given: given[0].transpose(axes_of(value)),
     "concat": lambda value, given: np.concatenate(given, int(value.attrs.axis)),
+    "flip": lambda value, given: np.flip(given[0], int(value.attrs.axis)),
+    "nn.pad": _padded,
     "strided_slice": _sliced,
     "slice_scatter": _scattered,
     "index_tensor": lambda _, given: given[0][tuple(given[1:])],

@@ -68,13 +68,16 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     name, dtype = str(call.op.name), str(call.args[0].ty.dtype)
     known = _FUNCTIONS | (_OF_BFLOAT16 if dtype == "bfloat16" else {})
     attrs = call.attrs
+    layout = getattr(attrs, "layout", None)
     if (
         dtype not in NARROW_FLOATS
         or name not in known
-        or getattr(attrs, "out_layout", None) != getattr(attrs, "layout", None)
+        or getattr(attrs, "out_layout", layout) != layout
     ):
         return call.op.get_attr("FLegalize")(builder, call)
     scalars = [scalar_of(one, builder.lookup_binding) for one in call.args]
+    if None not in scalars:  # TOPI computes of tensors.
+        scalars = [None] * len(scalars)
 
     def wide(*values: te.Tensor) -> te.Tensor:
         rest = iter(values)
@@ -86,6 +89,16 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     tensors = [arg for arg, one in zip(call.args, scalars, strict=True) if one is None]
     return builder.call_te(wide, *tensors, primfunc_name_hint=name.rsplit(".", 1)[-1])
+
+
+def _grid_sample(attrs: Any, x: te.Tensor, places: te.Tensor) -> te.Tensor:
+    how = (attrs.method, attrs.layout, attrs.padding_mode, attrs.align_corners)
+    return topi.image.grid_sample(x, places, *map(_plain, how))
+
+
+def _plain(value: Any) -> Any:
+    """A word of TVM's as Python's."""
+    return str(value) if isinstance(value, str) else value
 
 
 def _silu(_attrs: Any, x: te.Tensor) -> te.Tensor:
@@ -137,6 +150,8 @@ _FUNCTIONS: dict[str, Callable[..., te.Tensor]] = {
     "relax.sinh": lambda _, x: topi.sinh(x),
     "relax.cosh": lambda _, x: topi.cosh(x),
     "relax.round": lambda _, x: topi.round(x),
+    # TVM says that it is of its image's type, and makes one of float32.
+    "relax.image.grid_sample": _grid_sample,
     "relax.nn.silu": _silu,
     "relax.nn.gelu": _gelu,
     "relax.nn.gelu_tanh": _gelu_tanh,

@@ -24,6 +24,8 @@ _PROMOTED = (
     *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum.default"),
     *("minimum.default", "clamp.Tensor", "where.self", "cat.default"),
 )
+#: Clamps by numbers.
+_CLAMPS = ("clamp.default", "clamp_min.default", "clamp_max.default")
 _FLOATS = (*NARROW_FLOATS, "float32")
 
 
@@ -51,6 +53,9 @@ class Importer(ExportedProgramImporter):
             found[name] = partial(self._typed, partial(self._alike, stock[name], "float32", None))
         for name in _PROMOTED:
             found[name] = partial(self._typed, partial(self._alike, stock[name], None, None))
+        for name in _CLAMPS:
+            found[name] = partial(self._typed, partial(self._clamped, found[name]))
+        found["grid_sampler_2d.default"] = self._sampled
         found["any.default"] = self._any
         found["div.Tensor_mode"] = partial(self._typed, self._rounded_quotient)
         found["select.int"] = partial(self._typed, self._place)
@@ -78,6 +83,31 @@ class Importer(ExportedProgramImporter):
         as_bytes = self.block_builder.emit(relax.op.astype(held, "int8"))
         highest = self.block_builder.emit(relax.op.max(as_bytes, dims, keepdims=keeps))
         return self.block_builder.emit(relax.op.astype(highest, "bool"))
+
+    def _clamped(self, convert: Converter, node: Any) -> Any:
+        """Whole numbers within bounds; TVM 0.27 casts the infinite one of a bound that is not."""
+        own = self._convert_data_type(node.meta["val"].dtype)
+        if "int" not in own:
+            return convert(node)
+        least, most = (*node.args[1:], *[None] * 2)[:2]
+        if str(node.target).endswith("clamp_max.default"):
+            least, most = None, least
+        least, most = node.kwargs.get("min", least), node.kwargs.get("max", most)
+        found = self.env[node.args[0]]
+        for bound, within in ((least, relax.op.maximum), (most, relax.op.minimum)):
+            if bound is not None:
+                found = self.block_builder.emit(within(found, relax.const(bound, own)))
+        return found
+
+    def _sampled(self, node: Any) -> Any:
+        """Pixels at places between them, which TVM has before rows and columns, torch behind."""
+        image, grid, method, outside, corners = node.args
+        if method == 2:
+            raise ValueError("a bicubic grid_sample is not TVM's; use bilinear")
+        places = self.block_builder.emit(relax.op.permute_dims(self.env[grid], [0, 3, 1, 2]))
+        how = ("bilinear", "nearest")[method], "NCHW", ("zeros", "border", "reflection")[outside]
+        sampled = relax.op.image.grid_sample(self.env[image], places, *how, corners)
+        return self.block_builder.emit(sampled)
 
     def _joined(self, convert: Converter, node: Any) -> Any:
         """Parts side by side, without those of no element, of which there is no kernel."""

@@ -1,0 +1,99 @@
+"""Transposed convolutions become convolutions whose channels become pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tvm import relax
+
+from benchmarks.relax_numbers import error_of
+from tests.models.cpu import by_cpu
+from tests.models.running import array_of, check, scheduled
+from tvm_layout_ext.models.convolutions.transposed import TransposedConvolutions
+from tvm_layout_ext.models.fold_constants import FoldConstants
+from tvm_layout_ext.models.relax_values import name_of, nodes_of
+
+SIDE = st.integers(2, 5)
+
+
+def transposed(
+    image: tuple[int, ...], weight: tuple[int, ...], dtype: str = "float16", **attrs: Any
+) -> tvm.IRModule:
+    """A transposed convolution of one or two dims and a ReLU."""
+    kind = f"conv{len(image) - 2}d_transpose"
+    pairs = (("x", image), ("w", weight))
+    params = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in pairs]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit(getattr(relax.op.nn, kind)(*params, **attrs))
+            out = builder.emit_output(relax.op.nn.relu(out))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def operators(mod: tvm.IRModule) -> set[str]:
+    """Names of what a module calls."""
+    return {name_of(one) for one in nodes_of(mod["main"])}
+
+
+@given(
+    st.lists(
+        st.tuples(SIDE, st.integers(1, 5), st.integers(1, 4), *[st.integers(0, 2)] * 3),
+        min_size=1,
+        max_size=2,
+    ),
+    st.sampled_from([1, 3]),
+)
+def test_any_window_step_and_padding_gives_the_same(dims: Any, groups: int) -> None:
+    sizes, window, steps, before, after, more = (list(one) for one in zip(*dims, strict=True))
+    assume(all(one < step for one, step in zip(more, steps, strict=True)))
+    rows = zip(sizes, window, steps, before, after, more, strict=True)
+    assume(all((n - 1) * s + k + m - b - a > 0 for n, k, s, b, a, m in rows))
+    mod = transposed(
+        (2, 2 * groups, *sizes),
+        (2 * groups, 3, *window),
+        "float32",
+        strides=steps,
+        padding=[*before, *after],
+        output_padding=more,
+        groups=groups,
+    )
+    found = TransposedConvolutions()(mod)
+    assert not any("transpose" in one for one in operators(found))
+    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
+    (got,), (wanted,) = by_cpu(found, arrays), by_cpu(mod, arrays)
+    assert got.shape == wanted.shape
+    assert error_of([got], [wanted]) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"strides": [2, 2], "dilation": [2, 2]}, {"data_layout": "NHWC"}]
+)
+def test_others_stay_as_they_are(attrs: dict[str, Any]) -> None:
+    mod = transposed((1, 8, 8, 8), (8, 8, 2, 2), **attrs)
+    tvm.ir.assert_structural_equal(TransposedConvolutions()(mod), mod)
+
+
+def test_weights_that_are_constants_are_turned_while_compiling() -> None:
+    mod = transposed((1, 8, 5, 5), (8, 4, 3, 3), strides=[2, 2], padding=[1, 1])
+    weight = np.random.default_rng(0).standard_normal((8, 4, 3, 3)).astype("float16")
+    mod = relax.transform.BindParams("main", {"w": weight})(mod)
+    found = FoldConstants()(TransposedConvolutions()(mod))
+    assert not operators(found) & {"flip", "nn.pad"}
+    array = np.random.default_rng(1).standard_normal((1, 8, 5, 5)).astype("float16")
+    assert error_of(by_cpu(found, [array]), by_cpu(mod, [array])) <= 1e-2
+
+
+def test_a_step_of_the_window_is_a_product() -> None:
+    mod = transposed((1, 64, 8, 8), (64, 32, 2, 2), strides=[2, 2])
+    found = {one.name: one for one in scheduled(mod)}
+    (product,) = (one for name, one in found.items() if "conv2d" in name)
+    assert product.choice.rule == "warpgroups", product.choice.text
+    for one in found.values():
+        check(one)

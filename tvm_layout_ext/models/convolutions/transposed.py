@@ -1,0 +1,137 @@
+"""Transposed convolutions become convolutions whose results are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..relax_values import calls_operator, dims_of, extents_of, name_of, rewritten
+
+#: By operator, the layouts that are taken, and the convolution that takes their place.
+_TAKEN = {
+    "nn.conv1d_transpose": (("NCW", "IOW", "NCW"), relax.op.nn.conv1d),
+    "nn.conv2d_transpose": (("NCHW", "IOHW", "NCHW"), relax.op.nn.conv2d),
+}
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.TransposedConvolutions")
+class TransposedConvolutions:
+    """Compute the pixels between two steps of a transposed convolution as channels of one pixel.
+
+    A step of ``s`` pixels by a window of ``k`` gives ``s`` results a pixel, each of ``k / s`` terms
+    of the image: a convolution of ``s`` times the channels by steps of 1, whose window is ``k / s``
+    pixels, turned around. Its channels then become pixels. So tensor cores multiply it, and none
+    of the zeros that a transposed convolution has between pixels. Where ``s`` does not divide ``k``
+    the window is filled up with zeros, by which what is not finite becomes NaN.
+
+    Leaves alone: dilation, layouts other than PyTorch's, and images of symbolic rows or columns.
+
+    The identity is that of sub-pixel convolutions (Shi et al., 2016, arXiv:1609.07009).
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        if not any(calls_operator(mod, name) for name in _TAKEN):
+            return mod
+        return rewritten(mod, _PixelsAsChannels)
+
+
+@mutator
+class _PixelsAsChannels(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        return self._convolution(call) if name_of(call) in _TAKEN and _is_taken(call) else call
+
+    def _convolution(self, call: relax.Call) -> relax.Expr:
+        image, weight = call.args
+        _, convolve = _TAKEN[name_of(call)]
+        window = [int(one) for one in extents_of(weight)[2:]]  # type: ignore[index]
+        sizes = [int(one) for one in extents_of(image)[2:]]  # type: ignore[index]
+        steps = [int(one) for one in call.attrs.strides]
+        terms = [-(-k // s) for k, s in zip(window, steps, strict=True)]
+        rank = len(sizes)
+        before, after = (
+            [int(one) for one in part]
+            for part in (call.attrs.padding[:rank], call.attrs.padding[rank:])
+        )
+        more = [int(one) for one in call.attrs.output_padding]
+        rows = zip(sizes, steps, before, after, window, more, strict=True)
+        results = [(n - 1) * s - b - a + k + m for n, s, b, a, k, m in rows]
+        # Pixels of the image by which results are computed, some of which begin before them.
+        reached = [-(-(out + b) // s) for out, b, s in zip(results, before, steps, strict=True)]
+        ends = [max(0, q - n) for q, n in zip(reached, sizes, strict=True)]
+        deep = self.builder_.emit(
+            convolve(
+                image,
+                self._weight(weight, int(call.attrs.groups), terms, steps),
+                padding=[*(one - 1 for one in terms), *ends],
+                groups=call.attrs.groups,
+                out_dtype=call.attrs.out_dtype,
+            )
+        )
+        return self._pixels(deep, int(call.attrs.groups), steps, before, results)
+
+    def _weight(
+        self, weight: Any, groups: int, terms: Sequence[int], steps: Sequence[int]
+    ) -> relax.Expr:
+        """Weights by groups, places of a step and channels, of turned windows of so many terms."""
+        emit, rank = self.builder_.emit, len(steps)
+        inner, outer, *window = (int(one) for one in extents_of(weight) or ())
+        ends = [t * s - k for t, s, k in zip(terms, steps, window, strict=True)]
+        if any(ends):
+            weight = emit(relax.op.nn.pad(weight, [0, 0, 0, 0, *_between(0, ends)]))
+        pairs = [one for pair in zip(terms, steps, strict=True) for one in pair]
+        weight = emit(relax.op.reshape(weight, (groups, inner // groups, outer, *pairs)))
+        for axis in range(rank):
+            weight = emit(relax.op.flip(weight, 3 + 2 * axis))
+        places, turned = range(4, 4 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
+        weight = emit(relax.op.permute_dims(weight, [0, *places, 2, 1, *turned]))
+        count = groups * outer
+        for step in steps:
+            count *= step
+        return emit(relax.op.reshape(weight, (count, inner // groups, *terms)))
+
+    def _pixels(
+        self,
+        deep: Any,
+        groups: int,
+        steps: Sequence[int],
+        before: Sequence[int],
+        results: Sequence[int],
+    ) -> relax.Expr:
+        """Channels of a pixel as the pixels of a step, without those that are cut off."""
+        emit, rank = self.builder_.emit, len(steps)
+        first, channels, *pixels = extents_of(deep) or ()
+        outer = int(channels) // groups
+        for step in steps:
+            outer //= step
+        deep = emit(relax.op.reshape(deep, (first, groups, *steps, outer, *pixels)))
+        pairs = [one for at in range(rank) for one in (3 + rank + at, 2 + at)]
+        deep = emit(relax.op.permute_dims(deep, [0, 1, 2 + rank, *pairs]))
+        sizes = [int(n) * s for n, s in zip(pixels, steps, strict=True)]
+        deep = relax.op.reshape(deep, (first, groups * outer, *sizes))
+        if sizes == [*results]:
+            return deep
+        ends = [b + out for b, out in zip(before, results, strict=True)]
+        axes = [*range(2, 2 + rank)]
+        return relax.op.strided_slice(emit(deep), axes, [*before], ends)
+
+
+def _between(value: int, others: Sequence[int]) -> list[int]:
+    """Others, each behind a value."""
+    return [one for other in others for one in (value, other)]
+
+
+def _is_taken(call: Any) -> bool:
+    """Whether layouts are PyTorch's, windows are dense, and extents are known."""
+    attrs, (image, weight) = call.attrs, call.args
+    layouts = tuple(str(getattr(attrs, f"{one}_layout")) for one in ("data", "kernel", "out"))
+    if layouts != _TAKEN[name_of(call)][0] or any(int(one) != 1 for one in attrs.dilation):
+        return False
+    sizes = (extents_of(image) or ())[2:]
+    known = bool(sizes) and all(isinstance(one, tvm.tirx.IntImm) for one in sizes)
+    return known and dims_of(weight) is not None and len(attrs.padding) == 2 * len(sizes)
