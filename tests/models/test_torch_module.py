@@ -381,6 +381,19 @@ def test_whole_numbers_are_clamped_by_one_bound(does: Any) -> None:
     on_cpu(Steps(does), [(torch.arange(12)[:, None],)])
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda m, x, i: (x > 3).cumsum(-1),
+        lambda m, x, i: (x > 3).sum(),
+        lambda m, x, i: (x > 3).sum(1, keepdim=True) * x,
+        lambda m, x, i: x.int().sum(0) + (x > 1).prod(),
+    ],
+)
+def test_truth_values_are_counted(does: Any) -> None:
+    on_cpu(Steps(does), [(torch.arange(12).reshape(3, 4),)])
+
+
 @pytest.mark.parametrize("outside", ["zeros", "border"])
 @pytest.mark.parametrize("corners", [True, False])
 def test_pixels_between_places(outside: str, corners: bool) -> None:

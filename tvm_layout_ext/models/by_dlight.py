@@ -6,8 +6,10 @@ from tvm import tirx
 from tvm.s_tir import Schedule, dlight
 from tvm.target import Target
 
+from ..build import lower
 from ..errors import ScheduleError
-from .rule import Scheduled
+from ..ir.diagnostics import reason
+from .rule import REFUSALS, Scheduled
 
 _RULES = (
     dlight.gpu.Matmul,
@@ -19,7 +21,7 @@ _RULES = (
 
 
 def by_dlight(func: tirx.PrimFunc, target: Target) -> Scheduled:
-    """Take the schedule of the first of dlight's rules that has one."""
+    """Take the schedule of the first of dlight's rules that has one which can be lowered."""
     failed = []
     for rule in _RULES:
         try:
@@ -29,8 +31,16 @@ def by_dlight(func: tirx.PrimFunc, target: Target) -> Scheduled:
         ) as error:  # GEMV asserts on products of one row; others raise what TVM does.
             failed.append(f"{rule.__name__} fails with {type(error).__name__}")
             continue
-        if isinstance(found, Schedule):
-            return Scheduled(found, f"dlight's {rule.__name__}")
+        if not isinstance(found, Schedule):
+            continue
+        scheduled = Scheduled(found, f"dlight's {rule.__name__}")
+        try:
+            # Vectors of truth values, for one, TVM writes in CUDA as other bytes.
+            lower(scheduled.function.with_attr("global_symbol", "main"), target=target)
+        except REFUSALS as error:
+            failed.append(f"{rule.__name__}'s cannot be lowered: {reason(error)}")
+            continue
+        return scheduled
     raise ScheduleError(
         f"None of dlight's rules takes it{'; ' if failed else ''}{'; '.join(failed)}."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -96,9 +97,21 @@ class _Group:
         outer = [relax.Var(f"in_{i}", one.ty) for i, one in enumerate(self.inputs)]
         with builder.function("main", outer):
             builder.emit_func_output(builder.emit(relax.Call(gv, outer)))
-        mod = relax.transform.FuseTIR()(relax.transform.LegalizeOps()(builder.get()))
+        with _quiet(logging.getLogger("topi")):
+            mod = relax.transform.FuseTIR()(relax.transform.LegalizeOps()(builder.get()))
         (func,) = (one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc))
         return func.with_body(stripped(func.body, _FREE))
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Without warnings of products of two types, which a kernel of attention may have."""
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _replaced(value: Any, values: list[tuple[Any, Any]]) -> Any:

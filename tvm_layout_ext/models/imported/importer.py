@@ -24,6 +24,10 @@ _PROMOTED = (
     *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum.default"),
     *("minimum.default", "clamp.Tensor", "where.self", "cat.default"),
 )
+#: What torch adds or multiplies up in 64 bits, of whole numbers and truth values.
+_COUNTS = (
+    *("sum.default", "sum.dim_IntList", "cumsum.default", "prod.default", "cumprod.default"),
+)
 #: Clamps by numbers.
 _CLAMPS = ("clamp.default", "clamp_min.default", "clamp_max.default")
 _FLOATS = (*NARROW_FLOATS, "float32")
@@ -53,6 +57,8 @@ class Importer(ExportedProgramImporter):
             found[name] = partial(self._typed, partial(self._alike, stock[name], "float32", None))
         for name in _PROMOTED:
             found[name] = partial(self._typed, partial(self._alike, stock[name], None, None))
+        for name in _COUNTS:
+            found[name] = partial(self._typed, partial(self._counted, stock[name]))
         for name in _CLAMPS:
             found[name] = partial(self._typed, partial(self._clamped, found[name]))
         found["grid_sampler_2d.default"] = self._sampled
@@ -83,6 +89,18 @@ class Importer(ExportedProgramImporter):
         as_bytes = self.block_builder.emit(relax.op.astype(held, "int8"))
         highest = self.block_builder.emit(relax.op.max(as_bytes, dims, keepdims=keeps))
         return self.block_builder.emit(relax.op.astype(highest, "bool"))
+
+    def _counted(self, convert: Converter, node: Any) -> Any:
+        """Convert a sum, of truth values as numbers; TVM 0.27 gives whether there is any."""
+        own, operand = self._convert_data_type(node.meta["val"].dtype), node.args[0]
+        value = self.env[operand]
+        if "int" not in own or str(value.ty.dtype) == own:
+            return convert(node)
+        self.env[operand] = self.block_builder.emit(relax.op.astype(value, own))
+        try:
+            return convert(node)
+        finally:
+            self.env[operand] = value
 
     def _clamped(self, convert: Converter, node: Any) -> Any:
         """Whole numbers within bounds; TVM 0.27 casts the infinite one of a bound that is not."""
