@@ -14,7 +14,6 @@ import contextlib
 import json
 import multiprocessing
 import statistics
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -136,11 +135,13 @@ def captured(step: Callable[..., Any], *given: Any) -> Callable[[], Any]:
     with torch.cuda.graph(graph):
         result = step(*given)
 
-    def replay() -> Any:
-        graph.replay()
-        return result
+    return partial(_replayed, graph, result, step)
 
-    return replay
+
+def _replayed(graph: Any, result: Any, _step: Any) -> Any:
+    """What a graph writes; its kernels are there as long as the step whose they are."""
+    graph.replay()
+    return result
 
 
 def wall(call: Callable[[], Any]) -> float:
@@ -243,13 +244,12 @@ def prepared(
     return {"choices": choices, "compile": seconds}, calls
 
 
-def work(prepare: Prepare, name: str, ready: Any, turn: Any, rows: Any) -> None:
-    """Build a model; once all processes have built theirs, measure it when it is its turn."""
+def work(prepare: Prepare, name: str, line: Any) -> None:
+    """Build a model, say so, and measure it once the other end of the line says that it may."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     row: dict[str, Any] = {"model": name}
-    calls: dict[str, Callable[[], Any]] = {}
     try:
         with torch.no_grad():
             more, calls = prepare(name)
@@ -260,17 +260,12 @@ def work(prepare: Prepare, name: str, ready: Any, turn: Any, rows: Any) -> None:
             row["compile"]["torch.compile"] = time.perf_counter() - begin
             seconds = ", ".join(f"{who} {one:.1f}" for who, one in row["compile"].items())
             print(f"{name} compiled in seconds: {seconds}", flush=True)
+            line.send(None)
+            line.recv()
+            row |= measured(name, calls)
     except Exception as error:  # Others are to be measured all the same.
         row["failed"] = f"{type(error).__name__} {str(error)[-500:]}"
-    with contextlib.suppress(threading.BrokenBarrierError):  # One of the others ended its process.
-        ready.wait(WAIT)
-    if "failed" not in row:
-        try:
-            with turn, torch.no_grad():
-                row |= measured(name, calls)
-        except (RuntimeError, AssertionError) as error:
-            row["failed"] = str(error)[-500:]
-    rows.put(row)
+    line.send(row)
 
 
 def by_function(kernels: dict[str, float]) -> dict[str, float]:
@@ -318,18 +313,33 @@ def main(
 def timed(names: list[str], prepare: Prepare, module: str, out: Path | None) -> None:
     """Build all models, each in a process, time one after the other, and print and write all."""
     context = multiprocessing.get_context("spawn")
-    ready, turn, queue = context.Barrier(len(names)), context.Lock(), context.Queue()
+    lines, rows = {}, list[dict[str, Any]]()
     for name in names:
-        given = (prepare, name, ready, turn, queue)
-        context.Process(target=work, args=given, daemon=True).start()
-    rows = []
-    for _ in names:
-        row = queue.get(timeout=WAIT)
-        print(told(row) if "sums" in row else f"{row['model']} fails: {row['failed']}", flush=True)
+        lines[name], other = context.Pipe()
+        context.Process(target=work, args=(prepare, name, other), daemon=True).start()
+        other.close()
+    # All have built, or failed, before the first is timed.
+    failed = {name: answer for name, line in lines.items() if (answer := _answer(name, line))}
+    for name, line in lines.items():
+        if (row := failed.get(name)) is None:
+            with contextlib.suppress(ConnectionError):  # Whose process has ended says so below.
+                line.send(None)
+            row = _answer(name, line) or {}
+        print(told(row) if "sums" in row else f"{name} fails: {row['failed']}", flush=True)
         rows.append(row)
         if out is not None:
             out.write_text(json.dumps({**provenance(module), "rows": rows}, indent=1))
     print(table(rows, names), flush=True)
+
+
+def _answer(name: str, line: Any) -> dict[str, Any] | None:
+    """What a process says next; of one that has ended, or says nothing, that it failed."""
+    try:
+        if line.poll(WAIT):
+            return line.recv()
+        return {"model": name, "failed": f"says nothing for {WAIT} s"}
+    except (EOFError, ConnectionError):
+        return {"model": name, "failed": "its process ended"}
 
 
 def table(rows: list[dict[str, Any]], names: list[str]) -> str:
