@@ -99,6 +99,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.ReadWords,
         transform.JoinComparisons,
     ),
+    # The pass that fails over them.
+    "s_tir.MergeSharedMemoryAllocations": (transform.ScopeBinds,),
     # The pass that makes shuffles of words alone.
     "s_tir.LowerThreadAllreduce": (transform.WidenReductions,),
     # Shared buffers have their final places, reductions over threads their own barriers. Whatever

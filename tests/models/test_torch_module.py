@@ -374,6 +374,7 @@ def test_places_are_counted_from_the_end_where_they_are_negative(does: Any) -> N
         lambda m, x, i: x.clamp(min=3),
         lambda m, x, i: x.clamp(max=9),
         lambda m, x, i: x.clamp(2, 7),
+        lambda m, x, i: torch.clamp(x, x.flip(0), x * 2) + torch.clamp(x, max=x[3]),
         lambda m, x, i: torch.clamp_min(x, 4) + torch.clamp_max(x, 5),
     ],
 )

@@ -40,6 +40,7 @@ from .tvm_fixes.pack_bytes import PackBytes
 from .tvm_fixes.reduce_angles import ReduceAngles
 from .tvm_fixes.rename_operands import RenameOperands
 from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedIndices
+from .tvm_fixes.scope_binds import ScopeBinds
 from .tvm_fixes.straighten_indices import StraightenIndices
 from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
 from .tvm_fixes.widen_reductions import WidenReductions
@@ -96,6 +97,7 @@ __all__ = [
     "ReduceAngles",
     "RenameOperands",
     "RestoreReversedIndices",
+    "ScopeBinds",
     "SetLaunchBounds",
     "ShiftVectors",
     "ShowReversedIndices",

@@ -26,6 +26,7 @@ from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_reduce_angles as angles
 from tests.transform.tvm_fixes import test_rename_operands as operands
+from tests.transform.tvm_fixes import test_scope_binds as binds
 from tests.transform.tvm_fixes import test_straighten_indices as indices
 from tests.transform.tvm_fixes import test_widen_reductions as bytes_by_words
 from tests.transform.tvm_fixes import test_widen_small_buffers as small
@@ -184,6 +185,13 @@ def test_write_out_sigmoids(without: Without) -> None:
     without("WriteOutSigmoids")
     arguments = re.findall(r"make_ulonglong4\(([^;]*)\);", cuda_text(sigmoids.sigmoids()))
     assert any(text.count(",") == 7 for text in arguments)
+
+
+def test_scope_binds(without: Without) -> None:
+    """Several dynamic buffers, and a value bound from memory that nothing is around."""
+    without("ScopeBinds")
+    with pytest.raises(RuntimeError, match="Load memory in places other than store"):
+        cuda_text(binds.two_sums())
 
 
 def test_write_out_starts(without: Without) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -22,14 +23,13 @@ _WIDENED = ("native_group_norm.default",)
 #: What torch takes operands of several types of, as a tensor of 16 bits and a number of 32.
 _PROMOTED = (
     *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum.default"),
-    *("minimum.default", "clamp.Tensor", "where.self", "cat.default"),
+    *("minimum.default", "where.self", "cat.default"),
 )
 #: What torch adds or multiplies up in 64 bits, of whole numbers and truth values.
 _COUNTS = (
     *("sum.default", "sum.dim_IntList", "cumsum.default", "prod.default", "cumprod.default"),
 )
-#: Clamps by numbers.
-_CLAMPS = ("clamp.default", "clamp_min.default", "clamp_max.default")
+_CLAMPS = ("clamp.default", "clamp_min.default", "clamp_max.default", "clamp.Tensor")
 _FLOATS = (*NARROW_FLOATS, "float32")
 
 
@@ -60,7 +60,8 @@ class Importer(ExportedProgramImporter):
         for name in _COUNTS:
             found[name] = partial(self._typed, partial(self._counted, stock[name]))
         for name in _CLAMPS:
-            found[name] = partial(self._typed, partial(self._clamped, found[name]))
+            alike = partial(self._alike, stock[name], None, None)
+            found[name] = partial(self._typed, partial(self._clamped, alike))
         found["grid_sampler_2d.default"] = self._sampled
         found["any.default"] = self._any
         found["div.Tensor_mode"] = partial(self._typed, self._rounded_quotient)
@@ -107,14 +108,16 @@ class Importer(ExportedProgramImporter):
         own = self._convert_data_type(node.meta["val"].dtype)
         if "int" not in own:
             return convert(node)
-        least, most = (*node.args[1:], *[None] * 2)[:2]
+        least, most = (*self.retrieve_args(node)[1:], None, None)[:2]
         if str(node.target).endswith("clamp_max.default"):
             least, most = None, least
-        least, most = node.kwargs.get("min", least), node.kwargs.get("max", most)
+        bounds = [node.kwargs.get("min", least), node.kwargs.get("max", most)]
         found = self.env[node.args[0]]
-        for bound, within in ((least, relax.op.maximum), (most, relax.op.minimum)):
+        for bound, within in zip(bounds, (relax.op.maximum, relax.op.minimum), strict=True):
             if bound is not None:
-                found = self.block_builder.emit(within(found, relax.const(bound, own)))
+                known = self.env.get(bound, bound) if isinstance(bound, fx.Node) else bound
+                as_value = known if isinstance(known, relax.Expr) else relax.const(known, own)
+                found = self.block_builder.emit(within(found, as_value))
         return found
 
     def _sampled(self, node: Any) -> Any:
