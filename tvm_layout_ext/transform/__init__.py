@@ -32,12 +32,14 @@ from .tvm_fixes.align_offsets import AlignOffsets
 from .tvm_fixes.check_tile_bounds import CheckTileBounds
 from .tvm_fixes.check_vectors import CheckVectors
 from .tvm_fixes.expose_pointers import ExposePointers
+from .tvm_fixes.fast_math.reduce_angles import ReduceAngles
+from .tvm_fixes.fast_math.write_out_powers import WriteOutPowers
+from .tvm_fixes.fast_math.write_out_sigmoids import WriteOutSigmoids
 from .tvm_fixes.guard_reductions import GuardReductions
 from .tvm_fixes.join_comparisons import JoinComparisons
 from .tvm_fixes.lower_shared_results import LowerSharedResults
 from .tvm_fixes.lower_warp_memory import LowerWarpMemoryFully
 from .tvm_fixes.pack_bytes import PackBytes
-from .tvm_fixes.reduce_angles import ReduceAngles
 from .tvm_fixes.rename_operands import RenameOperands
 from .tvm_fixes.reversed_indices import ProtectReversedIndices, RestoreReversedIndices
 from .tvm_fixes.scope_binds import ScopeBinds
@@ -45,8 +47,6 @@ from .tvm_fixes.straighten_indices import StraightenIndices
 from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
 from .tvm_fixes.widen_reductions import WidenReductions
 from .tvm_fixes.widen_small_buffers import WidenSmallBuffers
-from .tvm_fixes.write_out_powers import WriteOutPowers
-from .tvm_fixes.write_out_sigmoids import WriteOutSigmoids
 from .tvm_fixes.write_out_starts import WriteOutStarts
 from .vectors.guard_vectors import GuardVectors
 from .vectors.narrow_vectors import NarrowVectors

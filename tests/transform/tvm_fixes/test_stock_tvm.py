@@ -203,7 +203,7 @@ def test_write_out_starts(without: Without) -> None:
 
 def test_every_repair_is_here() -> None:
     """``own_lane`` is part of ``lower_warp_memory``."""
-    files = {path.stem for path in Path(tvm_fixes.__file__).parent.glob("*.py")}
+    files = {path.stem for path in Path(tvm_fixes.__file__).parent.rglob("*.py")}
     assert files - {"__init__", "own_lane"} == {
         name.removeprefix("test_") for name in globals() if name.startswith("test_")
     } - {"every_repair_is_here"}

@@ -14,9 +14,9 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir import ops
-from ...ir.queries import is_call_of
-from ..base import function_pass, mapped
+from ....ir import ops
+from ....ir.queries import is_call_of
+from ...base import function_pass, mapped
 
 #: Exponents up to which a power is a product.
 _PRODUCTS = 4

@@ -12,9 +12,9 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir import ops
-from ...ir.queries import is_call_of
-from ..base import function_pass, mapped
+from ....ir import ops
+from ....ir.queries import is_call_of
+from ...base import function_pass, mapped
 
 #: TVM has types of one element a lane up to four.
 _LONG = re.compile(r"float32x([5-9]|\d\d+)")

@@ -15,9 +15,9 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ...ir import ops
-from ...ir.queries import is_call_of
-from ..base import function_pass, mapped
+from ....ir import ops
+from ....ir.queries import is_call_of
+from ...base import function_pass, mapped
 
 _FUNCTIONS = {ops.SIN: tirx.sin, ops.COS: tirx.cos}
 #: A turn, as a number of float32 and what that leaves of it.
