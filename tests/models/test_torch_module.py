@@ -389,9 +389,12 @@ def test_whole_numbers_are_clamped_by_one_bound(does: Any) -> None:
         lambda m, x, i: (x > 3).sum(),
         lambda m, x, i: (x > 3).sum(1, keepdim=True) * x,
         lambda m, x, i: x.int().sum(0) + (x > 1).prod(),
+        lambda m, x, i: x / 5 + x / x.clamp(min=1),
+        lambda m, x, i: x.int() * 0.5 + x.float() + (x > x.float() * x / 7),
+        lambda m, x, i: torch.where(x > 4, x.half(), x) + torch.cat([x, x.float()])[:3],
     ],
 )
-def test_truth_values_are_counted(does: Any) -> None:
+def test_truth_values_are_counted_and_whole_numbers_divided(does: Any) -> None:
     on_cpu(Steps(does), [(torch.arange(12).reshape(3, 4),)])
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -22,8 +23,9 @@ _ADDED = {"addmm.default": 0, "convolution.default": 2, "linear.default": 2}
 _WIDENED = ("native_group_norm.default",)
 #: What torch takes operands of several types of, as a tensor of 16 bits and a number of 32.
 _PROMOTED = (
-    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum.default"),
-    *("minimum.default", "where.self", "cat.default"),
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "pow.Tensor_Tensor"),
+    *("maximum.default", "minimum.default", "where.self", "cat.default"),
+    *("eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor"),
 )
 #: What torch adds or multiplies up in 64 bits, of whole numbers and truth values.
 _COUNTS = (
@@ -56,12 +58,12 @@ class Importer(ExportedProgramImporter):
         for name in _WIDENED:
             found[name] = partial(self._typed, partial(self._alike, stock[name], "float32", None))
         for name in _PROMOTED:
-            found[name] = partial(self._typed, partial(self._alike, stock[name], None, None))
+            found[name] = partial(self._typed, partial(self._promoted, stock[name]))
         for name in _COUNTS:
             found[name] = partial(self._typed, partial(self._counted, stock[name]))
         for name in _CLAMPS:
-            alike = partial(self._alike, stock[name], None, None)
-            found[name] = partial(self._typed, partial(self._clamped, alike))
+            promoted = partial(self._promoted, stock[name])
+            found[name] = partial(self._typed, partial(self._clamped, promoted))
         found["grid_sampler_2d.default"] = self._sampled
         found["any.default"] = self._any
         found["div.Tensor_mode"] = partial(self._typed, self._rounded_quotient)
@@ -93,15 +95,8 @@ class Importer(ExportedProgramImporter):
 
     def _counted(self, convert: Converter, node: Any) -> Any:
         """Convert a sum, of truth values as numbers; TVM 0.27 gives whether there is any."""
-        own, operand = self._convert_data_type(node.meta["val"].dtype), node.args[0]
-        value = self.env[operand]
-        if "int" not in own or str(value.ty.dtype) == own:
-            return convert(node)
-        self.env[operand] = self.block_builder.emit(relax.op.astype(value, own))
-        try:
-            return convert(node)
-        finally:
-            self.env[operand] = value
+        own = self._convert_data_type(node.meta["val"].dtype)
+        return self._in_type(convert, node.args[:1] if "int" in own else [], own, node)
 
     def _clamped(self, convert: Converter, node: Any) -> Any:
         """Whole numbers within bounds; TVM 0.27 casts the infinite one of a bound that is not."""
@@ -144,18 +139,31 @@ class Importer(ExportedProgramImporter):
         given = [self.env[one] for one in parts]
         return given[0] if len(given) == 1 else self.block_builder.emit(relax.op.concat(given, dim))
 
-    def _alike(self, convert: Converter, dtype: str | None, at: int | None, node: Any) -> Any:
-        """Convert a node whose floats are brought to one type before, by default its result's.
+    def _alike(self, convert: Converter, dtype: str, at: int | None, node: Any) -> Any:
+        """Convert a node whose floats, or only operand ``at``, are brought to one type before."""
+        given = node.all_input_nodes if at is None else node.args[at : at + 1]
+        operands = [one for one in given if isinstance(one, fx.Node)]
+        return self._in_type(convert, [*filter(self._is_float, operands)], dtype, node)
 
-        Where ``at`` is given it is that operand alone.
-        """
-        given = node.all_input_nodes
-        kept = {one: self.env[one] for one in given if at is None or one in node.args[at : at + 1]}
-        wanted = dtype or self._convert_data_type(node.meta["val"].dtype)
+    def _promoted(self, convert: Converter, node: Any) -> Any:
+        """Convert a node whose operands are brought to the type that torch computes in."""
+        operands, result = node.all_input_nodes, node.meta["val"].dtype
+        if str(node.target).startswith("aten.where"):
+            operands = operands[1:]
+        elif result is torch.bool and len(operands) == 2:
+            result = torch.result_type(*(one.meta["val"] for one in operands))
+        return self._in_type(convert, operands, self._convert_data_type(result), node)
+
+    def _is_float(self, operand: Any) -> bool:
+        return str(getattr(getattr(self.env[operand], "ty", None), "dtype", "")) in _FLOATS
+
+    def _in_type(self, convert: Converter, operands: Sequence[Any], dtype: str, node: Any) -> Any:
+        """Convert a node some of whose operands are cast before."""
+        kept = {one: self.env[one] for one in operands}
         for one, value in kept.items():
-            kind = str(getattr(getattr(value, "ty", None), "dtype", ""))
-            if wanted in _FLOATS and kind in _FLOATS and kind != wanted:
-                self.env[one] = self.block_builder.emit(relax.op.astype(value, wanted))
+            kind = str(getattr(getattr(value, "ty", None), "dtype", dtype))
+            if kind != dtype:
+                self.env[one] = self.block_builder.emit(relax.op.astype(value, dtype))
         try:
             return convert(node)
         finally:
