@@ -20,6 +20,7 @@ from .attention.gather import GatherAttention
 from .attention.write_out import WriteOutAttention
 from .batch_norm import BatchNormsAsScales
 from .convolutions.channels_last import ChannelsLast
+from .convolutions.pixels_as_rows import PixelsAsRows
 from .convolutions.rows_as_images import RowsAsImages
 from .convolutions.space_to_depth import SpaceToDepth
 from .convolutions.transposed import TransposedConvolutions
@@ -142,6 +143,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         WidenSums(),
         MergeProducts(),
         PermutationsAsViews(),
+        PixelsAsRows(),
         GatherAttention(),
         WriteOutAttention(),
         WeightsAsRows(),
