@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op
 
-from tests.models.running import check, fused, scheduled
+from tests.models.cpu import by_cpu
+from tests.models.running import array_of, check, fused, scheduled
+from tvm_layout_ext.models.batch_norm import BatchNormsAsScales
 
 
 def convolved(training: bool = False, axis: int = 1, **attrs: bool) -> tvm.IRModule:
@@ -47,6 +50,27 @@ def test_without_scale_and_center_they_are_left_out() -> None:
 def test_a_norm_of_training_reads_its_batch() -> None:
     names = [one.name for one in scheduled(convolved(training=True))]
     assert any("batch_norm" in name for name in names)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_norm_of_16_bits_is_rounded_once(dtype: str) -> None:
+    shapes = {"x": (2, 8, 3, 5), **dict.fromkeys("gbmv", (8,))}
+    params = [relax.Var(name, relax.TensorType(one, dtype)) for name, one in shapes.items()]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            normed = builder.emit(op.nn.batch_norm(*params, axis=1, training=False))
+            out = builder.emit_output(relax.TupleGetItem(normed, 0))
+        builder.emit_func_output(out)
+    rng = np.random.default_rng(0)
+    arrays = [array_of(one.ty, rng) for one in params]
+    (got,) = by_cpu(BatchNormsAsScales()(builder.get()), arrays)
+    x, *channels = (one.astype("float64") for one in arrays)
+    scale, shift, mean, var = (one[:, None, None] for one in channels)
+    want = (x - mean) / np.sqrt(var + 1e-5) * scale + shift
+    unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
+    error = np.abs(got.astype("float64") - want)
+    assert (error <= 1.01 * unit * np.abs(want) + 1e-6).all(), error.max()
 
 
 def _values(name: str) -> np.ndarray:

@@ -36,10 +36,14 @@ class PixelsAsRows:
     """Write a ``conv2d`` whose window is the whole image as a product by weights N x K.
 
     So are the convolutions of a squeeze-and-excitation, of images of one pixel, and classifiers
-    that are written as convolutions. An image is a row then, which the rules for rows take: one
-    image, for which a convolution has no rule of its own, is added up along K in vectors. What is
-    computed of a result element by element is computed of rows, so that a bias and a sigmoid still
-    end the product's kernel, and the next convolution reads rows as they are.
+    that are written as convolutions. What is computed of a result element by element is computed of
+    rows, so that a bias and a sigmoid still end the product's kernel, and the next convolution
+    reads rows as they are.
+
+    One image is a row, added up along K in vectors. As a convolution it has no rule of its own:
+    modelled are 2.9 us for 1152 channels to 48, and for 240 to 64, where a kernel a block takes
+    8.8 and dlight 5.5. More images of one pixel go to the same rules, in the same tiles, as their
+    convolutions do; larger ones reach ``wgmma``, which their convolutions do not.
 
     Leaves alone: padded images, groups, layouts in which terms would have to be permuted, and types
     other than ``float16``, ``bfloat16`` and ``float32``.
