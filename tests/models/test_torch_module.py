@@ -315,6 +315,15 @@ def test_state_is_read_before_it_is_written_and_nothing_else_is_written(
     on_cpu(module, calls)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "unit", [torch.nn.SELU(), torch.nn.CELU(2.0), torch.nn.ELU(0.5), torch.nn.ELU()], ids=repr
+)
+def test_linear_units_with_exponentials_have_their_scales(unit: Any, dtype: str) -> None:
+    x = torch.linspace(-6, 6, 97).to(getattr(torch, dtype))
+    on_cpu(torch.nn.Sequential(unit), [(x,)])
+
+
 @pytest.mark.parametrize(
     "does",
     [

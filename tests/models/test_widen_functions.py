@@ -105,6 +105,40 @@ def test_a_softmax_along_its_axis_is_one_kernel() -> None:
     np.testing.assert_allclose(got.astype("float64"), want, 2**-10, 2**-20)
 
 
+#: Sums, of a mean of 20, which float16 does not hold before they are divided.
+SUMS: dict[str, Any] = {
+    "mean": lambda x, axes: x.mean(axes),
+    "variance": lambda x, axes: x.var(axes),
+    "std": lambda x, axes: x.std(axes),
+    "sum": lambda x, axes: x.sum(axes),
+}
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("axes", [[2], [1], [1, 2]])
+def test_sums_are_of_float32(name: str, dtype: str, axes: list[int]) -> None:
+    x = np.random.default_rng(0).uniform(19, 21, (2, 60, 72))
+    x = (x / 100 if name == "sum" else x).astype(getattr(ml_dtypes, dtype, dtype))
+    mod = made(lambda x: getattr(relax.op, name)(x, axes), relax.Var("x", _type_of(x)))
+    got = simulated(mod, x).astype("float64")
+    want = SUMS[name](x.astype("float64"), tuple(axes))
+    assert (np.abs(got - want) <= 1.01 * ROUNDING[dtype] * np.abs(want) + 1e-4).all()
+
+
+def _type_of(x: np.ndarray) -> relax.TensorType:
+    return relax.TensorType(x.shape, str(x.dtype))
+
+
+def test_a_sum_is_fused_with_what_it_adds_up() -> None:
+    def squares(x: Any) -> Any:
+        return relax.op.sum(relax.op.multiply(x, x), [1, 2])
+
+    x = np.ones((1, 64, 96), "float16")
+    got = simulated(made(squares, relax.Var("x", _type_of(x))), x)
+    assert (got == 64 * 96).all()
+
+
 POOLS: dict[str, Any] = {
     "of all": lambda x: relax.op.nn.adaptive_avg_pool2d(x, (1, 1)),
     "of none": lambda x: relax.op.nn.adaptive_avg_pool2d(x),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import tvm
@@ -23,8 +24,9 @@ from .relax_values import (
 def legalize_ops() -> tvm.transform.Pass:
     """TVM's ``LegalizeOps``, with functions of 16-bit floats that are computed in float32.
 
-    TVM rounds each step of such a function to 16 bits, and adds up a softmax or a pool in them:
-    sums of more than 2048 ones stand still in float16, of more than 256 in bfloat16. PyTorch
+    TVM rounds each step of such a function to 16 bits, and adds up a softmax or a mean in them:
+    sums of more than 2048 ones stand still in float16, of more than 256 in bfloat16, and that of a
+    mean may be infinite in float16. PyTorch
     computes in float32 and rounds once, which is also faster: a division of halves is one of
     floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
     """
@@ -89,7 +91,9 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return topi.cast(known[name](attrs, *given), call.ty.dtype)
 
     tensors = [arg for arg, one in zip(call.args, scalars, strict=True) if one is None]
-    return builder.call_te(wide, *tensors, primfunc_name_hint=name.rsplit(".", 1)[-1])
+    hint, pattern = name.rsplit(".", 1)[-1], _PATTERNS.get(name)
+    kept = None if pattern is None else {"op_pattern": pattern}
+    return builder.call_te(wide, *tensors, primfunc_name_hint=hint, primfunc_attrs=kept)
 
 
 def _grid_sample(attrs: Any, x: te.Tensor, places: te.Tensor) -> te.Tensor:
@@ -142,6 +146,20 @@ def _adaptive(make: Callable[..., te.Tensor], axes: str) -> Callable[..., te.Ten
     return made
 
 
+def _mean(x: te.Tensor, axes: Any, keepdims: bool) -> te.Tensor:
+    many = prod(x.shape[int(axis)] for axis in (range(x.ndim) if axes is None else axes))
+    return topi.sum(x, axes, keepdims) / topi.cast(many, "float32")
+
+
+def _variance(x: te.Tensor, axes: Any, keepdims: bool) -> te.Tensor:
+    apart = x - _mean(x, axes, True)
+    return _mean(apart * apart, axes, keepdims)
+
+
+def _along(make: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
+    return lambda attrs, x: make(x, attrs.axis, bool(attrs.keepdims))
+
+
 _FUNCTIONS: dict[str, Callable[..., te.Tensor]] = {
     "relax.exp": lambda _, x: topi.exp(x),
     "relax.log": lambda _, x: topi.log(x),
@@ -156,6 +174,10 @@ _FUNCTIONS: dict[str, Callable[..., te.Tensor]] = {
     "relax.nn.silu": _silu,
     "relax.nn.gelu": _gelu,
     "relax.nn.gelu_tanh": _gelu_tanh,
+    "relax.sum": _along(topi.sum),
+    "relax.mean": _along(_mean),
+    "relax.variance": _along(_variance),
+    "relax.std": _along(lambda *given: topi.sqrt(_variance(*given))),
     "relax.nn.softmax": lambda attrs, x: topi.nn.softmax(x, attrs.axis),
     "relax.nn.log_softmax": lambda attrs, x: topi.nn.log_softmax(x, attrs.axis),
     "relax.nn.avg_pool1d": _pool(topi.nn.pool1d),
@@ -165,6 +187,8 @@ _FUNCTIONS: dict[str, Callable[..., te.Tensor]] = {
     "relax.nn.adaptive_avg_pool2d": _adaptive(topi.nn.adaptive_pool, "HW"),
     "relax.nn.adaptive_avg_pool3d": _adaptive(topi.nn.adaptive_pool3d, "DHW"),
 }
+#: Of several blocks TVM knows no pattern; a reduction, 3, is fused with what it adds up.
+_PATTERNS = {"relax.sum": 3}
 #: Functions that TVM makes of float16, in float32 where it matters, and refuses of bfloat16.
 _OF_BFLOAT16: dict[str, Callable[..., te.Tensor]] = {
     "relax.power": lambda _, x, y: topi.power(x, y),

@@ -67,6 +67,7 @@ class Importer(ExportedProgramImporter):
         found["grid_sampler_2d.default"] = self._sampled
         found["any.default"] = self._any
         found["div.Tensor_mode"] = partial(self._typed, self._rounded_quotient)
+        found["elu.default"] = partial(self._typed, self._elu)
         found["select.int"] = partial(self._typed, self._place)
         found["index.Tensor"] = partial(self._typed, self._indexed)
         found["index_put.default"] = self._rows_in_place
@@ -124,6 +125,22 @@ class Importer(ExportedProgramImporter):
         how = ("bilinear", "nearest")[method], "NCHW", ("zeros", "border", "reflection")[outside]
         sampled = relax.op.image.grid_sample(self.env[image], places, *how, corners)
         return self.block_builder.emit(sampled)
+
+    def _elu(self, node: Any) -> Any:
+        """ELU, CELU and SELU, of 16 bits in ``float32``; TVM 0.27 leaves out all but ``alpha``."""
+        op, emit = relax.op, self.block_builder.emit
+        alpha, scale, inner = [*node.args[1:], 1.0, 1.0, 1.0][:3]
+        x = self.env[node.args[0]]
+        wide = "float32" if str(x.ty.dtype) in _FLOATS else str(x.ty.dtype)
+        x = emit(op.astype(x, wide))
+
+        def times(value: Any, factor: float) -> Any:
+            known = relax.const(float(factor), wide)
+            return value if factor == 1 else emit(op.multiply(value, known))
+
+        below = emit(op.subtract(emit(op.exp(times(x, inner))), relax.const(1.0, wide)))
+        is_above = emit(op.greater(x, relax.const(0.0, wide)))
+        return emit(op.where(is_above, times(x, scale), times(below, scale * alpha)))
 
     def _joined(self, convert: Converter, node: Any) -> Any:
         """Parts side by side, without those of no element, of which there is no kernel."""
