@@ -41,6 +41,8 @@ class Heads:
     shown: bool = False
     #: Rows of K and V behind those that are read.
     spare: int = 0
+    #: Whether the function takes any number of rows; ``queries`` are those of ``arrays``.
+    any_rows: bool = False
 
     def _sizes(self, heads: int, rows: int, columns: int) -> tuple[int, ...]:
         if self.order == "merged":
@@ -55,6 +57,7 @@ class Heads:
     def func(self) -> tirx.PrimFunc:
         """The function."""
         h, n, m = self.heads, self.queries, self.keys
+        n = tirx.Var("n", "int64") if self.any_rows else n
         held = m + self.spare
         sizes = (h, n, self.depth), (self.kept, held, self.depth), (self.kept, held, self.width)
         inputs = [

@@ -15,6 +15,7 @@ from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import choice_parts, is_zero
 from ..ir.queries import is_among, is_call_of, loads_in, nodes_in, size_of, substitute, uses
+from ..ir.quotients import simplified
 from ..ir.walk import top_statements
 from .contraction import term_of
 
@@ -55,8 +56,8 @@ class Attention:
         the result is stored.
     row, key, depth, column : Var
         Rows of Q and of the result; rows of K and V; what is summed up for a score; columns of V.
-    sizes : tuple of int
-        Of these four.
+    sizes : tuple
+        Of these four; the number of rows may be symbolic.
     q, k, v : TensorLoad
         An element of an input, by these variables.
     scores : Scores
@@ -73,7 +74,7 @@ class Attention:
     key: Any
     depth: Any
     column: Any
-    sizes: tuple[int, int, int, int]
+    sizes: tuple[Any, int, int, int]
     q: Any
     k: Any
     v: Any
@@ -237,8 +238,7 @@ class _AttentionReader:
         spatial = [one for one in last.iter_vars if one.iter_type != _REDUCED]
         batch = [(i.var, size_of(i.dom.extent.astype("int32"))) for i in spatial]
         sizes = [n for var in (row, column) for other, n in batch if other.same_as(var)]
-        rows, keys, deep, wide = self._numbers(
-            (row, sizes[0]),
+        keys, deep, wide = self._numbers(
             (key.var, key.dom.extent),
             (depth.var, depth.dom.extent),
             (column, sizes[1]),
@@ -250,7 +250,7 @@ class _AttentionReader:
             key.var,
             depth.var,
             column,
-            (rows, keys, deep, wide),
+            (sizes[0], keys, deep, wide),
             q,
             k,
             v,
@@ -259,7 +259,7 @@ class _AttentionReader:
             store,
             self._places(last),
         )
-        return _with_heads_as_rows(found) if found.sizes[0] == 1 else found
+        return _with_heads_as_rows(found) if size_of(sizes[0]) == 1 else found
 
     def _numbers(self, *sizes: tuple[Any, Any]) -> list[int]:
         found = []
@@ -267,8 +267,8 @@ class _AttentionReader:
             number = size_of(size)
             if not isinstance(number, int):
                 raise ScheduleError(
-                    f"{var.name} of attention has {size} iterations; only a batch may have any "
-                    "number, rows, keys and columns are known."
+                    f"{var.name} of attention has {size} iterations; only batch and rows may "
+                    "have any number, keys and columns are known."
                 )
             found.append(number)
         return found
@@ -361,7 +361,7 @@ class _AttentionReader:
         """The same with indices, and conditions on them, in few words."""
 
         def load(one: Any) -> Any:
-            indices = [self.analyzer.simplify(at) for at in one.indices]
+            indices = [simplified(at, self.analyzer) for at in one.indices]
             return tirx.BufferLoad(one.source, indices)
 
         return tvm_ffi.structural_map(expr, [(tvm.ir.TensorLoad, load)], order="post")
@@ -371,7 +371,7 @@ class _AttentionReader:
         if value is None:
             return list(mean.body.indices)
         loads = [one for one in loads_in(value) if one.source.same_as(mean.body.buffer)]
-        return [self.analyzer.simplify(at) for at in loads[0].indices]
+        return [simplified(at, self.analyzer) for at in loads[0].indices]
 
     def _only(self, axes: list[Any], block: Any, what: str) -> Any:
         long = [one for one in axes if size_of(one.dom.extent) != 1] or axes[:1]

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
+from ..ir.queries import size_of
 from ..ir.rebuild import sequence
 from .warpgroups import WarpgroupInstruction
 
@@ -291,8 +292,8 @@ def tensor_map(
         The variable of the map, and the statements that fill it.
     """
     size = np.dtype(str(buffer.dtype)).itemsize
-    shape = list(shape or buffer.shape)  # The first one may be symbolic.
-    pitches = [size * prod(map(int, shape[i:])) for i in range(len(shape) - 1, 0, -1)]
+    shape = [size_of(one) for one in shape or buffer.shape]  # The innermost one is a number.
+    pitches = [size * prod(shape[i:]) for i in range(len(shape) - 1, 0, -1)]
     kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)

@@ -68,7 +68,7 @@ def keys_of(depth: int, width: int, count: int | None = None, biased: bool = Fal
 
 def _spread(plan: AttentionPlan, gpu: Architecture) -> Iterator[tuple[float, AttentionPlan]]:
     """Ways to spread the tiles over blocks, each with its modelled microseconds."""
-    tiles = plan.usual_heads * plan.tiles
+    tiles = plan.usual_heads * plan.usual_tiles
     alone = as_blocks_end(plan.in_turns, plan.most)
     splits, whole = _shared(plan)
     yield alone, plan if whole else replace(plan, splits=splits)
@@ -93,15 +93,15 @@ def _shared(plan: AttentionPlan) -> tuple[int, int]:
     bounds = plan.bounds
     if any(one.slope or not one.is_upper for one in bounds):
         return 1, 0
-    tiles, count = plan.usual_heads * plan.tiles, ceil(plan.attention.sizes[1] / plan.keys)
+    tiles, count = plan.usual_heads * plan.usual_tiles, ceil(plan.attention.sizes[1] / plan.keys)
     count = max(1, min([count, *(one.offset // plan.keys + 1 for one in bounds)]))
     left = tiles if tiles <= MULTIPROCESSORS else tiles % MULTIPROCESSORS
     most = max(1, count // 2)
     if plan.consumers == 1 and left == tiles:
-        is_step = most > 1 and plan.attention.sizes[0] <= _STEP_ROWS
+        is_step = most > 1 and plan.usual_rows <= _STEP_ROWS
         most = max(1, min(MULTIPROCESSORS // left, count if is_step else most))
         return ceil(count / ceil(count / most)), 0
-    if left in (0, tiles) or not isinstance(plan.heads, int):
+    if left in (0, tiles) or not isinstance(plan.parts, int):
         return 1, 0
     ways = sorted({ceil(count / ceil(count / n)) for n in range(1, most + 1)})
     best = min(ways, key=lambda n: _last_round(plan, left, n))

@@ -429,6 +429,6 @@ class AttentionKernel:
         value = self._pair(number, v, self.tile.first_row + row, column)
         store = tirx.BufferStore(one.store.buffer, value, indices)
         loop = tirx.For(v, 0, 2, tirx.ForKind.VECTORIZED, store, None, {})
-        if one.sizes[0] % self.plan.rows == 0:
+        if self.plan.fills_tiles:
             return [loop]
         return [when(self.tile.first_row + row < one.sizes[0], loop)]

@@ -94,7 +94,7 @@ def _kernel(plan: AttentionPlan, parts: PartResults | None) -> Any:
     sizes = plan.resident or plan.parts, plan.threads
     kernels = [launched(kernel.body(), kernel.block, kernel.thread, sizes)]
     kernels += [] if parts is None else [parts.combine()]
-    if not isinstance(plan.heads, int):
+    if not isinstance(plan.parts, int):
         rules = [(tirx.FloorDiv, _of_places), (tirx.FloorMod, _of_places)]
         kernels = [tvm_ffi.structural_map(one, rules, order="post") for one in kernels]
     return sequence([*host, *kernels])

@@ -39,7 +39,7 @@ class PartResults:
         plan, one = self.plan, self.plan.attention
         block, thread = (tirx.Var(name, "int32") for name in ("block", "thread"))
         queries, _, _, width = one.sizes
-        each = min(plan.rows, queries)
+        each = min(plan.rows, queries) if plan.knows_rows else plan.rows
         head, tile = plan.tile_of(plan.whole + block // each)
         row, inside, at = tile * plan.rows + block % each, block % each, block // each * plan.splits
         names = ("top", "sum", "total", "weight")
@@ -71,6 +71,7 @@ class PartResults:
             substitute(one.store.value, values | {one.total: total}),
             [substitute(index, values) for index in one.store.indices],
         )
-        done = [when(row < queries, *made, store)] if queries % each else [*made, store]
+        whole = plan.knows_rows and queries % each == 0
+        done = [*made, store] if whole else [when(row < queries, *made, store)]
         tiles = plan.heads * plan.tiles - plan.whole
         return launched(sequence(done), block, thread, (tiles * each, width))

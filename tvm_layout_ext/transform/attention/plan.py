@@ -37,6 +37,8 @@ _HELD = {1: 220, 2: 200, 3: 132}
 PER_ROW = {3: 1.0, 2: 1.18, 1: 1.64}
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
+#: Rows that a symbolic number of them is taken for, as those of a prompt.
+_USUAL_ROWS = 512
 #: Of a multiprocessor in a microsecond.
 _FLOPS = 4.0e6
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
@@ -212,8 +214,10 @@ class AttentionPlan:
     @cached_property
     def hides_rows(self) -> bool:
         """Whether all keys of a row may be hidden, by conditions or what is added to scores."""
-        rows, keys = self.attention.sizes[:2]
+        rows, keys = self.usual_rows, self.attention.sizes[1]
         bounds, others = read_bounds(self.attention, self.keys)
+        if not self.knows_rows and any(one.slope for one in bounds):
+            return True
         last, first = np.full(rows, keys - 1), np.zeros(rows, int)
         for one in bounds:
             end = np.arange(rows) * one.slope + one.offset
@@ -224,9 +228,31 @@ class AttentionPlan:
         return bool(others) or self.attention.scores.bias is not None or bool((first > last).any())
 
     @property
-    def tiles(self) -> int:
+    def knows_rows(self) -> bool:
+        """Whether the number of rows is known before the kernel is called."""
+        return isinstance(self.attention.sizes[0], int)
+
+    @property
+    def fills_tiles(self) -> bool:
+        """Whether there is no tile of which rows lie behind the last one."""
+        return self.knows_rows and self.attention.sizes[0] % self.rows == 0
+
+    @property
+    def usual_rows(self) -> int:
+        """Rows, or as many as are usual."""
+        return self.attention.sizes[0] if self.knows_rows else _USUAL_ROWS
+
+    @property
+    def usual_tiles(self) -> int:
+        """Tiles of these rows."""
+        return ceil(self.usual_rows / self.rows)
+
+    @property
+    def tiles(self) -> Any:
         """Tiles of rows of one of them."""
-        return ceil(self.attention.sizes[0] / self.rows)
+        if self.knows_rows:
+            return self.usual_tiles
+        return (self.attention.sizes[0] + (self.rows - 1)) // self.rows
 
     @property
     def group(self) -> int:
@@ -264,7 +290,7 @@ class AttentionPlan:
         """The tiles of all heads, as the model of turns sees them."""
         first, analyzer, steps = tirx.Var("first_row", "int32"), sym.Analyzer(), list[int]()
         seen = reach(self.attention, first, self.rows, self.keys)
-        for tile in range(self.tiles):
+        for tile in range(self.usual_tiles):
             at = {first: tirx.const(tile * self.rows, "int32")}
             steps.append(int(analyzer.simplify(substitute(seen.end - seen.first, at))))
         own = 2 * self.rows * sum(self.attention.sizes[2:])
@@ -284,7 +310,8 @@ class AttentionPlan:
         extents = []
         for index, extent in zip(indices, buffer.shape, strict=True):
             limits = [n for var, n in used.items() if index.same_as(var)]
-            extents.append(min([size_of(extent), *limits]) if limits else size_of(extent))
+            known = all(isinstance(n, int) for n in limits)
+            extents.append(min([size_of(extent), *limits]) if known else limits[0])
         return BoxedBuffer(buffer, indices=tuple(indices), moving=moving, extents=tuple(extents))
 
     @property
@@ -305,8 +332,10 @@ class AttentionPlan:
     def _blocks_told(self) -> str:
         if self.resident:
             return f"{self.resident} blocks that take tiles in turns"
-        if isinstance(self.heads, int):
+        if isinstance(self.parts, int):
             return f"{self.parts} blocks"
+        if not self.knows_rows:
+            return f"{self.splits} blocks for each tile of any number of rows"
         return f"{self.tiles * self.splits} blocks for each head of any batch"
 
     def told(self) -> str:

@@ -236,5 +236,5 @@ class _Hidden:
         return bias is not None and (self.added is None or not self.added.is_all_of(bias))
 
     def _reads_beyond(self) -> bool:
-        queries, keys = self.plan.attention.sizes[:2]
-        return bool(queries % self.plan.rows or keys % self.plan.keys)
+        ragged = self.plan.attention.sizes[1] % self.plan.keys > 0
+        return ragged or not self.plan.fills_tiles

@@ -100,8 +100,8 @@ class BoxedBuffer:
                 return f"Buffer {buffer.name} is indexed by {index}, along which TMA has no boxes"
         if len(self.indices) > MOST_TMA_DIMS:
             return f"Buffer {buffer.name} has {len(self.indices)} dims; TMA has {MOST_TMA_DIMS}"
-        if not all(isinstance(one, int) for one in self.shape[1:]):
-            return f"Buffer {buffer.name} is {self.shape}; only its first dim may be symbolic"
+        if not isinstance(self.shape[-1], int):
+            return f"Buffer {buffer.name} is {self.shape}; its innermost dim may not be symbolic"
         if len(buffer.ty.strides):
             return f"Buffer {buffer.name} has strides of its own, which TMA is not told here"
         pitch = self.shape[-1] * np.dtype(str(buffer.dtype)).itemsize
