@@ -17,7 +17,13 @@ NAME = "fuse_attention"
 
 
 def fuse_attention(
-    sch: Any, block: Any, *, keys: int = 0, stages: int = 0, consumers: int = 0
+    sch: Any,
+    block: Any,
+    *,
+    keys: int = 0,
+    stages: int = 0,
+    consumers: int = 0,
+    most_rows: int = 0,
 ) -> AttentionPlan:
     """Compute attention in one kernel of warpgroups, which keeps no scores in memory.
 
@@ -42,6 +48,8 @@ def fuse_attention(
     keys, stages, consumers : int
         Keys of a tile, tiles of K and V in shared memory, and warpgroups that multiply; 0 leaves a
         number to the model.
+    most_rows : int
+        What a symbolic number of rows never exceeds, as the caller promises; 0 for any number.
 
     Raises
     ------
@@ -54,7 +62,8 @@ def fuse_attention(
     assert holder is not None
     gpu = architecture(own_arch(sch))
     attention = read_attention(holder[1], name)
-    plan = fit_attention(attention, gpu, keys=keys, stages=stages, consumers=consumers)
+    wished = {"keys": keys, "stages": stages, "consumers": consumers}
+    plan = fit_attention(attention, gpu, **wished, most_rows=most_rows)
     annotate(sch, found, ATTENTION, plan.numbers())
     decisions.note(NAME, name, plan.told())
     return plan

@@ -25,9 +25,17 @@ _STAGES = 3
 
 
 def fit_attention(
-    attention: Attention, gpu: Architecture, *, keys: int = 0, stages: int = 0, consumers: int = 0
+    attention: Attention,
+    gpu: Architecture,
+    *,
+    keys: int = 0,
+    stages: int = 0,
+    consumers: int = 0,
+    most_rows: int = 0,
 ) -> AttentionPlan:
     """Take the tiles that registers and shared memory have room for; 0 leaves a number open.
+
+    A symbolic number of rows is promised to be at most ``most_rows``, if that is not 0.
 
     Raises ScheduleError if the kernel is not legal.
     """
@@ -35,11 +43,12 @@ def fit_attention(
     keys = keys or keys_of(depth, width, count, biased=attention.scores.bias is not None)
     # Of three warpgroups a thread has no registers for what is added to scores, too.
     fits = max(depth, width) <= PANEL and attention.scores.bias is None
+    begun = AttentionPlan(attention, keys, stages or 2, 1, most_rows=most_rows)
     usual = [n for n in PER_ROW if n < 3 or fits]
     plans = [
         found
         for n in ([consumers] if consumers else usual)
-        for found in _spread(AttentionPlan(attention, keys, stages or 2, n), gpu)
+        for found in _spread(replace(begun, consumers=n), gpu)
     ]
     # Where none is legal, what is wrong with the fastest is told.
     legal = [one for one in plans if why_no_room(one[1], gpu) is None]
@@ -68,7 +77,7 @@ def keys_of(depth: int, width: int, count: int | None = None, biased: bool = Fal
 
 def _spread(plan: AttentionPlan, gpu: Architecture) -> Iterator[tuple[float, AttentionPlan]]:
     """Ways to spread the tiles over blocks, each with its modelled microseconds."""
-    tiles = plan.usual_heads * plan.usual_tiles
+    tiles = plan.usual_heads * plan.modelled_tiles
     alone = as_blocks_end(plan.in_turns, plan.most)
     splits, whole = _shared(plan)
     yield alone, plan if whole else replace(plan, splits=splits)
@@ -93,12 +102,12 @@ def _shared(plan: AttentionPlan) -> tuple[int, int]:
     bounds = plan.bounds
     if any(one.slope or not one.is_upper for one in bounds):
         return 1, 0
-    tiles, count = plan.usual_heads * plan.usual_tiles, ceil(plan.attention.sizes[1] / plan.keys)
+    tiles, count = plan.usual_heads * plan.modelled_tiles, ceil(plan.attention.sizes[1] / plan.keys)
     count = max(1, min([count, *(one.offset // plan.keys + 1 for one in bounds)]))
     left = tiles if tiles <= MULTIPROCESSORS else tiles % MULTIPROCESSORS
     most = max(1, count // 2)
     if plan.consumers == 1 and left == tiles:
-        is_step = most > 1 and plan.usual_rows <= _STEP_ROWS
+        is_step = most > 1 and plan.modelled_rows <= _STEP_ROWS
         most = max(1, min(MULTIPROCESSORS // left, count if is_step else most))
         return ceil(count / ceil(count / most)), 0
     if left in (0, tiles) or not isinstance(plan.parts, int):

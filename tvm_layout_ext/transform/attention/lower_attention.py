@@ -34,7 +34,8 @@ def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Annotation ``layout_ext.attention`` of the block that multiplies by V has six numbers: keys of a
     tile, stages, warpgroups that multiply, blocks that share keys, tiles before those, and blocks
-    that take tiles in turns::
+    that take tiles in turns. Where rows are symbolic, a seventh is how many are promised at
+    most, 0 for any::
 
         # before                        # after, for each 64 rows of a warpgroup
         S = Q * K                       for keys: S = Q * K; W, top, sum = weights of S
@@ -52,8 +53,11 @@ def LowerAttention(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for block in (one for one in blocks if ATTENTION in one.annotations):
         name, wanted = str(block.name_hint), [int(n) for n in block.annotations[ATTENTION]]
         attention = read_attention(func, name)
-        if len(wanted) != 6:
-            raise ScheduleError(f"Block {name} asks for attention by {wanted}; it takes 6 numbers.")
+        takes = 6 if isinstance(attention.sizes[0], int) else 7
+        if len(wanted) != takes:
+            raise ScheduleError(
+                f"Block {name} asks for attention by {wanted}; it takes {takes} numbers."
+            )
         plan = checked(AttentionPlan(attention, *wanted), architecture(target_arch(func)))
         decisions.note("LowerAttention", name, plan.told())
         func = _with_kernel(func, plan)

@@ -30,7 +30,7 @@ class PartResults:
     @classmethod
     def of(cls, plan: AttentionPlan) -> PartResults:
         """Name the buffers."""
-        parts = plan.parts - plan.whole
+        parts = plan.places_of_parts
         means = tirx.decl_buffer((parts, plan.rows, plan.attention.sizes[3]), "float32", "means")
         return cls(plan, means, tirx.decl_buffer((parts, plan.rows, 2), "float32", "row_sums"))
 

@@ -37,8 +37,8 @@ _HELD = {1: 220, 2: 200, 3: 132}
 PER_ROW = {3: 1.0, 2: 1.18, 1: 1.64}
 #: Bytes of K and V that the tiles at work at a time may share in L2.
 _L2_BYTES = 32 << 20
-#: Rows that a symbolic number of them is taken for, as those of a prompt.
-_USUAL_ROWS = 512
+#: Rows that any number of them is taken for, as those of a prompt.
+_USUAL_ROWS = 1024
 #: Of a multiprocessor in a microsecond.
 _FLOPS = 4.0e6
 #: Bytes for barriers, and for rounding the dynamic part up behind them.
@@ -53,7 +53,8 @@ class AttentionPlan:
     and V, of which it has room for ``stages``. Where ``splits`` is above 1 so many blocks share the
     keys of each tile of rows but the first ``whole`` ones, and another kernel puts their results
     together. Where ``resident`` is not 0 so many blocks take tiles in turns, with a second place
-    for Q, so that a tile begins under the end of the one before.
+    for Q, so that a tile begins under the end of the one before. A symbolic number of rows is
+    promised to be at most ``most_rows``, if that is not 0.
     """
 
     attention: Attention
@@ -63,10 +64,12 @@ class AttentionPlan:
     splits: int = 1
     whole: int = 0
     resident: int = 0
+    most_rows: int = 0
 
     def numbers(self) -> list[int]:
-        """Write it for an annotation."""
-        return [getattr(self, one.name) for one in fields(self)[1:]]
+        """Write it for an annotation; ``most_rows`` is said where rows are symbolic."""
+        found = [getattr(self, one.name) for one in fields(self)[1:]]
+        return found[:-1] if self.knows_rows else found
 
     @property
     def dtype(self) -> str:
@@ -95,6 +98,13 @@ class AttentionPlan:
     def parts(self) -> Any:
         """Tiles that have a block each, and parts of the keys of the others."""
         return self.whole + (self.heads * self.tiles - self.whole) * self.splits
+
+    @property
+    def places_of_parts(self) -> Any:
+        """Parts that memory has room for."""
+        if self.knows_rows or not self.most_rows:
+            return self.parts - self.whole
+        return self.heads * ceil(self.most_rows / self.rows) * self.splits
 
     @property
     def q(self) -> BoxedBuffer:
@@ -214,7 +224,7 @@ class AttentionPlan:
     @cached_property
     def hides_rows(self) -> bool:
         """Whether all keys of a row may be hidden, by conditions or what is added to scores."""
-        rows, keys = self.usual_rows, self.attention.sizes[1]
+        rows, keys = self.modelled_rows, self.attention.sizes[1]
         bounds, others = read_bounds(self.attention, self.keys)
         if not self.knows_rows and any(one.slope for one in bounds):
             return True
@@ -238,20 +248,22 @@ class AttentionPlan:
         return self.knows_rows and self.attention.sizes[0] % self.rows == 0
 
     @property
-    def usual_rows(self) -> int:
-        """Rows, or as many as are usual."""
-        return self.attention.sizes[0] if self.knows_rows else _USUAL_ROWS
+    def modelled_rows(self) -> int:
+        """Rows, or as many as a symbolic number of them is taken for."""
+        if self.knows_rows:
+            return int(self.attention.sizes[0])
+        return ceil(self.most_rows / 2) or _USUAL_ROWS
 
     @property
-    def usual_tiles(self) -> int:
+    def modelled_tiles(self) -> int:
         """Tiles of these rows."""
-        return ceil(self.usual_rows / self.rows)
+        return ceil(self.modelled_rows / self.rows)
 
     @property
     def tiles(self) -> Any:
         """Tiles of rows of one of them."""
         if self.knows_rows:
-            return self.usual_tiles
+            return self.modelled_tiles
         return (self.attention.sizes[0] + (self.rows - 1)) // self.rows
 
     @property
@@ -290,7 +302,7 @@ class AttentionPlan:
         """The tiles of all heads, as the model of turns sees them."""
         first, analyzer, steps = tirx.Var("first_row", "int32"), sym.Analyzer(), list[int]()
         seen = reach(self.attention, first, self.rows, self.keys)
-        for tile in range(self.usual_tiles):
+        for tile in range(self.modelled_tiles):
             at = {first: tirx.const(tile * self.rows, "int32")}
             steps.append(int(analyzer.simplify(substitute(seen.end - seen.first, at))))
         own = 2 * self.rows * sum(self.attention.sizes[2:])
@@ -335,7 +347,8 @@ class AttentionPlan:
         if isinstance(self.parts, int):
             return f"{self.parts} blocks"
         if not self.knows_rows:
-            return f"{self.splits} blocks for each tile of any number of rows"
+            any_number = f"up to {self.most_rows}" if self.most_rows else "any number of"
+            return f"{self.splits} blocks for each tile of {any_number} rows"
         return f"{self.tiles * self.splits} blocks for each head of any batch"
 
     def told(self) -> str:

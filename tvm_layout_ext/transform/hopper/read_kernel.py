@@ -51,7 +51,7 @@ class BoxedBuffer:
     folded: tuple[int, ...] | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Any, ...]:
         """Elements along each dim of ``indices``."""
         return self.folded or tuple(map(size_of, self.buffer.shape))
 
