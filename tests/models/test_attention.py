@@ -81,6 +81,26 @@ def test_the_operator_of_relax_is_attention_too(shape: tuple[Any, ...]) -> None:
     check(one)
 
 
+@pytest.mark.parametrize("shape", [(1, "n", 4, 64), ("m", "n", 2, 64)])
+def test_queries_of_any_number_by_a_cache_of_keys(shape: tuple[Any, ...]) -> None:
+    """A mask says which keys each row sees; batches of any number read as many caches."""
+    batch, rows = (tirx.Var(n, "int64") if isinstance(n, str) else n for n in shape[:2])
+    kinds = {
+        "q": (batch, rows, *shape[2:]),
+        **dict.fromkeys("kv", (batch, 130, *shape[2:])),
+        "mask": (batch, 1, rows, 130),
+    }
+    builder = relax.BlockBuilder()
+    given = [relax.Var(name, relax.TensorType(one, "float16")) for name, one in kinds.items()]
+    with builder.function("main", given):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(relax.op.nn.attention(*given)))
+        builder.emit_func_output(out)
+    (one,) = scheduled(builder.get())
+    assert one.choice.rule == "attention"
+    check(one)
+
+
 def test_heads_without_a_kernel_stay_products(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "tvm_layout_ext"):
         names = {gv.name_hint for gv in fused(model(2, 2, 72, 36, "plain", "float16")).functions}

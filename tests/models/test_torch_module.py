@@ -530,15 +530,25 @@ def test_a_model_that_is_said_to_take_no_static_cache_is_refused() -> None:
         tlx.with_static_cache(language_model("GPTNeo"), 128)
 
 
-def test_a_prompt_of_any_length_by_heads_of_32() -> None:
-    net, tokens = (
-        tlx.with_static_cache(language_model(), 128),
-        torch.export.Dim("n", min=2, max=128),
-    )
+def prompts(kind: str, dtype: str = "bfloat16", target: Any = None, **sizes: Any) -> Any:
+    """A module for prompts of any length, by a cache of 128 places."""
+    net = tlx.with_static_cache(language_model(kind, dtype, **sizes), 128)
     given = (torch.zeros(1, 16, dtype=torch.int64), torch.arange(16))
-    shapes = {"tokens": {1: tokens}, "places": {0: tokens}}
-    fast = tlx.compile_torch(net, given, target=HOPPER, dynamic_shapes=shapes)
-    assert not [one for one in fast.choices if one.fell_back]
+    length = torch.export.Dim("n", min=2, max=128)
+    shapes = {"tokens": {1: length}, "places": {0: length}}
+    return tlx.compile_torch(net, given, target=target, dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [("Llama", {}), ("Qwen3", {"head_dim": 64}), ("Mistral", {"sliding_window": 48})],
+)
+def test_a_prompt_of_any_length_has_one_kernel_of_attention(
+    kind: str, sizes: dict[str, int]
+) -> None:
+    fast = prompts(kind, target=HOPPER, **sizes)
+    assert [one.rule for one in fast.choices].count("attention") == 1
+    assert not [one for one in fast.choices if one.fell_back or one.rule == "dlight"]
 
 
 #: Sizes of the smallest of language models.
@@ -626,6 +636,23 @@ def test_a_prompt_and_steps_on_a_gpu(dtype: str, tokens: int) -> None:
         graph.replay()
         found = logits[:, -1].float().cpu()
         np.testing.assert_allclose(found, whole[:, at + tokens - 1].cpu(), atol=atol)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_prompts_of_any_length_on_a_gpu(dtype: str) -> None:
+    """Chunks of unlike lengths of one sequence, by one module."""
+    model = language_model(dtype=dtype).cuda()
+    given = torch.randint(0, 500, (1, 128)).cuda()
+    with torch.no_grad():
+        whole = model.float()(given).logits
+    fast = prompts("Llama", dtype)
+    atol, at = 0.02 * float(whole.abs().max()), 0
+    for length in (2, 5, 17, 64, 33):
+        places = torch.arange(at, at + length).cuda()
+        logits = fast(given[:, at : at + length], places)
+        at += length
+        np.testing.assert_allclose(logits[:, -1].float().cpu(), whole[:, at - 1].cpu(), atol=atol)
 
 
 @pytest.mark.gpu

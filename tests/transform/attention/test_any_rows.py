@@ -1,0 +1,86 @@
+"""Attention of a symbolic number of rows: one kernel for all, and one for few of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.programs import warpgroups as w
+from tests.programs.attended import Heads, error
+from tests.transform.attention.test_lower_attention import causal, planned, recent
+from tvm_layout_ext import ScheduleError
+from tvm_layout_ext.models.attention.by_attention import by_attention
+
+#: Plans as an annotation has them; the last number is how many rows are promised at most.
+CASES = {
+    "by TMA": (Heads(2, 1, keys=130, order="bsh", any_rows=True), (64, 2, 1, 1, 0, 0, 0)),
+    "by threads, a bias by TMA": (
+        Heads(1, 1, 64, 136, 40, 72, bias=True, any_rows=True), (64, 2, 2, 1, 0, 0, 0),
+    ),
+    "a bias by lanes": (Heads(1, 1, keys=100, bias=True, any_rows=True), (64, 2, 1, 1, 0, 0, 0)),
+    "a mask from memory": (
+        Heads(1, 1, keys=100, shown=True, any_rows=True), (64, 2, 1, 1, 0, 0, 0),
+    ),
+    "keys in parts": (Heads(2, 1, keys=64 * 5, any_rows=True), (64, 2, 2, 3, 0, 0, 0)),
+    "few rows, keys in parts": (
+        Heads(2, 1, keys=64 * 3, dtype="bfloat16", any_rows=True), (64, 2, 1, 3, 0, 0, 128),
+    ),
+    "three warpgroups in turns, causal": (
+        Heads(4, 4, keys=260, seen=(causal,), any_rows=True), (64, 2, 3, 1, 0, 3, 0),
+    ),
+    "a window in turns": (
+        Heads(2, 2, keys=200, seen=(causal, recent), any_rows=True), (64, 2, 2, 1, 0, 3, 0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_program_takes_each_number_of_rows(name: str) -> None:
+    case, numbers = CASES[name]
+    program = planned(case, *numbers)
+    for rows in (5, 65):
+        off, hazards = error(replace(case, queries=rows), program)
+        assert hazards == []
+        assert off < (1.2e-2 if case.dtype == "bfloat16" else 2e-3)
+
+
+def chosen(case: Heads) -> Any:
+    with w.SM90A:
+        found = by_attention(case.func(), w.SM90A)
+    assert found is not None
+    return found
+
+
+def test_few_rows_have_a_kernel_whose_keys_are_shared() -> None:
+    case = Heads(12, 3, keys=512, order="bsh", any_rows=True)
+    found = chosen(case)
+    few, many = re.findall(
+        r"(\d+) blocks for each tile of (up to 128|any number of) rows", found.text
+    )
+    assert (few, many) == (("2", "up to 128"), ("1", "any number of"))
+    for rows in (70, 129):
+        off, hazards = error(replace(case, queries=rows), found.schedule)
+        assert hazards == []
+        assert off < 2e-3
+
+
+def test_memory_of_parts_is_that_of_the_most_rows() -> None:
+    sch = chosen(Heads(12, 3, keys=512, any_rows=True)).schedule
+    text = tlx.lower(sch.mod, target=w.SM90A).script()
+    # 12 heads by 2 tiles of 64 rows by 2 parts, 64 columns.
+    assert f"means = T.alloc_buffer(({12 * 2 * 2 * 64 * 64},))" in text
+
+
+def test_where_both_numbers_of_rows_want_the_same_there_is_one_kernel() -> None:
+    assert "up to 128" not in chosen(Heads(1, 1, keys=64, any_rows=True)).text
+
+
+def test_numbers_of_a_plan_fit_its_rows() -> None:
+    for any_rows, takes in ((False, 6), (True, 7)):
+        sch = planned(Heads(any_rows=any_rows), *[64] * 5)
+        with pytest.raises(ScheduleError, match=f"it takes {takes} numbers"):
+            tlx.lower(sch.mod, target=w.SM90A)
