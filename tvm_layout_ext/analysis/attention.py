@@ -15,9 +15,9 @@ from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import choice_parts, is_zero
 from ..ir.queries import is_among, is_call_of, loads_in, nodes_in, size_of, substitute, uses
-from ..ir.quotients import simplified
 from ..ir.walk import top_statements
 from .contraction import term_of
+from .quotients import simplified
 
 #: What is not above it is taken for "hidden" where a program selects it in place of a score.
 _HIDDEN = -1e4

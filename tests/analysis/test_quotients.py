@@ -8,8 +8,8 @@ import pytest
 import tvm_ffi
 from tvm import tirx
 
+from tvm_layout_ext.analysis.quotients import simplified
 from tvm_layout_ext.ir.conditions import analyzer_of
-from tvm_layout_ext.ir.quotients import simplified
 
 N, HEAD, ROW, COLUMN = (tirx.Var(name, "int64") for name in ("n", "head", "row", "column"))
 ZERO, FOUR, MANY = (tirx.IntImm("int64", count) for count in (0, 4, 64))
