@@ -11,6 +11,7 @@ import pytest
 import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tests.programs.attended import Heads, error
+from tests.sampling import beside
 from tests.transform.attention.test_lower_attention import causal, planned, recent
 from tvm_layout_ext import ScheduleError
 from tvm_layout_ext.models.attention.by_attention import by_attention
@@ -38,7 +39,11 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Those beside others of their kind.
+MORE = ("by threads, a bias by TMA", "a mask from memory", "a window in turns")
+
+
+@pytest.mark.parametrize("name", [beside(one) if one in MORE else one for one in CASES])
 def test_one_program_takes_each_number_of_rows(name: str) -> None:
     case, numbers = CASES[name]
     program = planned(case, *numbers)
