@@ -255,6 +255,11 @@ def _has_few_rows(tile: tuple[int, int]) -> bool:
     return tile[0] < WARPGROUP_ROWS
 
 
+def has_whole_pieces(tile: str) -> bool:
+    """Whether rows of a tile are those of instructions, so that any number of them may be left."""
+    return not _is_swapped(tile)
+
+
 def _is_swapped(tile: str) -> bool:
     """Whether the transpose is multiplied."""
     return tile in SWAPPED or _has_few_rows(_SIZES[tile])

@@ -55,20 +55,31 @@ def test_rows_of_several_dims_are_counted_through(
         check(one)
 
 
-def test_the_host_chooses_slices_of_k_for_few_rows_and_wgmma_for_many(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("by_wgmma", [True, False])
+def test_the_host_chooses_a_kernel_for_few_rows_or_for_many(
+    monkeypatch: pytest.MonkeyPatch, by_wgmma: bool
 ) -> None:
+    """Few rows by their own tiles of ``wgmma``, or by slices of K where it takes many alone."""
     b, s = (tirx.Var(name, "int64") for name in "bs")
-    shapes = [[b, s, 1024], [1024, 64], [b, s, 64]]
+    k, n = (64, 2048) if by_wgmma else (1024, 64)
+    shapes = [[b, s, k], [k, n], [b, s, n]]
     program = Program(
         [(shape, "float16") for shape in shapes], lambda x, w, y: op.add(op.matmul(x, w), y)
     )
     monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
+    if not by_wgmma:
+        real = on_tensor_cores._as_if_of
+
+        def of_many(func: Any, size: Any, rows: int, *more: Any) -> Any:
+            return None if rows == on_tensor_cores._FEW else real(func, size, rows, *more)
+
+        monkeypatch.setattr(on_tensor_cores, "_as_if_of", of_many)
     (one,) = scheduled(module(program))
     assert one.choice.rule == "warpgroups"
     assert "of up to 10 rows" in one.choice.text
-    assert "8 slices of K; of more" in one.choice.text
-    for size, kernels in ((3, 2), (9, 1)):
+    few = "1 slices" if by_wgmma else "8 slices"
+    assert f"{few} of K; of more" in one.choice.text
+    for size, kernels in ((3, 1 if by_wgmma else 2), (9, 1)):
         monkeypatch.setattr(running, "SIZE", size)
         assert len(check(one).launches) == kernels
 
@@ -100,8 +111,11 @@ def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyP
         [(shape, "float16") for shape in shapes],
         lambda x, w, y: op.add(op.nn.gelu(op.matmul(x, w)), y),
     )
-    chosen = {"wgmma": "2x64x128", "split_k": 1}
-    monkeypatch.setattr(on_tensor_cores, "_wgmma", lambda *given: chosen)
+
+    def chosen(*_: Any, any_rows: bool) -> dict[str, Any]:
+        return {} if any_rows else {"wgmma": "2x64x128", "split_k": 1}
+
+    monkeypatch.setattr(on_tensor_cores, "_wgmma", chosen)
     monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
     monkeypatch.setattr(plan, "MULTIPROCESSORS", 3)
     (one,) = scheduled(module(program))

@@ -124,9 +124,9 @@ def multiplies(func: tirx.PrimFunc) -> bool:
 
 
 def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
-    """Few rows by ``mma.sync``, and many by ``wgmma``; None where more than rows is symbolic.
+    """Few rows, and many, by ``wgmma``, else few by ``mma.sync``.
 
-    The kernel for many is lowered here, of a number of rows, and then given that of each call.
+    None where more than rows is symbolic.
     """
     whole = whole_tiles(func)
     if whole is None or whole.rows is None:
@@ -138,11 +138,35 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
     # Sequences of one length have as many rows as some of them.
     length = int(tvm.sym.Analyzer().modular_set(whole.rows).coeff)
     tokens = max(1, ceil(length * USUAL_BATCH / _MANY)) * _MANY if length > 1 else _MANY
-    known = substitute(own, {size: tirx.IntImm(size.ty, tokens)})
+
+    def of(rows: int) -> Scheduled | None:
+        found = _as_if_of(own, size, rows, arch, len(func.params) > _OPERANDS)
+        if found is None:
+            return None
+        made, text = found
+        values = dict(zip(made.params, own.params, strict=True))
+        body = substitute(made.body, values)
+        made = tirx.PrimFunc(own.params, body, func.ret_type, attrs=func.attrs)
+        made = (merged.restored(made) if merged else made).with_attr(MARK, 1)
+        mod = tvm.IRModule({"main": made})
+        return Scheduled(s_tir.Schedule(mod, debug_mask="none"), text)
+
+    many = of(tokens)
+    if many is None:
+        return None
+    few = of(_FEW) or _of_rows(func, arch, _FEW)
+    return few and _either(whole.rows, few, many)
+
+
+def _as_if_of(
+    func: tirx.PrimFunc, size: Any, rows: int, arch: Architecture, reads_more: bool
+) -> tuple[tirx.PrimFunc, str] | None:
+    """The kernel by ``wgmma`` for so many rows, lowered, which then has the number of each call."""
+    known = substitute(func, {size: tirx.IntImm(size.ty, rows)})
 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         after = _gemm_hopper.work_after(sch, name)
-        config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after)
+        config = _wgmma(product.what, arch, reads_more, after, any_rows=rows == _FEW)
         if not config:
             return None
         return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
@@ -151,14 +175,7 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
     if found is None:
         return None
     made = lowered(found.function, arch, tirx.Cast("int32", size))
-    if _others_have(made, own, size):
-        return None
-    values = dict(zip(made.params, own.params, strict=True))
-    made = tirx.PrimFunc(own.params, substitute(made.body, values), func.ret_type, attrs=func.attrs)
-    made = (merged.restored(made) if merged else made).with_attr(MARK, 1)
-    many = Scheduled(s_tir.Schedule(tvm.IRModule({"main": made}), debug_mask="none"), found.text)
-    few = _of_rows(func, arch, _FEW)
-    return few and _either(whole.rows, few, many)
+    return None if _others_have(made, func, size) else (made, found.text)
 
 
 def _others_have(made: tirx.PrimFunc, own: tirx.PrimFunc, size: Any) -> bool:
@@ -255,12 +272,14 @@ def _wgmma(
     reads_more: bool,
     after: float = 0,
     may_swap: bool = False,
+    any_rows: bool = False,
 ) -> dict[str, Any]:
     """The tile of warpgroups of the fewest modelled cycles; empty where they are not legal.
 
     ``after`` counts the instructions for each sum of what follows the product. If that reads other
     matrices, it does so in pairs of columns where these end with a tile, else one by one. Tiles of
-    the transpose are for a product of a known number of rows, if it ``may_swap``.
+    the transpose are for a product of a known number of rows, if it ``may_swap``, and so are those
+    of fewer than 64; with ``any_rows`` there are neither.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
     if product.sums not in _SUMS or not all(_is_matrix(product, *side) for side in sides):
@@ -281,15 +300,18 @@ def _wgmma(
         found = {"wgmma": tile, "split_k": 1} if tile else {}
     if found and found["wgmma"] in _gemm_hopper.SWAPPED:
         return found
-    in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
-    if not found or not in_pairs or n % _gemm_hopper.columns_of(found["wgmma"]) == 0:
-        return found
-    tiles = (one for one in _gemm_hopper.TILES if _gemm_hopper.may_be_taken(one, after))
-    even = [one for one in tiles if n % _gemm_hopper.columns_of(one) == 0]
+    tiles = [one for one in _gemm_hopper.TILES if _gemm_hopper.may_be_taken(one, after)]
 
     def cost(tile: str, slices: int = 1) -> float:
         return _gemm_hopper.cycles(shape, tile, by_k, slices, after=after)
 
+    if found and any_rows:
+        tiles = [*filter(_gemm_hopper.has_whole_pieces, tiles)]
+        found = {"wgmma": min(tiles, key=cost), "split_k": 1}
+    in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
+    if not found or not in_pairs or n % _gemm_hopper.columns_of(found["wgmma"]) == 0:
+        return found
+    even = [one for one in tiles if n % _gemm_hopper.columns_of(one) == 0]
     tile = min(even, key=cost, default="")
     least = cost(found["wgmma"], found["split_k"])
     return {"wgmma": tile, "split_k": 1} if tile and cost(tile) <= _EVEN * least else found
