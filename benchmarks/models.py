@@ -321,10 +321,11 @@ def timed(names: list[str], prepare: Prepare, module: str, out: Path | None) -> 
     # All have built, or failed, before the first is timed.
     failed = {name: answer for name, line in lines.items() if (answer := _answer(name, line))}
     for name, line in lines.items():
-        if (row := failed.get(name)) is None:
+        row = failed.get(name)
+        if row is None:
             with contextlib.suppress(ConnectionError):  # Whose process has ended says so below.
                 line.send(None)
-            row = _answer(name, line) or {}
+            row = _answer(name, line)
         print(told(row) if "sums" in row else f"{name} fails: {row['failed']}", flush=True)
         rows.append(row)
         if out is not None:

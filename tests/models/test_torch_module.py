@@ -407,6 +407,46 @@ def test_truth_values_are_counted_and_whole_numbers_divided(does: Any) -> None:
     on_cpu(Steps(does), [(torch.arange(12).reshape(3, 4),)])
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda m, x, i: torch.where(x != x, 0.0, x) + (x == x),
+        lambda m, x, i: torch.add(x, i, alpha=2) - torch.sub(x, 3, alpha=3),
+        lambda m, x, i: (i >= 2.5).int() + (i < 2.5) * (i == 2.5) + (i < float("inf")),
+        lambda m, x, i: torch.where(x > 0, x > 0, i) + (i > 2).logical_and(x > 0),
+        lambda m, x, i: (i > 2) + (i > 3) * (i < 4) == (x > 0),
+        lambda m, x, i: 2.0**i + i**0.5 + i**2 + i.clamp(-500, 2**40),
+        lambda m, x, i: i.to(torch.int8).clamp(0, 9) + i.int().clamp(i, i + 2),
+        lambda m, x, i: x.logsumexp(-1) + x.amax(1) - x.amin((0, 1)),
+        lambda m, x, i: torch.nn.functional.selu(x) + torch.nn.functional.celu(x, 0.5),
+        lambda m, x, i: x + torch.nn.functional.pad(m.a, (-1, 1)),
+    ],
+)
+def test_arithmetic_is_that_of_torch(does: Any) -> None:
+    torch.manual_seed(0)
+    on_cpu(Steps(does, a=torch.randn(3, 4)), [(torch.randn(3, 4), torch.arange(4))])
+
+
+@pytest.mark.parametrize("does", [lambda x: x.cumsum(1), lambda x: x.norm(dim=-1), torch.prod])
+def test_halves_are_added_up_in_float32(does: Any) -> None:
+    module = Steps(lambda m, x, i: does(x))
+    fast = tlx.compile_torch(module.eval(), (torch.ones(1, 5000).half(),), target=HOPPER)
+    text = fast.mod.script()
+    assert "float32" in text
+    assert "float16" in text
+
+
+@pytest.mark.parametrize("does", [lambda x: x * x.shape[0], lambda x: x.sum(0) / x.shape[0]])
+def test_symbolic_sizes_are_operands(does: Any) -> None:
+    module, n = Steps(lambda m, x, i: does(x)).eval(), torch.export.Dim("n", min=2, max=64)
+    program = exported(module, (torch.randn(5, 4),), dynamic_shapes=({0: n},))
+    mod, _ = imported(program)
+    main = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
+    given = torch.randn(7, 4)
+    (found,) = main(tvm.runtime.from_dlpack(given))
+    np.testing.assert_allclose(torch.from_dlpack(found), does(given), rtol=1e-5)
+
+
 @pytest.mark.parametrize("outside", ["zeros", "border"])
 @pytest.mark.parametrize("corners", [True, False])
 def test_pixels_between_places(outside: str, corners: bool) -> None:

@@ -97,3 +97,29 @@ def test_a_step_of_the_window_is_a_product() -> None:
     assert product.choice.rule == "warpgroups", product.choice.text
     for one in found.values():
         check(one)
+
+
+def test_sums_are_cast_before_they_are_moved() -> None:
+    params = [
+        relax.Var(name, relax.TensorType(shape, "float16"))
+        for name, shape in (("x", (1, 16, 4, 4)), ("w", (16, 8, 4, 4)))
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            attrs = {"strides": [2, 2], "padding": [1, 1], "out_dtype": "float32"}
+            out = builder.emit(relax.op.nn.conv2d_transpose(*params, **attrs))
+            out = builder.emit_output(relax.op.astype(out, "float16"))
+        builder.emit_func_output(out)
+    found = TransposedConvolutions()(builder.get())
+    moved = [one for one in nodes_of(found["main"]) if name_of(one) in ("reshape", "permute_dims")]
+    of_sums = [one for one in moved if str(one.args[0].ty.dtype) == "float32"]
+    alive = relax.transform.DeadCodeElimination()(found)["main"]
+    assert not [one for one in of_sums if any(one.same_as(x) for x in nodes_of(alive))]
+    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in params]
+    assert error_of(by_cpu(found, arrays), by_cpu(builder.get(), arrays)) <= 2e-3
+
+
+def test_a_pixel_a_step_is_a_convolution_alone() -> None:
+    found = TransposedConvolutions()(transposed((1, 8, 6, 6), (8, 8, 3, 3), padding=[1, 1]))
+    assert not operators(found) & {"strided_slice"}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 from tvm import tirx
 from tvm.s_tir import Schedule, dlight
 from tvm.target import Target
 
 from ..build import lower
-from ..errors import ScheduleError
+from ..errors import LayoutExtError, ScheduleError
 from ..ir.diagnostics import reason
-from .rule import REFUSALS, Scheduled
+from .rule import Scheduled
 
+_log = logging.getLogger("tvm_layout_ext")
 _RULES = (
     dlight.gpu.Matmul,
     dlight.gpu.GEMV,
@@ -37,9 +40,11 @@ def by_dlight(func: tirx.PrimFunc, target: Target) -> Scheduled:
         try:
             # Vectors of truth values, for one, TVM writes in CUDA as other bytes.
             lower(scheduled.function.with_attr("global_symbol", "main"), target=target)
-        except REFUSALS as error:
+        except LayoutExtError as error:
             failed.append(f"{rule.__name__}'s cannot be lowered: {reason(error)}")
             continue
+        except Exception as error:  # A mistake in a pass, which the build says, too.
+            _log.info("%s's schedule was not lowered: %s", rule.__name__, reason(error))
         return scheduled
     raise ScheduleError(
         f"None of dlight's rules takes it{'; ' if failed else ''}{'; '.join(failed)}."

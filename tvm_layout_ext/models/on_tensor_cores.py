@@ -43,13 +43,17 @@ _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
     "group": 1,
     "split_k": 1,
 }
-#: Calls of up to so many rows have a kernel of their own, where rows are symbolic. Tiles and slices
-#: are chosen for so few, and tiles for so many.
+#: Calls of up to so many rows have a kernel of their own, where rows are symbolic. Tiles, and by
+#: ``mma.sync`` slices, are chosen for so few, and tiles for so many.
 MOST_FEW, _FEW, _MANY = 128, 64, 1024
 #: Types of sums that ``wgmma`` has here; in ``float16`` it rounds more than what was written.
 _SUMS = ("float32", "int32")
 #: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
 _OPERANDS, _EVEN = 3, 1.1
+#: How many times the cycles of sums in slices those of whole ones may take by ``wgmma``, which has
+#: no slices of a symbolic number of rows; above that ``mma.sync`` has them. Of 64 rows by 2048 x
+#: 5632 whole ones took 10 us, and ``mma.sync`` 12 without what adds up (H200).
+_SLICES_GAIN = 2.0
 #: Share of the cycles of an earlier choice that a later one may take at most.
 _BETTER = 0.95
 
@@ -279,7 +283,8 @@ def _wgmma(
     ``after`` counts the instructions for each sum of what follows the product. If that reads other
     matrices, it does so in pairs of columns where these end with a tile, else one by one. Tiles of
     the transpose are for a product of a known number of rows, if it ``may_swap``, and so are those
-    of fewer than 64; with ``any_rows`` there are neither.
+    of fewer than 64; with ``any_rows`` there are neither, nor slices of K, and none is legal where
+    these gain much.
     """
     sides = ((product.a, product.rows), (product.b, product.columns))
     if product.sums not in _SUMS or not all(_is_matrix(product, *side) for side in sides):
@@ -307,7 +312,11 @@ def _wgmma(
 
     if found and any_rows:
         tiles = [*filter(_gemm_hopper.has_whole_pieces, tiles)]
-        found = {"wgmma": min(tiles, key=cost), "split_k": 1}
+        pairs = [(tile, slices) for tile in tiles for slices in SLICES]
+        tile = min(tiles, key=cost)
+        if cost(tile) > _SLICES_GAIN * min(cost(*pair) for pair in pairs):
+            return {}
+        found = {"wgmma": tile, "split_k": 1}
     in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.
     if not found or not in_pairs or n % _gemm_hopper.columns_of(found["wgmma"]) == 0:
         return found

@@ -217,7 +217,10 @@ def _behind(value: Any) -> list[int]:
 def _moves_along_any(call: Any, binding: Callable[[Any], Any]) -> bool:
     """Whether an operator gives elements other places along a symbolic extent, or adds them up."""
     name, along = name_of(call), list[int]()
-    if name in ("concat", "cumsum", "slice_scatter") and call.attrs.axis is not None:
+    if name == "nn.pad":
+        widths = call.attrs.pad_width
+        along = [at // 2 for at, width in enumerate(widths) if int(width)]
+    if name in ("concat", "cumsum", "slice_scatter", "flip") and call.attrs.axis is not None:
         along = [int(call.attrs.axis)]
     if name == "strided_slice":
         along = whole_numbers(call.args[1]) or []
@@ -275,10 +278,12 @@ def _scattered(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
 
 
 def _padded(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
-    """An array with a value around it; None if it is another kind of padding."""
+    """An array with a value around it; None if something is cut off, or put there otherwise."""
     if str(value.attrs.pad_mode) != "constant":
         return None
     widths = [int(one) for one in value.attrs.pad_width]
+    if min(widths) < 0:
+        return None
     pairs = [*zip(widths[::2], widths[1::2], strict=True)]
     return np.pad(given[0], pairs, constant_values=value.attrs.pad_value)
 

@@ -89,3 +89,8 @@ def test_numbers_of_a_plan_fit_its_rows() -> None:
         sch = planned(Heads(any_rows=any_rows), *[64] * 5)
         with pytest.raises(ScheduleError, match=f"it takes {takes} numbers"):
             tlx.lower(sch.mod, target=w.SM90A)
+
+
+def test_a_promise_of_less_than_no_row_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="most_rows is a number of rows, or 0 for any; -5"):
+        Heads(any_rows=True).schedule(most_rows=-5)

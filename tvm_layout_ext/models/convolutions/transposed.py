@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..relax_values import calls_operator, dims_of, extents_of, name_of, rewritten
+from ..relax_values import bound_to, calls_operator, dims_of, extents_of, name_of, rewritten
 
 #: By operator, the layouts that are taken, and the convolution that takes their place.
 _TAKEN = {
     "nn.conv1d_transpose": (("NCW", "IOW", "NCW"), relax.op.nn.conv1d),
     "nn.conv2d_transpose": (("NCHW", "IOHW", "NCHW"), relax.op.nn.conv2d),
 }
+#: What moves the elements of such a convolution's result.
+_MOVES = ("reshape", "permute_dims", "strided_slice")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.TransposedConvolutions")
@@ -44,36 +47,56 @@ class TransposedConvolutions:
 class _PixelsAsChannels(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
+        if name_of(call) == "astype":
+            return self._cast_before(call)
         return self._convolution(call) if name_of(call) in _TAKEN and _is_taken(call) else call
+
+    def _cast_before(self, cast: relax.Call) -> relax.Expr:
+        """Sums that are moved and then cast as moved elements of the type that they are cast to."""
+        moves, value = list[relax.Call](), bound_to(cast.args[0], self.lookup_binding)
+        while name_of(value) in _MOVES:
+            moves.append(value)
+            value = bound_to(value.args[0], self.lookup_binding)
+        if not moves or name_of(value) not in ("nn.conv1d", "nn.conv2d"):
+            return cast
+        found = relax.op.astype(moves[-1].args[0], cast.attrs.dtype)
+        for move in reversed(moves):
+            given = [self.builder_.emit(found), *move.args[1:]]
+            found = relax.Call(move.op, given, move.attrs, move.ty_args)
+        return found
 
     def _convolution(self, call: relax.Call) -> relax.Expr:
         image, weight = call.args
-        _, convolve = _TAKEN[name_of(call)]
         window = [int(one) for one in extents_of(weight)[2:]]  # type: ignore[index]
         sizes = [int(one) for one in extents_of(image)[2:]]  # type: ignore[index]
-        steps = [int(one) for one in call.attrs.strides]
+        attrs, rank = call.attrs, len(sizes)
+        steps, groups = [int(one) for one in attrs.strides], int(attrs.groups)
         terms = [-(-k // s) for k, s in zip(window, steps, strict=True)]
-        rank = len(sizes)
         before, after = (
-            [int(one) for one in part]
-            for part in (call.attrs.padding[:rank], call.attrs.padding[rank:])
+            [int(one) for one in part] for part in (attrs.padding[:rank], attrs.padding[rank:])
         )
-        more = [int(one) for one in call.attrs.output_padding]
+        more = [int(one) for one in attrs.output_padding]
         rows = zip(sizes, steps, before, after, window, more, strict=True)
         results = [(n - 1) * s - b - a + k + m for n, s, b, a, k, m in rows]
-        # Pixels of the image by which results are computed, some of which begin before them.
-        reached = [-(-(out + b) // s) for out, b, s in zip(results, before, steps, strict=True)]
-        ends = [max(0, q - n) for q, n in zip(reached, sizes, strict=True)]
-        deep = self.builder_.emit(
-            convolve(
-                image,
-                self._weight(weight, int(call.attrs.groups), terms, steps),
-                padding=[*(one - 1 for one in terms), *ends],
-                groups=call.attrs.groups,
-                out_dtype=call.attrs.out_dtype,
-            )
+        begins = [one - 1 for one in terms]
+        if is_dense := max(steps) == 1 and all(map(int.__ge__, begins, before)):
+            # A pixel a step: what would be cut off is not computed.
+            begins = [one - b for one, b in zip(begins, before, strict=True)]
+            reached = [out + b for out, b in zip(results, before, strict=True)]
+        else:
+            # Pixels of the image by which results are computed, some of which begin before them.
+            ends = zip(results, before, steps, strict=True)
+            reached = [-(-(out + b) // s) for out, b, s in ends]
+        _, convolve = _TAKEN[name_of(call)]
+        deep = convolve(
+            image,
+            self._weight(weight, groups, terms, steps),
+            padding=[*begins, *(max(0, q - n) for q, n in zip(reached, sizes, strict=True))],
+            groups=groups,
+            out_dtype=attrs.out_dtype,
         )
-        return self._pixels(deep, int(call.attrs.groups), steps, before, results)
+        before = [0] * rank if is_dense else before
+        return self._pixels(self.builder_.emit(deep), groups, steps, before, results)
 
     def _weight(
         self, weight: Any, groups: int, terms: Sequence[int], steps: Sequence[int]
@@ -90,9 +113,7 @@ class _PixelsAsChannels(PyExprMutator):
             weight = emit(relax.op.flip(weight, 3 + 2 * axis))
         places, turned = range(4, 4 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
         weight = emit(relax.op.permute_dims(weight, [0, *places, 2, 1, *turned]))
-        count = groups * outer
-        for step in steps:
-            count *= step
+        count = groups * outer * prod(steps)
         return emit(relax.op.reshape(weight, (count, inner // groups, *terms)))
 
     def _pixels(
@@ -106,19 +127,17 @@ class _PixelsAsChannels(PyExprMutator):
         """Channels of a pixel as the pixels of a step, without those that are cut off."""
         emit, rank = self.builder_.emit, len(steps)
         first, channels, *pixels = extents_of(deep) or ()
-        outer = int(channels) // groups
-        for step in steps:
-            outer //= step
-        deep = emit(relax.op.reshape(deep, (first, groups, *steps, outer, *pixels)))
-        pairs = [one for at in range(rank) for one in (3 + rank + at, 2 + at)]
-        deep = emit(relax.op.permute_dims(deep, [0, 1, 2 + rank, *pairs]))
         sizes = [int(n) * s for n, s in zip(pixels, steps, strict=True)]
-        deep = relax.op.reshape(deep, (first, groups * outer, *sizes))
+        if max(steps) > 1:
+            outer = int(channels) // groups // prod(steps)
+            deep = emit(relax.op.reshape(deep, (first, groups, *steps, outer, *pixels)))
+            pairs = [one for at in range(rank) for one in (3 + rank + at, 2 + at)]
+            deep = emit(relax.op.permute_dims(deep, [0, 1, 2 + rank, *pairs]))
+            deep = emit(relax.op.reshape(deep, (first, groups * outer, *sizes)))
         if sizes == [*results]:
             return deep
         ends = [b + out for b, out in zip(before, results, strict=True)]
-        axes = [*range(2, 2 + rank)]
-        return relax.op.strided_slice(emit(deep), axes, [*before], ends)
+        return relax.op.strided_slice(deep, [*range(2, 2 + rank)], [*before], ends)
 
 
 def _between(value: int, others: Sequence[int]) -> list[int]:

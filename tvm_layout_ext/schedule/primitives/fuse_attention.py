@@ -6,6 +6,7 @@ from typing import Any
 
 from ... import decisions
 from ...analysis.attention import read_attention
+from ...errors import ScheduleError
 from ...gpu.hardware import architecture
 from ...ir.annotations import ATTENTION
 from ...ir.block_bindings import holder_of
@@ -63,6 +64,8 @@ def fuse_attention(
     gpu = architecture(own_arch(sch))
     attention = read_attention(holder[1], name)
     wished = {"keys": keys, "stages": stages, "consumers": consumers}
+    if most_rows < 0:
+        raise ScheduleError(f"most_rows is a number of rows, or 0 for any; {most_rows} is neither.")
     plan = fit_attention(attention, gpu, **wished, most_rows=most_rows)
     annotate(sch, found, ATTENTION, plan.numbers())
     decisions.note(NAME, name, plan.told())
