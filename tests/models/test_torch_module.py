@@ -417,6 +417,7 @@ def test_truth_values_are_counted_and_whole_numbers_divided(does: Any) -> None:
         lambda m, x, i: (i > 2) + (i > 3) * (i < 4) == (x > 0),
         lambda m, x, i: 2.0**i + i**0.5 + i**2 + i.clamp(-500, 2**40),
         lambda m, x, i: i.to(torch.int8).clamp(0, 9) + i.int().clamp(i, i + 2),
+        lambda m, x, i: i.clamp(min=1).reciprocal() * x.reciprocal(),
         lambda m, x, i: x.logsumexp(-1) + x.amax(1) - x.amin((0, 1)),
         lambda m, x, i: torch.nn.functional.selu(x) + torch.nn.functional.celu(x, 0.5),
         lambda m, x, i: x + torch.nn.functional.pad(m.a, (-1, 1)),
@@ -467,6 +468,27 @@ def test_the_last_place_of_a_symbolic_dim() -> None:
         x = torch.randn(n, 8)
         found = main(*map(tvm.runtime.from_dlpack, (x, given[1])))[0]
         np.testing.assert_allclose(torch.from_dlpack(found), module(x, given[1]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        (lambda f, x: f.avg_pool2d(x, 2, divisor_override=3), "divisor_override=3"),
+        (lambda f, x: f.max_pool2d(x, 2, return_indices=True)[1], "gives no indices"),
+        (lambda f, x: f.interpolate(x, (2, 3), mode="bilinear", antialias=True), "antialias"),
+    ],
+)
+def test_what_tvm_leaves_out_of_pools_is_refused(does: Any, said: str) -> None:
+    module = Steps(lambda m, x, i: does(torch.nn.functional, x))
+    with pytest.raises(tlx.ScheduleError, match=said):
+        tlx.compile_torch(module.eval(), (torch.randn(1, 2, 4, 4),), target=HOPPER)
+
+
+def test_pools_without_it_are_torchs() -> None:
+    f = torch.nn.functional
+    on_cpu(
+        Steps(lambda m, x, i: f.max_pool2d(x, 2) + f.avg_pool2d(x, 2)), [(torch.randn(1, 2, 4, 4),)]
+    )
 
 
 def test_a_mask_as_an_index_is_refused() -> None:

@@ -66,6 +66,7 @@ class Arithmetic:
         found |= {f"{name}.default": partial(self._extreme, op) for name, op in more.items()}
         found |= {f"any.{form}": self._any for form in ("default", "dim", "dims")}
         return found | {
+            "reciprocal.default": self._reciprocal,
             "where.self": self._chosen,
             "div.Tensor_mode": self._rounded_quotient,
             "elu.default": self._elu,
@@ -104,6 +105,10 @@ class Arithmetic:
         dtype = str(self._importer._convert_data_type(torch.result_type(*values)))
         dtype = "int8" if dtype == "bool" else dtype
         return self._emit(op(*(self._operand(one, dtype) for one in node.args[:2])))
+
+    def _reciprocal(self, node: Any) -> Any:
+        own = self._type_of(node)
+        return self._emit(relax.op.divide(*(self._operand(x, own) for x in (1, node.args[0]))))
 
     def _chosen(self, node: Any) -> Any:
         condition, *others = node.args

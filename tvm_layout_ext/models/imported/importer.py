@@ -44,6 +44,9 @@ class Importer(ExportedProgramImporter):
             found[name] = partial(self._typed, partial(self._in_float32, stock[name], at))
         arithmetic = Arithmetic(self, stock).converters()
         found |= {name: partial(self._typed, one) for name, one in arithmetic.items()}
+        for name in (one for one in stock if "_pool" in one or one.endswith("_aa.default")):
+            check = partial(_checked, stock[name])
+            found[name] = check if "indices" in name else partial(self._typed, check)
         found["cat.default"] = partial(self._typed, self._joined)
         found["grid_sampler_2d.default"] = partial(self._typed, self._sampled)
         found["select.int"] = partial(self._typed, self._place)
@@ -135,6 +138,19 @@ class Importer(ExportedProgramImporter):
         if [*map(str, rows.ty.shape.values)] != [*map(str, shape)]:
             rows = self.block_builder.emit(relax.op.broadcast_to(rows, shape))
         return write_rows(self.block_builder, buffer, index, rows, dims[0], is_new)
+
+
+def _checked(convert: Converter, node: Any) -> Any:
+    """Convert a pool or a change of size, unless by what TVM 0.27 leaves out without a word."""
+    name = str(node.target)
+    divisor = [*node.args[6:7], node.kwargs.get("divisor_override")][0]
+    if "avg_pool" in name and "adaptive" not in name and divisor is not None:
+        raise ValueError(f"divisor_override={divisor} of an average pool is not TVM's; multiply")
+    if "indices" in name and any(one.args[1:] == (1,) and one.users for one in node.users):
+        raise ValueError(f"{name} gives no indices in TVM; leave return_indices out")
+    if name.endswith("_aa.default"):
+        raise ValueError(f"{name} does not average in TVM; leave antialias out")
+    return convert(node)
 
 
 def _refuse_another_shape(node: Any, found: Any) -> None:
