@@ -157,7 +157,7 @@ def may_swap(product: Contraction, result: Any) -> bool:
 def multiply(sch: s_tir.Schedule, block: Any, config: Config) -> None:
     """Schedule a product, and what is computed from it element by element, for warpgroups."""
     name = str(config["wgmma"])
-    in_turns, swap = _is_in_turns(name), _is_swapped(name)
+    in_turns, swap = _is_in_turns(name), is_swapped(name)
     tile = _SIZES[name][::-1] if name in SWAPPED else _SIZES[name]
     rows, columns = _of_instruction(tile)
     what = read_contraction(sch.get(sch.get_sblock(block) if isinstance(block, str) else block))
@@ -255,13 +255,8 @@ def _has_few_rows(tile: tuple[int, int]) -> bool:
     return tile[0] < WARPGROUP_ROWS
 
 
-def has_whole_pieces(tile: str) -> bool:
-    """Whether rows of a tile are those of instructions, so that any number of them may be left."""
-    return not _is_swapped(tile)
-
-
-def _is_swapped(tile: str) -> bool:
-    """Whether the transpose is multiplied."""
+def is_swapped(tile: str) -> bool:
+    """Whether the transpose is multiplied, so that rows of a tile are not an instruction's."""
     return tile in SWAPPED or _has_few_rows(_SIZES[tile])
 
 

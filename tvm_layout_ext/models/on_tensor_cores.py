@@ -25,7 +25,7 @@ from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .convolutions.groups_as_batch import groups_as_batch
 from .products import ModelProduct, asked_products, batch_of, scheduled_products
-from .rule import REFUSALS, Scheduled, either
+from .rule import REFUSALS, Scheduled, few_or_many
 from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
@@ -210,8 +210,7 @@ def _either(count: Any, few: Scheduled, many: Scheduled) -> Scheduled:
     # Of sequences of 197 tokens any batch has many; TVM would divide by a batch of none.
     if few.text == many.text or int(tvm.sym.Analyzer().modular_set(count).coeff) > MOST_FEW:
         return many
-    text = f"of up to {MOST_FEW} rows {few.text}; of more {many.text}"
-    return either(count <= MOST_FEW, few, many, text)
+    return few_or_many(count, MOST_FEW, few, many)
 
 
 def _has_only_rows_of_any_size(sch: s_tir.Schedule, name: str, what: Contraction) -> bool:
@@ -311,10 +310,9 @@ def _wgmma(
         return _gemm_hopper.cycles(shape, tile, by_k, slices, after=after)
 
     if found and any_rows:
-        tiles = [*filter(_gemm_hopper.has_whole_pieces, tiles)]
-        pairs = [(tile, slices) for tile in tiles for slices in SLICES]
-        tile = min(tiles, key=cost)
-        if cost(tile) > _SLICES_GAIN * min(cost(*pair) for pair in pairs):
+        tiles = [one for one in tiles if not _gemm_hopper.is_swapped(one)]
+        tile, sliced = min(tiles, key=cost), min(cost(one, n) for one in tiles for n in SLICES)
+        if cost(tile) > _SLICES_GAIN * sliced:
             return {}
         found = {"wgmma": tile, "split_k": 1}
     in_pairs = reads_more and product.sums == "float32"  # Of 8-bit types few tiles are left.

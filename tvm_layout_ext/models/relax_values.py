@@ -42,6 +42,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 _DEEP = 128
 #: Floats of 16 bits, as in NumPy's names.
 NARROW_FLOATS = ("float16", "bfloat16")
+FLOATS = (*NARROW_FLOATS, "float32")
 #: Operators each element of whose result is computed from those at its place.
 ELEMENTWISE = (
     *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log"),

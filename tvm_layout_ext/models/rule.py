@@ -58,6 +58,12 @@ def either(condition: Any, one: Scheduled, other: Scheduled, text: str) -> Sched
     return Scheduled(s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none"), text)
 
 
+def few_or_many(rows: Any, most: int, few: Scheduled, many: Scheduled) -> Scheduled:
+    """A schedule for up to ``most`` rows and one for more, chosen by the host at each call."""
+    text = f"of up to {most} rows {few.text}; of more {many.text}"
+    return either(rows <= most, few, many, text)
+
+
 def _with_params_of(one: tirx.PrimFunc, other: tirx.PrimFunc) -> tirx.PrimFunc:
     """A function with the parameters of another one, and all else of its own."""
     apart = s_tir.renew_defs(other)

@@ -98,12 +98,7 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _grid_sample(attrs: Any, x: te.Tensor, places: te.Tensor) -> te.Tensor:
     how = (attrs.method, attrs.layout, attrs.padding_mode, attrs.align_corners)
-    return topi.image.grid_sample(x, places, *map(_plain, how))
-
-
-def _plain(value: Any) -> Any:
-    """A word of TVM's as Python's."""
-    return str(value) if isinstance(value, str) else value
+    return topi.image.grid_sample(x, places, *how)
 
 
 def _silu(_attrs: Any, x: te.Tensor) -> te.Tensor:

@@ -11,7 +11,7 @@ from ...errors import ScheduleError
 from ...ir.annotations import MARK
 from ...ir.walk import top_statements
 from ...transform.attention.lower_attention import LowerAttention
-from ..rule import Scheduled, either
+from ..rule import Scheduled, few_or_many
 
 #: Calls of up to so many rows have a kernel of their own, where rows are symbolic: blocks may share
 #: the keys of so few.
@@ -31,8 +31,7 @@ def by_attention(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     few, others = _scheduled(func, attention.name, _MOST_FEW)
     if numbers[:-1] == others[:-1]:
         return many
-    text = f"of up to {_MOST_FEW} rows {few.text}; of more {many.text}"
-    return either(rows <= _MOST_FEW, _lowered(few, target), _lowered(many, target), text)
+    return few_or_many(rows, _MOST_FEW, _lowered(few, target), _lowered(many, target))
 
 
 def _scheduled(func: tirx.PrimFunc, name: str, most_rows: int = 0) -> tuple[Scheduled, list[int]]:

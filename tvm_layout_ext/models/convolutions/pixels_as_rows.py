@@ -13,6 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ...ir.queries import is_number, size_of
 from ..relax_values import (
     ELEMENTWISE,
+    FLOATS,
     VIEWS,
     bound_in_reach,
     calls_operator,
@@ -28,7 +29,6 @@ from ..relax_values import (
 _IMAGES, _WEIGHTS = ("NCHW", "NHWC"), ("OIHW", "OHWI")
 #: Dims of a batch of images.
 _RANK = 4
-_FLOATS = ("float16", "bfloat16", "float32")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.PixelsAsRows")
@@ -153,7 +153,7 @@ def _is_taken(call: Any) -> bool:
     terms = _terms(image, attrs.data_layout), _terms(weight, attrs.kernel_layout)
     if terms[0] is None or terms[0] != terms[1]:
         return False
-    return {str(one.ty.dtype) for one in call.args} in [{one} for one in _FLOATS]
+    return {str(one.ty.dtype) for one in call.args} in [{one} for one in FLOATS]
 
 
 def _terms(value: Any, layout: str) -> list[tuple[str, int | None]] | None:

@@ -78,15 +78,13 @@ class _PixelsAsChannels(PyExprMutator):
         more = [int(one) for one in attrs.output_padding]
         rows = zip(sizes, steps, before, after, window, more, strict=True)
         results = [(n - 1) * s - b - a + k + m for n, s, b, a, k, m in rows]
+        # Pixels of the image by which results are computed, some of which begin before them.
+        ends = zip(results, before, steps, strict=True)
+        reached = [-(-(out + b) // s) for out, b, s in ends]
         begins = [one - 1 for one in terms]
-        if is_dense := max(steps) == 1 and all(map(int.__ge__, begins, before)):
+        if max(steps) == 1 and all(map(int.__ge__, begins, before)):
             # A pixel a step: what would be cut off is not computed.
-            begins = [one - b for one, b in zip(begins, before, strict=True)]
-            reached = [out + b for out, b in zip(results, before, strict=True)]
-        else:
-            # Pixels of the image by which results are computed, some of which begin before them.
-            ends = zip(results, before, steps, strict=True)
-            reached = [-(-(out + b) // s) for out, b, s in ends]
+            begins, before = [*map(int.__sub__, begins, before)], [0] * rank
         _, convolve = _TAKEN[name_of(call)]
         deep = convolve(
             image,
@@ -95,7 +93,6 @@ class _PixelsAsChannels(PyExprMutator):
             groups=groups,
             out_dtype=attrs.out_dtype,
         )
-        before = [0] * rank if is_dense else before
         return self._pixels(self.builder_.emit(deep), groups, steps, before, results)
 
     def _weight(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,9 @@ import torch
 from torch import fx
 from tvm import relax, tirx
 
-from ..relax_values import NARROW_FLOATS
+from ..relax_values import FLOATS, NARROW_FLOATS
 
 Converter = Callable[[Any], Any]
-FLOATS = (*NARROW_FLOATS, "float32")
 _COMPARISONS = {
     "eq": relax.op.equal,
     "ne": relax.op.not_equal,
@@ -39,6 +39,17 @@ _SUMS = ("sum.default", "sum.dim_IntList")
 _SCANS = ("cumsum.default", "prod.default", "cumprod.default")
 _CLAMPS = ("clamp.default", "clamp_min.default", "clamp_max.default", "clamp.Tensor")
 _POWERS = ("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
+
+
+@contextmanager
+def standing_for(env: dict[Any, Any], values: Mapping[Any, Any]) -> Iterator[None]:
+    """Let other values stand for nodes while one is converted."""
+    kept = {one: env[one] for one in values}
+    env.update(values)
+    try:
+        yield
+    finally:
+        env.update(kept)
 
 
 class Arithmetic:
@@ -67,6 +78,7 @@ class Arithmetic:
         found |= {f"any.{form}": self._any for form in ("default", "dim", "dims")}
         return found | {
             "reciprocal.default": self._reciprocal,
+            "cat.default": self._joined,
             "where.self": self._chosen,
             "div.Tensor_mode": self._rounded_quotient,
             "elu.default": self._elu,
@@ -121,13 +133,9 @@ class Arithmetic:
         wide = "float32" if is_scan and own in NARROW_FLOATS else own
         if own in FLOATS and wide == own:
             return convert(node)
-        env, operand = self._importer.env, node.args[0]
-        kept = env[operand]
-        env[operand] = self._operand(operand, wide)
-        try:
+        given = {node.args[0]: self._operand(node.args[0], wide)}
+        with standing_for(self._importer.env, given):
             return convert(node)
-        finally:
-            env[operand] = kept
 
     def _clamped(self, convert: Converter, node: Any) -> Any:
         """Whole numbers within bounds; TVM 0.27 casts the infinite one of a bound that is not."""
@@ -155,17 +163,31 @@ class Arithmetic:
         return found if own == wide else self._emit(relax.op.round(found))
 
     def _extreme(self, op: Any, node: Any) -> Any:
-        dims, keeps = ([*node.args[1:], None, False])[:2] if len(node.args) < 3 else node.args[1:3]
-        return self._emit(op(self._importer.env[node.args[0]], dims or None, keepdims=bool(keeps)))
+        return self._along(op, self._importer.env[node.args[0]], node)
+
+    def _along(self, op: Any, value: Any, node: Any) -> Any:
+        """Reduce a value along the dims that a node names, or all where it names none."""
+        dims, keeps = [*node.args[1:], None, None][:2]
+        return self._emit(op(value, None if dims == [] else dims, keepdims=bool(keeps)))
 
     def _any(self, node: Any) -> Any:
         """Whether any element is not zero, of all or along dims; TVM 0.27 takes the highest."""
-        dims = node.args[1] if len(node.args) > 1 else None
-        keeps = len(node.args) > 2 and node.args[2]
         held = self._emit(relax.op.astype(self._importer.env[node.args[0]], "bool"))
         as_bytes = self._emit(relax.op.astype(held, "int8"))
-        highest = self._emit(relax.op.max(as_bytes, dims, keepdims=keeps))
-        return self._emit(relax.op.astype(highest, "bool"))
+        return self._emit(relax.op.astype(self._along(relax.op.max, as_bytes, node), "bool"))
+
+    def _joined(self, node: Any) -> Any:
+        """Parts side by side, in one type, without those of no element, which have no kernel."""
+
+        def has_elements(part: Any) -> bool:
+            sizes = part.meta["val"].shape
+            return not any(isinstance(size, int) and size == 0 for size in sizes)
+
+        own = self._type_of(node)
+        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        parts = [*filter(has_elements, node.args[0])] or node.args[0][:1]
+        alike = [self._operand(one, own) for one in parts]
+        return alike[0] if len(alike) == 1 else self._emit(relax.op.concat(alike, dim))
 
     def _rounded_quotient(self, node: Any) -> Any:
         """A quotient rounded down or towards zero, of floats in ``float32``; TVM has integers'."""

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from ..relax_values import NARROW_FLOATS, extents_of
-from .arithmetic import Arithmetic, Converter
+from .arithmetic import Arithmetic, Converter, standing_for
 from .places import indexed, place_of, put
 from .rows_in_place import write_rows
 
@@ -47,7 +47,6 @@ class Importer(ExportedProgramImporter):
         for name in (one for one in stock if "_pool" in one or one.endswith("_aa.default")):
             check = partial(_checked, stock[name])
             found[name] = check if "indices" in name else partial(self._typed, check)
-        found["cat.default"] = partial(self._typed, self._joined)
         found["grid_sampler_2d.default"] = partial(self._typed, self._sampled)
         found["select.int"] = partial(self._typed, self._place)
         found["index.Tensor"] = partial(self._typed, self._indexed)
@@ -76,31 +75,18 @@ class Importer(ExportedProgramImporter):
         sampled = relax.op.image.grid_sample(self.env[image], places, *how, corners)
         return self.block_builder.emit(sampled)
 
-    def _joined(self, node: Any) -> Any:
-        """Parts side by side, in one type, without those of no element, which have no kernel."""
-        own, emit = self._convert_data_type(node.meta["val"].dtype), self.block_builder.emit
-        dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-
-        def has_elements(part: Any) -> bool:
-            sizes = part.meta["val"].shape
-            return not any(isinstance(size, int) and size == 0 for size in sizes)
-
-        parts = [self.env[one] for one in node.args[0] if has_elements(one)]
-        parts = parts or [self.env[node.args[0][0]]]
-        alike = [x if str(x.ty.dtype) == own else emit(relax.op.astype(x, own)) for x in parts]
-        return alike[0] if len(alike) == 1 else emit(relax.op.concat(alike, dim))
-
     def _in_float32(self, convert: Converter, at: int | None, node: Any) -> Any:
         """Convert a node whose floats, or operand ``at`` alone, come in ``float32``."""
         given = node.all_input_nodes if at is None else node.args[at : at + 1]
-        kept = {one: self.env[one] for one in given if isinstance(one, fx.Node)}
-        for one, value in kept.items():
-            if str(getattr(getattr(value, "ty", None), "dtype", "")) in NARROW_FLOATS:
-                self.env[one] = self.block_builder.emit(relax.op.astype(value, "float32"))
-        try:
+
+        def is_narrow(value: Any) -> bool:
+            return str(getattr(getattr(value, "ty", None), "dtype", "")) in NARROW_FLOATS
+
+        nodes = [one for one in given if isinstance(one, fx.Node) and is_narrow(self.env[one])]
+        emit, op = self.block_builder.emit, relax.op
+        wide = {one: emit(op.astype(self.env[one], "float32")) for one in nodes}
+        with standing_for(self.env, wide):
             return convert(node)
-        finally:
-            self.env.update(kept)
 
     def _place(self, node: Any) -> Any:
         """An element of a dim, counted from either end."""
