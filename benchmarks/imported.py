@@ -28,6 +28,8 @@ _IMAGE = (3, 224, 224)
 #: Sequences, and how many of their tokens are no padding.
 _SEQUENCES = (((16, 384, 768), "float32"), ((16,), "int64"))
 _TOKENS = (((4, 512), "int64"),)
+#: Of Stable Diffusion 1.5, with and without guidance: latent images, a step, and words.
+_LATENTS = (((2, 4, 64, 64), "float32"), ((1,), "int64"), ((2, 77, 768), "float32"))
 
 
 def _vision(name: str, **options: Any) -> Any:
@@ -97,6 +99,77 @@ def _transformer(kind: str, config: str, **sizes: Any) -> Any:
     return Transformer()
 
 
+def _first(module: Any, inputs: tuple[tuple[tuple[int, ...], str], ...], **options: Any) -> Any:
+    """A module that gives the first result of another one."""
+    import torch
+
+    class First(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.inputs = module, inputs
+
+        def forward(self, *given: Any) -> Any:
+            return self.model(*given, return_dict=False, **options)[0]
+
+    return First()
+
+
+def _denoiser() -> Any:
+    import diffusers
+
+    net = diffusers.UNet2DConditionModel(
+        sample_size=64, cross_attention_dim=768, attention_head_dim=8
+    )
+    return _first(net, _LATENTS)
+
+
+def _vae_decoder() -> Any:
+    import diffusers
+
+    blocks = 4
+    vae = diffusers.AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * blocks,
+        up_block_types=("UpDecoderBlock2D",) * blocks,
+        block_out_channels=(128, 256, 512, 512),
+        layers_per_block=2,
+    )
+    # Its forward takes an image; latent images have a method of their own.
+    vae.forward = vae.decode
+    del vae.encoder, vae.quant_conv
+    return _first(vae, (((1, 4, 64, 64), "float32"),))
+
+
+def _whisper_encoder() -> Any:
+    import transformers
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    # Whisper-base: 30 seconds of 80 mel bins.
+    config = transformers.WhisperConfig(
+        d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048
+    )
+    return _first(WhisperEncoder(config), (((1, 80, 3000), "float32"),))
+
+
+def _generator() -> Any:
+    """DCGAN's generator, as PyTorch's tutorial has it."""
+    import torch
+
+    layers: list[Any] = []
+    channels = (100, 512, 256, 128, 64)
+    for i, (inside, out) in enumerate(zip(channels, channels[1:], strict=False)):
+        stride, padding = (1, 0) if i == 0 else (2, 1)
+        layers += [
+            torch.nn.ConvTranspose2d(inside, out, 4, stride, padding, bias=False),
+            torch.nn.BatchNorm2d(out),
+            torch.nn.ReLU(),
+        ]
+    net = torch.nn.Sequential(
+        *layers, torch.nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), torch.nn.Tanh()
+    )
+    net.inputs = (((64, 100, 1, 1), "float32"),)
+    return net
+
+
 #: Heads of keys, and sizes, of TinyLlama, Qwen3-0.6B and Gemma-2B.
 _TINY_LLAMA = {"hidden_size": 2048, "intermediate_size": 5632, "num_key_value_heads": 4}
 _QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_key_value_heads": 8, "head_dim": 128}
@@ -121,6 +194,10 @@ MODELS: dict[str, Callable[[], Any]] = {
     "PoolFormer-S12": lambda: _timm("poolformer_s12"),
     "CoAtNet-0": lambda: _timm("coatnet_0_rw_224"),
     "HRNet-W18 small": lambda: _timm("hrnet_w18_small"),
+    "Stable Diffusion 1.5, U-Net": _denoiser,
+    "Stable Diffusion 1.5, decoder": _vae_decoder,
+    "Whisper-base, encoder": _whisper_encoder,
+    "DCGAN, generator": _generator,
     "BERT-base, 4 layers": lambda: _transformer("BertModel", "BertConfig", num_hidden_layers=4),
     "T5, encoder of 4 layers": lambda: _transformer(
         "T5EncoderModel", "T5Config", d_model=768, d_ff=3072, num_layers=4, num_heads=12
