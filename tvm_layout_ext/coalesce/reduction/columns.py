@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import tvm_ffi
@@ -39,13 +40,16 @@ class ColumnsTile:
 
     lanes: int  #: Threads along the columns
     vector: int  #: Columns of a thread
-    deals: int  #: Rows that threads take side by side, a power of two or a multiple of 32
+    deals: int  #: Rows that threads take side by side
     together: int  #: Rows of a thread whose loads are on their way together
     #: Neighbours of a row that a thread loads at once, where the load runs along the reduction: its
-    #: innermost loop has as many iterations. The tile then has one column.
+    #: innermost loop has as many iterations. The tile then has one column, or columns whose runs
+    #: of elements lie side by side.
     depth: int = 1
     #: Neighbours along the next loop of the results that it takes whole, where rows are short.
     beside: int = 1
+    #: Of the deals those that take a column's run of neighbours.
+    run: int = 1
 
     @property
     def threads(self) -> int:
@@ -64,7 +68,7 @@ class ColumnsTile:
         Of wide tiles so many that each thread has one turn; one alone where columns are enough.
         """
         deals = self.deals // self.vector if self.lanes >= WARP_SIZE else self.deals
-        return min(max(1, deals), WARP_SIZE)
+        return gcd(max(1, deals), WARP_SIZE)
 
     def bytes(self, plan: ReductionPlan) -> int:
         """Bytes of a row that it covers."""
@@ -73,6 +77,9 @@ class ColumnsTile:
     def __str__(self) -> str:
         if self.is_row:
             return f"{self.deals} lanes along a row, vectors of {self.depth}"
+        if self.depth > 1 or self.run > 1:
+            run = f"runs of {self.run} vectors of {self.depth}"
+            return f"{self.lanes} {run} by {self.deals // self.run} rows"
         beside = f"{self.beside} times " if self.beside > 1 else ""
         return f"{beside}{self.lanes} lanes by {self.deals} rows, vectors of {self.vector}"
 
@@ -111,21 +118,7 @@ def reduce_across_rows(
     deep = sch.get_loops(partial)[rank + 3 :]
     if is_box:
         step, deal = deal, step
-    grid, lane, part = sch.split(column, [None, tile.lanes, tile.vector])
-    beside = []
-    if tile.beside > 1:
-        outer[-1], own = sch.split(outer[-1], [None, tile.beside])
-        beside.append(own)
-    sch.reorder(*outer, grid, deal, *beside, lane, steps, step, part, *deep)
-    for loop in deep:
-        sch.unroll(loop)
-    grid = fuse(sch, [*outer, grid])
-    thread = sch.fuse(deal, *beside, lane)
-    if tile.near > 1:
-        warp, thread = sch.split(thread, [None, tile.near])
-        sch.bind(warp, "threadIdx.y")
-    sch.bind(grid, "blockIdx.x")
-    sch.bind(thread, "threadIdx.x")
+    grid, thread, part = _bind(sch, outer, column, (deal, steps, step, *deep), tile)
     if not tile.is_row:
         sch.annotate(grid, MIN_BLOCKS, max(1, _THREADS_HELD // tile.threads))
     for out in _sum_rows(sch, partial, thread, (steps, step, part), plan, is_exact, is_box):
@@ -143,6 +136,32 @@ def reduce_across_rows(
         _add_up(sch, list(own.values()), column, deal, tile)
     where = "along" if plan.along else "across"
     return f"reduction {where} the rows, {tile}"
+
+
+def _bind(
+    sch: Any, outer: list[Any], column: Any, inner: tuple[Any, ...], tile: ColumnsTile
+) -> tuple[Any, Any, Any]:
+    """Bind the loops of partial sums; return those of blocks, of threads, and of a vector."""
+    deal, steps, step, *deep = inner
+    grid, lane, part = sch.split(column, [None, tile.lanes, tile.vector])
+    threads = [lane]
+    if tile.beside > 1:
+        outer[-1], own = sch.split(outer[-1], [None, tile.beside])
+        threads.insert(0, own)
+    if tile.run > 1:
+        deal, own = sch.split(deal, [None, tile.run])
+        threads.append(own)
+    sch.reorder(*outer, grid, deal, *threads, steps, step, part, *deep)
+    for loop in deep:
+        sch.unroll(loop)
+    grid = fuse(sch, [*outer, grid])
+    thread = sch.fuse(deal, *threads)
+    if tile.near > 1:
+        warp, thread = sch.split(thread, [None, tile.near])
+        sch.bind(warp, "threadIdx.y")
+    sch.bind(grid, "blockIdx.x")
+    sch.bind(thread, "threadIdx.x")
+    return grid, thread, part
 
 
 def _place(sch: Any, block: Any, nest: Nest, plan: ReductionPlan) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ...analysis.nest import Nest, read_nest
-from ...gpu.hardware import WARP_SIZE
+from ...gpu.hardware import LINE_BYTES, WARP_SIZE
 from ..request import Request
 from ..strategy import Strategy
 from .columns import ColumnsTile, reduce_across_rows, thread_per_output
@@ -42,6 +42,8 @@ def propose_reduction(nest: Nest, request: Request) -> list[Strategy]:
     """List the maps to try for a reduction in no kernel."""
     plan = ReductionPlan.of(nest, request.vector_bytes)
     found: list[_Bind] = []
+    if (tile := _of_runs(nest, plan, request)) is not None and _slabs(plan, request, tile) > 1:
+        found.append(partial(_in_slabs, tile=tile))
     if plan.along or (may_factor(nest, plan) and total(plan.reduced) > 1):
         slabs = 1 if nest.is_guarded else _slabs(plan, request)
         found += [_in_slabs] * (slabs > 1) + [_whole] * (slabs < _MANY_SLABS)
@@ -72,17 +74,25 @@ def _whole(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Reque
     return _one_kernel(sch, block, nest, plan, request)
 
 
-def _in_slabs(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: Request) -> str:
+def _in_slabs(
+    sch: Any,
+    block: Any,
+    nest: Nest,
+    plan: ReductionPlan,
+    request: Request,
+    tile: ColumnsTile | None = None,
+) -> str:
     """Share a reduction out over blocks, and combine what they find by a second kernel."""
     nest, plan = one_reduced(sch, block, nest, plan, request.vector_bytes, fuses=False)
-    slabs = _slabs(plan, request)
+    slabs = _slabs(plan, request, tile)
     slab = split_reduction(sch, block, nest, plan, slabs)
     now = read_nest(sch, slab)
     own = ReductionPlan.of(now, request.vector_bytes)
     if plan.along:
         own = replace(own, along=True, vector=own.vector if own.vector == plan.vector else 1)
+    if tile is None and plan.along:
         tile = _of_one_row(total(own.reduced) // plan.vector, request, plan.vector)
-    else:
+    elif tile is None:
         tile = _tile(own, request)
     text = reduce_across_rows(sch, slab, now, own, tile)
     now = read_nest(sch, block)
@@ -96,13 +106,13 @@ def _one_kernel(sch: Any, block: Any, nest: Nest, plan: ReductionPlan, request: 
     return reduce_across_rows(sch, block, nest, plan, _tile(plan, request))
 
 
-def _slabs(plan: ReductionPlan, request: Request) -> int:
+def _slabs(plan: ReductionPlan, request: Request, tile: ColumnsTile | None = None) -> int:
     if any(loop.size is None for loop in (*plan.data, *plan.reduced)):
         return 1
     if plan.along:
         vectors = total(plan.reduced) // plan.vector
-        tile = _of_one_row(vectors, request, plan.vector)
-        return choose_slabs(vectors, total(plan.data), tile)
+        tile = tile or _of_one_row(vectors, request, plan.vector)
+        return choose_slabs(vectors, total(plan.data) // tile.lanes, tile)
     tile = _tile(plan, request)
     columns = plan.data[-1].size or 1
     strips = -(-columns // (tile.lanes * tile.vector))
@@ -114,6 +124,32 @@ def _of_one_row(vectors: int, request: Request, depth: int) -> ColumnsTile:
     """A tile of one column: a row whose vectors threads take side by side."""
     deals = 1 << ((request.num_threads or _ROW_THREADS).bit_length() - 1)
     return ColumnsTile(1, 1, deals, _together(vectors, deals, _TOGETHER), depth)
+
+
+def _of_runs(nest: Nest, plan: ReductionPlan, request: Request) -> ColumnsTile | None:
+    """A tile of results whose elements lie in short runs side by side, as groups of channels do.
+
+    Lanes take the runs of neighbours, so that a warp loads whole lines, and rows are dealt out.
+    None where runs are lines themselves, or lie apart.
+    """
+    if not (plan.along and plan.data and may_factor(nest, plan)):
+        return None
+    run, near = plan.reduced[-1].size or 0, plan.data[-1].size or 0
+    is_short = 1 < run * plan.load.bytes < LINE_BYTES and run < total(plan.reduced)
+    if not is_short or nest.step(plan.load, plan.data[-1]) != run:
+        return None
+    threads, each = request.num_threads or _ROW_THREADS, run // plan.vector
+    # Two rows at least, whose sums neighbours in a warp add up.
+    lanes = divisor(near, max(1, threads // (2 * each)))
+    if lanes == 1:
+        return None
+    deals = 2 * each
+    while 2 * deals * lanes <= threads:
+        deals *= 2
+    rows = total(plan.reduced) // plan.vector
+    return ColumnsTile(
+        lanes, 1, deals, _together(rows, deals, _TOGETHER), depth=plan.vector, run=each
+    )
 
 
 def _together(rows: int, deals: int, most: int) -> int:
