@@ -15,6 +15,7 @@ import copy
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -156,7 +157,7 @@ def _generator() -> Any:
 
     layers: list[Any] = []
     channels = (100, 512, 256, 128, 64)
-    for i, (inside, out) in enumerate(zip(channels, channels[1:], strict=False)):
+    for i, (inside, out) in enumerate(pairwise(channels)):
         stride, padding = (1, 0) if i == 0 else (2, 1)
         layers += [
             torch.nn.ConvTranspose2d(inside, out, 4, stride, padding, bias=False),

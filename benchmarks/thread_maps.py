@@ -6,7 +6,8 @@ build; this process times, behind a read of other memory that clears the second-
 result is compared with torch's first. A kernel of over 50 ms is launched once or twice and no more.
 
 ``--drawn`` takes the programs of :mod:`benchmarks.random_shapes` instead, all but means. ``--rows``
-takes reductions along rows, with plans of their kernels that are not proposed, beside a plain read.
+takes reductions along rows, with plans of their kernels that are not proposed, beside a plain read,
+and ``--groups`` sums of groups of channels.
 
 ``python3 -m benchmarks.fit_thread_maps FILE`` fits the model's constants to what was written.
 """
@@ -33,7 +34,7 @@ from tvm import s_tir
 
 from benchmarks import memory_bound
 from benchmarks.limits import VECTOR_BYTES
-from benchmarks.thread_programs import ALONG_ROWS, PROGRAMS, Program
+from benchmarks.thread_programs import ALONG_ROWS, OF_GROUPS, PROGRAMS, Program
 from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.propose import propose
 from tvm_layout_ext.coalesce.request import Request
@@ -151,7 +152,7 @@ def program(name: str) -> Program:
     # That module takes functions from this one.
     from benchmarks.random_shapes import COUNT, programs
 
-    return (PROGRAMS | ALONG_ROWS | {one.name: one for one in programs(COUNT)})[name]
+    return (PROGRAMS | ALONG_ROWS | OF_GROUPS | {one.name: one for one in programs(COUNT)})[name]
 
 
 def built(name: str, most: int, rows: bool, parent: str, objects: HostObjects | None) -> list[Pair]:
@@ -275,11 +276,13 @@ def _write(out: Path, pairs: Sequence[Pair], header: dict[str, Any]) -> None:
     out.write_text(f'{{"header": {json.dumps(header)},\n"pairs": [\n{text}\n]}}\n')
 
 
-def _names(drawn: bool, rows: bool) -> list[str]:
+def _names(drawn: bool, rows: bool, groups: bool) -> list[str]:
     from benchmarks.random_shapes import COUNT, programs
 
     if rows:
         return [*ALONG_ROWS]
+    if groups:
+        return [*OF_GROUPS]
     return [one.name for one in programs(COUNT) if len(one.blocks) == 1] if drawn else [*PROGRAMS]
 
 
@@ -290,11 +293,12 @@ def main(
     only: Annotated[str, typer.Option(help="Only names with one of these in them: sum-,max-")] = "",
     drawn: Annotated[bool, typer.Option(help="Take the programs of random_shapes.")] = False,
     rows: Annotated[bool, typer.Option(help="Take reductions along rows, and plans.")] = False,
+    groups: Annotated[bool, typer.Option(help="Take sums of groups of channels.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Count and model; build and time nothing.")] = False,
 ) -> None:
     """Time every mapping of every program, and write what was counted, modelled and measured."""
     start = time.monotonic()
-    names = _names(drawn, rows)
+    names = _names(drawn, rows, groups)
     names = [name for name in names if any(text in name for text in only.split(","))]
     random.Random(0).shuffle(names)
     pairs: list[Pair] = []

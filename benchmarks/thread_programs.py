@@ -12,7 +12,7 @@ from tvm import tirx
 
 from tvm_layout_ext import te
 
-__all__ = ["ALONG_ROWS", "PROGRAMS", "Program"]
+__all__ = ["ALONG_ROWS", "OF_GROUPS", "PROGRAMS", "Program"]
 
 #: Types in which sums are added up.
 _SUMS = {"float16": "float32", "int8": "int32", "uint8": "int32"}
@@ -263,4 +263,15 @@ ALONG_ROWS: dict[str, Program] = {
         ("argmax", "int8", [(65536, 1000), (65536, 1001)]),
     ]
     for one in (Program(kind, shape, dtype, (1,)) for shape in shapes)
+}
+#: Sums of groups of channels of images, as group norms of Stable Diffusion add them up: images,
+#: pixels, groups, and channels of each.
+OF_GROUPS: dict[str, Program] = {
+    one.name: one
+    for shape in [
+        *[(1, 512 * 512, 32, 4), (1, 512 * 512, 32, 8), (1, 256 * 256, 32, 16)],
+        *[(1, 4096, 32, 16), (2, 4096, 32, 10), (2, 4096, 32, 20), (2, 4096, 32, 30)],
+        *[(2, 1024, 32, 20), (2, 256, 32, 40), (16, 4096, 32, 10)],
+    ]
+    for one in [Program("sum", shape, "float16", (1, 3))]
 }
