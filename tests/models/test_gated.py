@@ -97,6 +97,36 @@ def _exported(kind: str, shape: tuple[int, ...] = (2, 9, 72)) -> tvm.IRModule:
     return builder.get()
 
 
+def _biased(count: int, m: int, n: int = 72) -> tvm.IRModule:
+    """A gate by products with biases, of one weight or two, as they are imported from torch."""
+    builder, k = relax.BlockBuilder(), 64
+    emit, r = builder.emit, relax.op
+    x = relax.Var("x", relax.TensorType((m, k), "float16"))
+    each = 2 * n // count
+    weights = [relax.Var(f"w{i}", relax.TensorType((each, k), "float16")) for i in range(count)]
+    # One is narrow, and cast; the other is in float32.
+    kinds = ["float16", "float32"][:count]
+    biases = [relax.Var(f"b{i}", relax.TensorType((each,), one)) for i, one in enumerate(kinds)]
+
+    def linear(i: int) -> Any:
+        turned = emit(r.permute_dims(weights[i], [1, 0]))
+        product = emit(r.matmul(x, turned, out_dtype="float32"))
+        bias = emit(r.astype(biases[i], "float32")) if kinds[i] == "float16" else biases[i]
+        return emit(r.astype(emit(r.add(bias, product)), "float16"))
+
+    with builder.function("main", [x, *weights, *biases]):
+        with builder.dataflow():
+            if count == 2:
+                up, gate = linear(0), linear(1)
+            else:
+                both = linear(0)
+                up = emit(r.strided_slice(both, [1], [0], [n]))
+                gate = emit(r.strided_slice(both, [1], [n], [2 * n]))
+            out = builder.emit_output(r.multiply(up, emit(r.nn.gelu(gate))))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
 def _rules(mod: tvm.IRModule) -> dict[str, str]:
     return {one.name: one.choice.rule for one in scheduled(mod)}
 
@@ -128,6 +158,16 @@ def test_a_single_row_has_both_sums_in_one_kernel(kind: str, dtype: str, k: int)
     assert one.name == "gated"
     assert one.choice.rule == "rows"
     assert len(one.program.kernels) == 1
+    check(one)
+
+
+@pytest.mark.parametrize("m", [1, 9, 130])
+@pytest.mark.parametrize("count", [1, 2])
+def test_biases_are_added_in_the_same_kernel(count: int, m: int) -> None:
+    """Stable Diffusion's GEGLU has one; half of its products' results were read again."""
+    one, *views = scheduled(_biased(count, m))
+    assert all("reshape" in other.name for other in views)
+    assert (one.name, one.choice.rule) == ("gated", "rows" if m == 1 else "gated products")
     check(one)
 
 

@@ -37,8 +37,9 @@ _SUMS = "float32"
 class GatedProducts:
     """Call one function for ``silu(x @ w1) * (x @ w3)``, where one kernel can compute it.
 
-    Both products are of one weight, whose halves are sliced, or of two; any operators that compute
-    an element from elements may make one value of both. On ``sm_90a``, of 16-bit floats and a known
+    Both products are of one weight, whose halves are sliced, or of two, each with a bias or none;
+    any operators that compute an element from elements may make one value of both. On ``sm_90a``,
+    of 16-bit floats and a known
     number of rows: some are multiplied by warpgroups, and the sums of a single row are added up by
     the same lanes (``fuse_rows``).
     """
@@ -66,6 +67,7 @@ class _Pair:
     weights: tuple[Any, ...]  #: One of both halves, or two
     #: Variables of the products' values, by the number of the product.
     leaves: dict[Any, int] = field(default_factory=dict)
+    biases: tuple[Any, ...] = ()  #: As weights, of a value for each of their rows
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -101,8 +103,13 @@ def _pair(reader: Bindings, var: Any) -> _Pair | None:
     halves = [half for half in (_half(reader, one) for one in leaves) if half is not None]
     products = list(dict.fromkeys(product for product, _ in halves))
     numbers = [number for _, number in halves]
-    operands = [reader.bound[reader.bound[one].args[0]].args for one in products]
-    chain = [*(reader.bound[one].args[0] for one in products), *products, *leaves, *inside]
+    sums = [_sum(reader, one) for one in products]
+    operands = [reader.bound[product].args for product, _ in sums]
+    biases = [bias for _, bias in sums if bias is not None]
+    if len(biases) not in (0, len(products)):
+        return None
+    rounded = [reader.bound[one].args[0] for one in products]
+    chain = [*(product for product, _ in sums), *rounded, *products, *leaves, *inside]
     alone = all(
         user in (*chain, var) for one in {*chain} - {var} for user in reader.users.get(one, [])
     )
@@ -114,7 +121,7 @@ def _pair(reader: Bindings, var: Any) -> _Pair | None:
     if any(one is None for one in weights):
         return None
     order = dict(zip(leaves, numbers if len(products) == 1 else (0, 1), strict=True))
-    return _Pair(var, operands[0][0], tuple(weights), order)
+    return _Pair(var, operands[0][0], tuple(weights), order, tuple(biases))
 
 
 def _is_made_of(reader: Bindings, value: Any, leaves: list[Any], inside: set[Any]) -> bool:
@@ -148,12 +155,31 @@ def _half(reader: Bindings, var: Any) -> tuple[Any, int | None] | None:
         call = reader.call(var)
         if number is None:
             return None
-    if name_of(call) != "astype" or name_of(reader.call(call.args[0])) != "matmul":
+    if name_of(call) != "astype":
         return None
-    product = reader.call(call.args[0])
+    product = reader.call(_sum(reader, var)[0])
+    if name_of(product) != "matmul":
+        return None
     types = {str(one.ty.dtype) for one in (*product.args, call)}
     narrow = len(types) == 1 and types <= set(NARROW_FLOATS) and str(product.ty.dtype) == _SUMS
     return (var, number) if narrow else None
+
+
+def _sum(reader: Bindings, rounded: Any) -> tuple[Any, Any]:
+    """The product that a value is rounded from, and the bias of its columns, or None."""
+    value = reader.bound[rounded].args[0]
+    call = reader.call(value)
+    if name_of(call) == "add":
+        for one, other in (call.args, [*call.args][::-1]):
+            if name_of(reader.call(one)) == "matmul" and len(_known(other)) == 1:
+                return one, _narrow(reader, other)
+    return value, None
+
+
+def _narrow(reader: Bindings, bias: Any) -> Any:
+    """What a bias is cast from, which the function casts."""
+    call = reader.call(bias)
+    return call.args[0] if name_of(call) == "astype" else bias
 
 
 def _which(call: relax.Call) -> int | None:
@@ -213,29 +239,24 @@ def _function(reader: Bindings, pair: _Pair) -> tirx.PrimFunc:
     """A pair as one function of TIR."""
     m, n, k = pair.shape
     kind = str(pair.x.ty.dtype)
-    shapes = [(m, k), *([(n, k)] * 2 if len(pair.weights) == 2 else [(2, n, k)])]
+    halves = len(pair.weights)
+    shapes = [(m, k), *([(n, k)] * 2 if halves == 2 else [(2, n, k)])]
+    kinds = [kind] * len(shapes)
+    for bias in pair.biases:
+        shapes.append((n,) if halves == 2 else (2, n))
+        kinds.append(str(bias.ty.dtype))
 
     def given() -> list[Any]:
-        return [relax.Var(f"in_{i}", relax.TensorType(s, kind)) for i, s in enumerate(shapes)]
+        types = [relax.TensorType(*one) for one in zip(shapes, kinds, strict=True)]
+        return [relax.Var(f"in_{i}", one) for i, one in enumerate(types)]
 
     builder, params = relax.BlockBuilder(), given()
     with builder.function("gated", params, {"Primitive": 1}, private=True):
         with builder.dataflow():
-            if m == 1:
-                sums = builder.emit_te(_products_of_a_row, *params)
-                parts = [builder.emit(relax.op.astype(sums[h], kind)) for h in range(2)]
-            else:
-                sums = builder.emit_te(_products, *params)
-                # An iterator that is 0: TVM places no block that reads a batch by numbers alone.
-                parts = [
-                    builder.emit_te(
-                        lambda c, h=h: te.compute(
-                            (1, m, n), lambda b, i, j: c[b * 2 + h, i, j].astype(kind), name="part"
-                        ),
-                        sums,
-                    )
-                    for h in range(2)
-                ]
+            operands, biases = params[: halves + 1], params[halves + 1 :]
+            made = builder.emit_te(_products_of_a_row if m == 1 else _products, *operands)
+            sums = [builder.emit(made[h]) for h in range(2)] if m == 1 else [made, made]
+            parts = [builder.emit_te(_part, sums[h], h, kind, *biases) for h in range(2)]
             known = {leaf: parts[number] for leaf, number in pair.leaves.items()}
             out = builder.emit_output(_again(builder, reader, pair.result, known))
         builder.emit_func_output(out)
@@ -269,6 +290,21 @@ def _products(x: te.Tensor, *weights: te.Tensor) -> te.Tensor:
         lambda h, i, j: te.sum(own[h, i, r].astype(_SUMS) * weight[h, j, r].astype(_SUMS), axis=r),
         name="gated_matmul",
     )
+
+
+def _part(sums: te.Tensor, h: int, kind: str, *biases: te.Tensor) -> te.Tensor:
+    """One product's values, rounded; ``sums`` are those of a batch of both, or its own."""
+    members, m, n = sums.shape
+
+    def value(b: Any, i: Any, j: Any) -> Any:
+        # An iterator that is 0: TVM places no block that reads a batch by numbers alone.
+        found = sums[b * 2 + h if members > 1 else b, i, j]
+        if biases:
+            bias = biases[h][j] if len(biases) == 2 else biases[0][h, j]
+            found = found + bias.astype(_SUMS)
+        return found.astype(kind)
+
+    return te.compute((1, m, n), value, name="part")
 
 
 def _products_of_a_row(x: te.Tensor, *weights: te.Tensor) -> list[te.Tensor]:
@@ -306,7 +342,7 @@ def _called(reader: Bindings, pair: _Pair, func: tirx.PrimFunc, inside: Any) -> 
     # Of what operands are views of: TVM makes a kernel of a view of a view.
     given = [
         _viewed(inside, inside.visit_expr(_source(reader, one)), param.shape)
-        for one, param in zip((pair.x, *pair.weights), func.params, strict=False)
+        for one, param in zip((pair.x, *pair.weights, *pair.biases), func.params, strict=False)
     ]
     made = relax.TensorType(func.params[-1].shape, str(func.params[-1].dtype))
     gv = inside.builder_.add_func(func, "gated")
