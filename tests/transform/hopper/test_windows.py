@@ -101,6 +101,38 @@ def test_windows_of_every_kind(
     assert (np.abs(found.astype("float64") - want) <= eps * np.abs(want) + 1e-3).all()
 
 
+@pytest.mark.parametrize(
+    ("image", "weight", "tile", "slices", "more"),
+    [
+        ((2, 8, 8, 128), (64, 3, 3, 128), (64, 64), 3, {"pad": 1}),
+        ((2, 8, 8, 128), (64, 3, 3, 128), (128, 64), 2, {"pad": 1}),
+        ((3, 9, 7, 72), (136, 3, 3, 72), (128, 128), 3, {"pad": 1, "stride": 2}),
+        ((1, 9, 7, 256), (64, 1, 1, 256), (64, 64), 4, {"stride": 2}),
+        ((2, 8, 6, 64), (72, 3, 3, 64), (128, 64), 3, {"pad": 1, "turned": True}),
+    ],
+)
+def test_blocks_of_a_cluster_share_the_steps_of_a_window(
+    image: Shape, weight: Shape, tile: tuple[int, int], slices: int, more: dict[str, Any]
+) -> None:
+    sch = w.schedule(
+        convolution(image, weight, **more),
+        tile,
+        consumers=min(2, tile[0] // 64),
+        block="conv",
+        slices=slices,
+    )
+    rng, is_turned = np.random.default_rng(0), more.pop("turned", False)
+    a, b = (rng.standard_normal(s, np.float32).astype(np.float16) for s in (image, weight))
+    given = b.transpose(1, 2, 3, 0).copy() if is_turned else b
+    with decisions.collect() as told:
+        report = tlx.simulate(sch, a, given, target=w.SM90A, progress=False)
+    assert any(f"clusters of {slices} that share the steps" in str(one) for one in told)
+    assert report.hazards == []
+    want = expected(a, b, **{"stride": 1, "pad": 0, "dilation": 1} | more)
+    off = np.abs(next(iter(report.outputs.values())) - want)
+    assert (off <= 2.0**-11 * np.abs(want) + 1e-3).all()
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_one_schedule_for_all_targets(arch: str) -> None:
     target = tlx.cuda_target(arch)
@@ -221,6 +253,13 @@ def test_what_tma_cannot_copy_is_refused(
 ) -> None:
     sch = w.schedule(convolution(image, weight, **more), (64, 64), consumers=1, block="conv")
     with pytest.raises(ScheduleError, match=text):
+        tlx.lower(sch, target=w.SM90A)
+
+
+def test_slices_of_a_window_have_as_many_steps_each() -> None:
+    sch = convolution((2, 8, 8, 128), (64, 3, 3, 128), pad=1)
+    sch = w.schedule(sch, (128, 64), block="conv", slices=4)
+    with pytest.raises(ScheduleError, match=r"4 adds up.*, but 18 steps of a window leave 2 over"):
         tlx.lower(sch, target=w.SM90A)
 
 

@@ -1,7 +1,8 @@
 """Add up the sums of a cluster, each of whose blocks has multiplied a slice of K.
 
-Each block finishes a share of the tile: it gets the others' sums of that share in the shared memory
-that held the stages, and adds them to its own in the order of the blocks.
+Each block finishes a share of the tile, or as many as there are shares: it gets the others' sums of
+that share in the shared memory that held the stages, and adds them to its own in the order of the
+blocks.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _WIDE = 4
 def add_up(parts: Parts, sums: Any, finish: Callable[[int], Any]) -> Any:
     """Exchange sums, add them up, and ``finish(share)``."""
     plan = parts.plan
-    slices, mine = plan.kernel.slices, slice_of(parts)
-    each = int(sums.shape[0]) // slices
+    slices, shares, mine = plan.kernel.slices, plan.shares, slice_of(parts)
+    each = int(sums.shape[0]) // shares
     threads = plan.kernel.consumers * WARPGROUP_THREADS
     wide = gcd(each, _WIDE)
     size = (slices - 1) * each * threads
@@ -65,8 +66,8 @@ def add_up(parts: Parts, sums: Any, finish: Callable[[int], Any]) -> Any:
         [
             tirx.DeclBuffer(view, data=parts.arena.data),
             *asynchronous.cluster_barrier(),
-            *map(send, range(slices)),
+            *map(send, range(shares)),
             *asynchronous.cluster_barrier(),
-            *map(take, range(slices)),
+            *map(take, range(shares)),
         ]
     )

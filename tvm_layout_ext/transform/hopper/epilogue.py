@@ -31,14 +31,14 @@ _SHORT = ("float16", "bfloat16")
 
 
 def finish(parts: Parts, results: Any, tile: Tile, sums: Any, share: int = 0) -> Any:
-    """Write a tile of results, or the share of it that a slice of K has."""
+    """Write a tile of results, or a share of it that a block of a cluster has added up."""
     if parts.plan.stores_by_box:
         return _by_boxes(parts, results, tile, sums, share)
     return _by_threads(parts, tile, sums, share)
 
 
-def _shared(every: Sequence[Any], share: int, slices: int) -> Sequence[Any]:
-    each = len(every) // slices
+def _shared(every: Sequence[Any], share: int, shares: int) -> Sequence[Any]:
+    each = len(every) // shares
     return every[share * each : (share + 1) * each]
 
 
@@ -97,7 +97,7 @@ def _at_most(plan: Plan, tile: Tile, values: dict[Any, Any]) -> dict[Any, Any]:
 def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> Any:
     plan = parts.plan
     every = [(piece, at) for piece in range(plan.kernel.pieces) for at in plan.chunk_starts]
-    places = _shared(every, share, plan.kernel.slices)
+    places = _shared(every, share, plan.shares)
     even = len(places) % plan.chunks == 0
     made = []
     for number, place in enumerate(places):
@@ -244,7 +244,7 @@ def _by_threads(parts: Parts, tile: Tile, sums: Any, share: int) -> Any:
     result = kernel.result
     each, apart = kernel.columns // 2, kernel.instruction.shape[1] // 2
     made = []
-    for number in _shared(range(kernel.pieces * each), share, kernel.slices):
+    for number in _shared(range(kernel.pieces * each), share, plan.shares):
         piece, register = divmod(number, each)
         rows = (first_piece(parts) + piece) * 64
         row = tile.row + rows + row_of(thread, register // 2 % 2)

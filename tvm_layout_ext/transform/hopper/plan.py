@@ -97,9 +97,14 @@ class Plan:
     @property
     def steps(self) -> int:
         """Steps along K of a block."""
-        depth, windows = self.tile[2], self.kernel.windows
-        every = ceil(self.kernel.sizes[2] / depth) if windows is None else windows.steps(depth)
-        return ceil(every / self.kernel.slices)
+        kernel = self.kernel
+        whole = ceil(kernel.sizes[2] / self.tile[2])
+        return ceil((whole if kernel.windows is None else _window_steps(kernel)) / kernel.slices)
+
+    @property
+    def shares(self) -> int:
+        """Parts of a tile, each finished by a block of its own of those that add slices up."""
+        return _shares(self.kernel)
 
     @property
     def turns(self) -> Any:
@@ -417,13 +422,18 @@ def _check_cluster(plan: Plan) -> None:
 
 def _sums_of_others(kernel: Kernel) -> int:
     """Bytes of the sums that a block of a cluster gets from the others, of its share of a tile."""
-    each = kernel.pieces * kernel.instruction.registers // kernel.slices
+    each = kernel.pieces * kernel.instruction.registers // _shares(kernel)
     return 4 * each * (kernel.slices - 1) * kernel.consumers * WARPGROUP_THREADS
+
+
+def _window_steps(kernel: Kernel) -> int:
+    """Steps of all slices together of a convolution."""
+    assert kernel.windows is not None
+    return kernel.windows.steps(kernel.instruction.shape[2])
 
 
 def _check_slices(plan: Plan) -> None:
     kernel = plan.kernel
-    sums = kernel.pieces * kernel.instruction.registers
     problem = None
     if kernel.slices == 1:
         return
@@ -431,16 +441,17 @@ def _check_slices(plan: Plan) -> None:
         problem = f"its blocks share {plan.shared.upper()} already; leave one of the two out"
     elif kernel.scaled is not None:
         problem = "it scales the sums of each step"
-    elif kernel.windows is not None:
-        problem = "its steps are places of a window, behind the last of which are no zeros"
+    elif kernel.windows is not None and (rest := _window_steps(kernel) % kernel.slices):
+        # Behind the last place of a window are no zeros that would fill the slices up.
+        problem = f"{_window_steps(kernel)} steps of a window leave {rest} over"
     elif kernel.persistent:
         problem = "persistent blocks copy ahead into the memory where sums are added up"
     elif (kept := _sums_of_others(kernel)) > plan.results_at:
         problem = (
             f"{kept:,} bytes of sums do not fit where {plan.results_at:,} bytes of stages were"
         )
-    elif kernel.instruction.sums == "float16" or sums % kernel.slices:
-        problem = f"a thread's {sums} registers of {kernel.instruction.sums} cannot be shared out"
+    elif kernel.instruction.sums == "float16":
+        problem = "its sums of float16 lie two in a register"
     if problem:
         raise ScheduleError(f"A cluster of {kernel.slices} adds up slices of K, but {problem}.")
 
@@ -488,5 +499,18 @@ def _may_turn(kernel: Kernel) -> bool:
 
 def _shares_are_whole(kernel: Kernel) -> bool:
     """Whether the blocks that add up a tile have whole chunks of it."""
+    return kernel.slices == 1 or _whole_chunks(kernel) % _shares(kernel) == 0
+
+
+def _whole_chunks(kernel: Kernel) -> int:
+    """Chunks of results of a warpgroup; 1 where the last of a row is shorter than others."""
     chunks, rest = divmod(kernel.columns, PANEL_BYTES // result_bytes(kernel))
-    return kernel.slices == 1 or not (rest or chunks * kernel.pieces % kernel.slices)
+    return 1 if rest else chunks * kernel.pieces
+
+
+def _shares(kernel: Kernel) -> int:
+    """As many as there are slices, where these divide a thread's sums; else of whole chunks."""
+    slices = kernel.slices
+    if kernel.pieces * kernel.instruction.registers % slices == 0:
+        return slices
+    return max(n for n in range(1, slices) if _whole_chunks(kernel) % n == 0)
