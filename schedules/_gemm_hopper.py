@@ -124,6 +124,11 @@ _WORTH = 1.3
 _MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
     (slices, 1): 0.99 for slices in _split_k.SLICES[1:]
 }
+#: Clusters of so many blocks that run at once: each has its multiprocessors in one group of 18, 16
+#: or 14, of which there are eight. 33 of four do not fit.
+_CLUSTERS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 3: 42, 4: 30, 8: 14}
+#: Slices of K that convolutions have, in clusters alone: three divide the places of most windows.
+_OF_WINDOWS = (1, 2, 3, 4, 8)
 #: How many times the terms of a convolution may be with the zeros that fill channels up.
 _MOST_ZEROS = 2
 #: Steps that a slice of K has at least.
@@ -349,7 +354,7 @@ def cycles(
     slices, cluster, together = _placed(slices, cluster)
     high, broad = (cluster, 1) if columns >= rows else (1, cluster)
     tiles = ceil(m / (rows * high)) * ceil(n / (columns * broad)) * cluster
-    turns = ceil(tiles * slices * together / MULTIPROCESSORS)
+    turns = ceil(tiles * slices / cluster / _CLUSTERS[max(cluster, together)])
     alone = slices == cluster == together == 1 and rows >= WARPGROUP_ROWS
     kept = alone and kept_bytes((m, n, k * size), (rows, columns), k_major) > 0
     loaded = rows / broad * _row_bytes(pitches[0] * size)
@@ -427,27 +432,43 @@ def fit(
 
 def fit_windows(
     sizes: tuple[int, int, int], channels: int, dtype: str, b_transposed: bool, images: int = 1
-) -> str | None:
-    """The tile of the fewest modelled cycles for a convolution of so many channels, or None.
+) -> dict[str, Any]:
+    """Take the tile of the fewest modelled cycles for a convolution of so many channels.
 
     Rows are pixels, which come in boxes of 64, and a step has channels of one place in the window.
     ``images`` is as of :func:`fit_images`.
-    None where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
+    Empty where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
     with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
-    by 128x112 (H200, ``benchmarks/results/h200_conv.json``).
+    by 128x112 (H200, ``benchmarks/results/h200_conv.json``). Slices have as many steps each.
     """
     m, n, k = sizes
     depth = PANEL_BYTES // np.dtype(dtype).itemsize
-    padded = k // channels * ceil(channels / depth) * depth
-    if padded > _MOST_ZEROS * k:
-        return None
-    return fit_images((m, n, padded), dtype, b_transposed, images)
+    steps = k // channels * ceil(channels / depth)
+    if steps * depth > _MOST_ZEROS * k:
+        return {}
+    slices = [s for s in _OF_WINDOWS if steps % s == 0 and steps >= s * _LEAST_STEPS]
+    return fit_images((m, n, steps * depth), dtype, b_transposed, images, slices)
 
 
-def fit_images(sizes: tuple[int, int, int], dtype: str, b_transposed: bool, images: int = 1) -> str:
-    """The tile of the fewest modelled cycles for images of so many rows each.
+def fit_images(
+    sizes: tuple[int, int, int],
+    dtype: str,
+    b_transposed: bool,
+    images: int = 1,
+    slices: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Take the tile of the fewest modelled cycles for images of so many rows each.
 
-    Images share no tile, but of one alone.
+    Images share no tile, but of one alone. K is cut into one of these numbers of ``slices``, which
+    a cluster adds up, where that is modelled to save a tenth.
+
+    Examples
+    --------
+    Two images of 16x16 pixels, 1280 channels of a window of 3x3 to as many: 80 tiles of 128x64, or
+    120 of 128x128.
+
+    >>> fit_images((512, 1280, 11520), "float16", True, slices=(2, 3, 4))
+    {'wgmma': '128x128', 'split_k': 3, 'cluster': 3}
     """
     m, n, k = sizes
     size = np.dtype(dtype).itemsize
@@ -461,11 +482,20 @@ def fit_images(sizes: tuple[int, int, int], dtype: str, b_transposed: bool, imag
     ]
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
 
-    def cost(one: str) -> float:
+    def cost(one: str, cut: int = 1) -> float:
         rows = m if images == 1 else images * ceil(m / _SIZES[one][0]) * _SIZES[one][0]
-        return cycles((rows, n, k), one, b_transposed, 1, size)
+        return cycles((rows, n, k), one, b_transposed, cut, size, cut)
 
-    return min(even or tiles, key=cost)
+    best = cost(whole := min(even or tiles, key=cost))
+    found = {
+        (one, cut): cost(one, cut)
+        for cut in slices
+        for one in even or tiles
+        if cut > 1 and _is_default(one, cut, cut, False, 0)
+    }
+    least = min(found, key=found.__getitem__, default=(whole, 1))
+    tile, cut = least if found and found[least] <= _split_k.SAVED * best else (whole, 1)
+    return {"wgmma": tile, "split_k": cut, "cluster": cut}
 
 
 @lru_cache(maxsize=64)

@@ -123,7 +123,7 @@ def fit(
 ) -> dict[str, Any]:
     """The tile of warpgroups where they are legal, and else one that few pixels fill."""
     rows, *_ = found = sizes(shape, stride)
-    wished = {"wgmma": _gemm_hopper.fit_windows(found, shape[3], dtype, True) or NONE}
+    wished = {"wgmma": _gemm_hopper.fit_windows(found, shape[3], dtype, True).get("wgmma", NONE)}
     refused = check(shape, dtype, {**config, **wished}, architecture, stride)
     return {"tile_m": min(int(config["tile_m"]), 64 * ceil(rows / 64))} if refused else wished
 

@@ -98,6 +98,53 @@ def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs
 
 
 @pytest.mark.parametrize(
+    ("image", "weight", "attrs"),
+    [
+        ((1, 256, 6, 7), (72, 256, 3, 3), {"padding": 1}),
+        ((2, 200, 9, 9), (64, 200, 3, 3), {"padding": 1, "strides": 2}),
+        ((1, 512, 7, 6), (128, 256, 3, 3), {"padding": 1, "groups": 2}),
+        ((tirx.Var("n", "int64"), 256, 2, 3), (64, 256, 3, 3), {"padding": 1}),
+        (
+            (2, 6, 7, 256),
+            (3, 3, 256, 128),
+            {"padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO"},
+        ),
+    ],
+)
+def test_long_sums_of_few_pixels_are_cut_into_slices(
+    image: Shape, weight: Shape, attrs: Any
+) -> None:
+    found = scheduled(convolution(image, weight, **attrs))
+    (one,) = (f for f in found if "conv2d" in f.name)
+    assert one.choice.rule == "warpgroups"
+    assert "4 slices of K" in one.choice.text
+    assert len(one.program.kernels) == 1
+    check(one)
+
+
+@pytest.mark.parametrize(
+    ("image", "channels", "tile", "slices"),
+    [
+        ((2, 1280, 8, 8), 1280, "128x64", 4),
+        ((2, 1280, 16, 16), 1280, "128x128", 3),
+        ((2, 640, 32, 32), 640, "256x128", 3),
+        ((2, 320, 64, 64), 320, "128x160", 1),
+    ],
+)
+def test_slices_are_for_multiprocessors_that_tiles_leave_idle(
+    image: Shape, channels: int, tile: str, slices: int
+) -> None:
+    """As in the U-Net of Stable Diffusion 1.5."""
+    found = scheduled(convolution(image, (channels, image[1], 3, 3), padding=1))
+    (one,) = (f for f in found if "conv2d" in f.name)
+    assert f"tiles of {tile}, {slices} slices of K" in one.choice.text
+    with tlx.decisions.collect() as told:
+        tlx.lower(one.after.with_attr("global_symbol", "main"), target=tlx.cuda_target("sm_90a"))
+    (text,) = (str(d) for d in told if d.maker == "LowerWarpgroups")
+    assert (f"in clusters of {slices} that share the steps" in text) == (slices > 1)
+
+
+@pytest.mark.parametrize(
     ("image", "weight"), [((8, 64, 1, 1), (16, 64, 1, 1)), ((2, 64, 7, 1), (72, 64, 1, 1))]
 )
 def test_pixels_in_a_single_row_or_column_are_a_product(image: Shape, weight: Shape) -> None:

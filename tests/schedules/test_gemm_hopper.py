@@ -89,6 +89,27 @@ def test_what_follows_a_product_is_counted() -> None:
     assert found == {"plain": 0, "residual": 2, "gelu": 16}
 
 
+@pytest.mark.parametrize(
+    ("pixels", "channels", "found"),
+    [
+        # 40 tiles of 64x64 for 132 multiprocessors; clusters of four are 30 at once.
+        (128, 1280, ("128x64", 4)),
+        (512, 1280, ("128x128", 3)),
+        # Ten tiles of 360 steps.
+        (128, 2560, ("128x128", 8)),
+        (8192, 1280, ("128x160", 1)),
+        # Nine steps are short.
+        (128, 64, ("64x64", 1)),
+    ],
+)
+def test_slices_of_a_convolution_have_as_many_steps(
+    pixels: int, channels: int, found: tuple[str, int]
+) -> None:
+    tile, slices = found
+    config = hopper.fit_windows((pixels, 1280, 9 * channels), channels, "float16", True)
+    assert config == {"wgmma": tile, "split_k": slices, "cluster": slices}
+
+
 CUBE, LONG_K, LONG_N = (4096, 4096, 4096), (4096, 4096, 4100), (4096, 4100, 4096)
 
 

@@ -295,19 +295,17 @@ def _wgmma(
     apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
     images = USUAL_BATCH if any(True for _ in apart) else 1
     if found and images > 1 and not product.a.is_window:
-        whole = _gemm_hopper.fit_images(product.sizes, product.operand, by_k, images)
-        found = {"wgmma": whole, "split_k": 1}
+        found = _gemm_hopper.fit_images(product.sizes, product.operand, by_k, images)
     if found and product.a.is_window:
         channels = product.extents[product.depth[-1]]
         images *= prod(product.extents[i] for i in product.batch if i in product.b.dims)
-        tile = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
-        found = {"wgmma": tile, "split_k": 1} if tile else {}
+        found = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
     if found and found["wgmma"] in _gemm_hopper.SWAPPED:
         return found
     tiles = [one for one in _gemm_hopper.TILES if _gemm_hopper.may_be_taken(one, after)]
 
-    def cost(tile: str, slices: int = 1) -> float:
-        return _gemm_hopper.cycles(shape, tile, by_k, slices, after=after)
+    def cost(tile: str, slices: int = 1, cluster: int = 1) -> float:
+        return _gemm_hopper.cycles(shape, tile, by_k, slices, cluster=cluster, after=after)
 
     if found and any_rows:
         tiles = [one for one in tiles if not _gemm_hopper.is_swapped(one)]
@@ -320,7 +318,7 @@ def _wgmma(
         return found
     even = [one for one in tiles if n % _gemm_hopper.columns_of(one) == 0]
     tile = min(even, key=cost, default="")
-    least = cost(found["wgmma"], found["split_k"])
+    least = cost(found["wgmma"], found["split_k"], found.get("cluster", 1))
     return {"wgmma": tile, "split_k": 1} if tile and cost(tile) <= _EVEN * least else found
 
 
