@@ -34,8 +34,9 @@ from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = [
-    "NONE", "SWAPPED", "TILES", "beside", "check", "columns_of", "cycles", "fit", "fit_windows",
-    "may_be_taken", "may_swap", "multiply", "prune", "stages", "work_after",
+    "NONE", "OF_WINDOWS", "SWAPPED", "TILES", "beside", "check", "check_windows", "columns_of",
+    "cycles", "fit", "fit_windows", "is_worth_a_window", "may_be_taken", "may_swap", "multiply",
+    "prune", "stages", "work_after",
 ]  # fmt: skip
 
 NONE = "none"
@@ -128,7 +129,7 @@ _MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
 #: or 14, of which there are eight. 33 of four do not fit.
 _CLUSTERS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 3: 42, 4: 30, 8: 14}
 #: Slices of K that convolutions have, in clusters alone: three divide the places of most windows.
-_OF_WINDOWS = (1, 2, 3, 4, 8)
+OF_WINDOWS = (1, 2, 3, 4, 8)
 #: How many times the terms of a convolution may be with the zeros that fill channels up.
 _MOST_ZEROS = 2
 #: Steps that a slice of K has at least.
@@ -441,13 +442,43 @@ def fit_windows(
     with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
     by 128x112 (H200, ``benchmarks/results/h200_conv.json``). Slices have as many steps each.
     """
+    padded = _padded(sizes, channels, dtype)
+    if padded[2] > _MOST_ZEROS * sizes[2]:
+        return {}
+    slices = [one for one in OF_WINDOWS if check_windows(sizes, channels, dtype, one) is None]
+    return fit_images(padded, dtype, b_transposed, images, slices)
+
+
+def check_windows(
+    sizes: tuple[int, int, int], channels: int, dtype: str, slices: int
+) -> Refusal | None:
+    """Why a convolution of so many channels has no such slices of K, or None."""
+    steps = _padded(sizes, channels, dtype)[2] * np.dtype(dtype).itemsize // PANEL_BYTES
+    if steps % slices or (slices > 1 and steps < slices * _LEAST_STEPS):
+        return Refusal(
+            "slices",
+            f"{steps} steps of a window give no {slices} equal slices of {_LEAST_STEPS} or more.",
+        )
+    return None
+
+
+def is_worth_a_window(
+    sizes: tuple[int, int, int], channels: int, dtype: str, tile: str, slices: int
+) -> bool:
+    """Whether slices of K are modelled to take no longer than whole sums by the best tile."""
+    if not _is_default(tile, slices, slices, False, 0):
+        return False
+    padded, size = _padded(sizes, channels, dtype), np.dtype(dtype).itemsize
+    whole = str(fit_images(padded, dtype, True)["wgmma"])
+    least = cycles(padded, whole, True, 1, size)
+    return cycles(padded, tile, True, slices, size, slices) <= least
+
+
+def _padded(sizes: tuple[int, int, int], channels: int, dtype: str) -> tuple[int, int, int]:
+    """Sizes with the zeros that fill channels of a place up to whole steps."""
     m, n, k = sizes
     depth = PANEL_BYTES // np.dtype(dtype).itemsize
-    steps = k // channels * ceil(channels / depth)
-    if steps * depth > _MOST_ZEROS * k:
-        return {}
-    slices = [s for s in _OF_WINDOWS if steps % s == 0 and steps >= s * _LEAST_STEPS]
-    return fit_images((m, n, steps * depth), dtype, b_transposed, images, slices)
+    return m, n, k // channels * ceil(channels / depth) * depth
 
 
 def fit_images(

@@ -5,6 +5,9 @@ Rows of the product are pixels of the result, and its terms channels of the plac
 with zeros outside of the image; elsewhere ``mma.sync`` multiplies what ``cp.async`` copied.
 :func:`.gemm.multiply` is the schedule of either.
 
+Few pixels of many channels have few tiles; knob ``split_k`` lets the blocks of a cluster share the
+steps of each.
+
 Images are padded by ``R // 2`` rows and ``S // 2`` columns on each side, as in ResNets. Functions
 with other paddings, strides and dilations go the same way, by ``sch.use_tensor_core`` or
 :class:`.DefaultSchedule`; :mod:`.conv2d_strided` takes every second pixel. Sums are ``float32``.
@@ -38,6 +41,8 @@ KNOBS = (
     knob("stages", (2, 3, 4), default=3),
     knob("group", (1, 8), default=8),
     knob("wgmma", (NONE, *(t for t in _gemm_hopper.TILES if int(t.partition("x")[0]) >= 64))),
+    # By wgmma alone; the blocks of a cluster add them up.
+    knob("split_k", _gemm_hopper.OF_WINDOWS, before=1, apart=True),
 )
 _OTHERS = gemm.OPERATOR.default_config()
 
@@ -83,10 +88,15 @@ def compute(shape: Sequence[int], dtype: str, stride: int) -> list[Any]:
     return [A, B, te.compute(out, lambda *i: sums[i].astype(dtype), name="C")]
 
 
+def _full(config: Config) -> dict[str, Any]:
+    """A configuration of the product, whose slices of K are a cluster."""
+    return {**_OTHERS, **config, "cluster": config.get("split_k", 1)}
+
+
 def schedule(tensors: Sequence[Any], config: Config) -> s_tir.Schedule:
     """How: :func:`.gemm.multiply`."""
     sch = s_tir.Schedule(te.create_prim_func(list(tensors)).with_attr("global_symbol", "main"))
-    gemm.multiply(sch, "product", {**_OTHERS, **config})
+    gemm.multiply(sch, "product", _full(config))
     for block in sorted(unbound(sch)):
         sch.auto_coalesce(block)
     return sch
@@ -105,17 +115,34 @@ def check(
             "row pitch",
             f"Pixels are {c * size} bytes apart; TMA needs a multiple of {MAP_PITCH_BYTES}.",
         )
-    full = {**_OTHERS, **config}
-    return gemm.check(sizes(shape, stride), dtype, full, architecture, b_transposed=True)
+    found, full = sizes(shape, stride), _full(config)
+    if config["wgmma"] == NONE and full["split_k"] > 1:
+        return Refusal(
+            "slices", f"{full['split_k']} slices of a window are added up by wgmma only."
+        )
+    if refused := _gemm_hopper.check_windows(found, c, dtype, int(full["split_k"])):
+        return refused
+    return gemm.check(found, dtype, full, architecture, b_transposed=True)
 
 
 def prune(
-    _: tuple[int, ...], __: str, config: Config, ___: Architecture, usual: Config
+    shape: tuple[int, ...],
+    dtype: str,
+    config: Config,
+    _: Architecture,
+    usual: Config,
+    stride: int,
 ) -> Refusal | None:
     """Why a configuration is not worth trying, or None."""
-    if config["wgmma"] == NONE or all(config[name] == value for name, value in usual.items()):
+    if config["wgmma"] == NONE:
         return None
-    return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
+    if any(config[name] != value for name, value in usual.items()):
+        return Refusal("wgmma once a group", "Tiles of wgmma are tried once for each group.")
+    tile, slices = str(config["wgmma"]), int(config.get("split_k", 1))
+    found = sizes(shape, stride)
+    if slices > 1 and not _gemm_hopper.is_worth_a_window(found, shape[3], dtype, tile, slices):
+        return Refusal("slices", f"{slices} slices of K are modelled to take longer than one.")
+    return None
 
 
 def fit(
@@ -123,7 +150,8 @@ def fit(
 ) -> dict[str, Any]:
     """The tile of warpgroups where they are legal, and else one that few pixels fill."""
     rows, *_ = found = sizes(shape, stride)
-    wished = {"wgmma": _gemm_hopper.fit_windows(found, shape[3], dtype, True).get("wgmma", NONE)}
+    tile = _gemm_hopper.fit_windows(found, shape[3], dtype, True)
+    wished = {"wgmma": tile.get("wgmma", NONE), "split_k": tile.get("split_k", 1)}
     refused = check(shape, dtype, {**config, **wished}, architecture, stride)
     return {"tile_m": min(int(config["tile_m"]), 64 * ceil(rows / 64))} if refused else wished
 
@@ -159,7 +187,8 @@ def traffic(shape: tuple[int, ...], dtype: str, stride: int) -> int:
 
 def operator(name: str, stride: int) -> Operator:
     """Make the operator of a stride."""
-    usual = {one.name: one.default for one in KNOBS if one.name not in ("wgmma", "group")}
+    apart = ("wgmma", "group", "split_k")
+    usual = {one.name: one.default for one in KNOBS if one.name not in apart}
     return Operator(
         name=name,
         dims=("N", "H", "W", "C", "K", "R", "S"),
@@ -174,7 +203,7 @@ def operator(name: str, stride: int) -> Operator:
         flops=lambda shape: 2 * prod(sizes(shape, stride)),
         traffic=partial(traffic, stride=stride),
         tolerance=lambda shape, dtype: tolerance(sizes(shape, stride), dtype),
-        prune=partial(prune, usual=usual),
+        prune=partial(prune, usual=usual, stride=stride),
         fit=partial(fit, stride=stride),
     )
 

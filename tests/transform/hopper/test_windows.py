@@ -14,10 +14,12 @@ import tvm_layout_ext as tlx
 from tests.programs import warpgroups as w
 from tests.programs.emitted import cuda_text, require_no_spills
 from tvm_layout_ext import NotModelled, ScheduleError, SimulationError, decisions, te
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.simulate.memory.memory import Memory
 from tvm_layout_ext.simulate.warpgroups.tensor_map import TensorMap
 from tvm_layout_ext.transform.hopper.windows import best_box
 from tvm_layout_ext.tune.space.operator import find_operator
+from tvm_layout_ext.tune.space.space import Space
 
 Shape = tuple[int, ...]
 
@@ -254,6 +256,43 @@ def test_what_tma_cannot_copy_is_refused(
     sch = w.schedule(convolution(image, weight, **more), (64, 64), consumers=1, block="conv")
     with pytest.raises(ScheduleError, match=text):
         tlx.lower(sch, target=w.SM90A)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_strided"])
+def test_the_operator_cuts_long_sums_into_slices(name: str) -> None:
+    operator, shape = find_operator(name), (1, 7, 6, 256, 72, 3, 3)
+    config = Space(operator, shape, "float16", architecture("sm_90a")).default()
+    assert config["split_k"] == 4
+    with w.SM90A:
+        sch = operator.schedule(operator.compute(shape, "float16"), config)
+    a, b = operator.inputs(shape, "float16", np.random.default_rng(0))
+    report = tlx.simulate(sch, a, b, target=w.SM90A, progress=False)
+    assert report.hazards == []
+    want = operator.reference(a, b)
+    off = np.abs(report.outputs["C"].astype("float64") - want)
+    assert (off <= 2.0**-10 * np.abs(want) + 1e-3).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "knobs", "text"),
+    [
+        ((1, 7, 6, 256, 72, 3, 3), {"wgmma": "none", "split_k": 2}, "added up by wgmma only"),
+        (
+            (1, 7, 6, 256, 72, 3, 3),
+            {"split_k": 8},
+            "36 steps of a window give no 8 equal slices",
+        ),
+        ((2, 9, 8, 64, 72, 3, 3), {"split_k": 3}, "give no 3 equal slices of 4 or more"),
+    ],
+)
+def test_slices_that_windows_do_not_have_are_refused(
+    shape: Shape, knobs: dict[str, Any], text: str
+) -> None:
+    operator = find_operator("conv2d")
+    config = operator.default_config() | {"wgmma": "64x64"} | knobs
+    refusal = operator.check(shape, "float16", config, architecture("sm_90a"))
+    assert refusal is not None
+    assert text in refusal.text
 
 
 def test_slices_of_a_window_have_as_many_steps_each() -> None:
