@@ -222,10 +222,12 @@ def test_results_leave_by_boxes_too() -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
-@pytest.mark.parametrize("tile", [(128, 256), (256, 128), (256, 64)])
-def test_no_register_is_spilled(tile: tuple[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tile", "slices"), [((128, 256), 1), ((256, 128), 1), ((256, 64), 1), ((256, 128), 3)]
+)
+def test_no_register_is_spilled(tile: tuple[int, int], slices: int, tmp_path: Path) -> None:
     sch = convolution((64, 14, 14, 256), (256, 3, 3, 256), 2, 1)
-    sch = w.schedule(sch, tile, block="conv", persistent=True)
+    sch = w.schedule(sch, tile, block="conv", persistent=slices == 1, slices=slices)
     assert "C75" not in require_no_spills(cuda_text(sch, w.SM90A), tmp_path)
 
 
