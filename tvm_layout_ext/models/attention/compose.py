@@ -27,9 +27,12 @@ from ..relax_values import (
     source_of,
 )
 from .gather import has_kernel
+from .write_out import safe_softmax, scores_of
 
 #: What gives elements again, in another type or more often.
 _COPIES = ("broadcast_to", "astype")
+#: Types of attention that is written out.
+_COMPUTED = ("float32", *NARROW_FLOATS)
 #: What changes neither an element nor its place in a matrix of a head.
 _VIEWS = ("reshape", "broadcast_to", "astype")
 #: What makes the heads of keys and values as many as those of queries.
@@ -121,7 +124,9 @@ class _Compose(PyExprMutator):
 
     def _attention(self, mean: relax.Call) -> relax.Expr | None:
         """The operator in place of a product of weights and values."""
-        softmax = self._call(self._weights(self._past(mean.args[0], _VIEWS)))
+        given = self._past(mean.args[0], _VIEWS)
+        weights = self._weights(given)
+        softmax = self._call(weights)
         if name_of(softmax) != "nn.softmax":
             return None
         scores, mask = self._unmasked(softmax.args[0])
@@ -154,11 +159,35 @@ class _Compose(PyExprMutator):
             return relax.op.nn.attention(q, k, v, bias, scale, causal)
 
         if not has_kernel(made, operands):
-            return None
+            # What makes rows without a key 0 is torch's operator.
+            is_torchs = weights is not given and str(kind) in _COMPUTED
+            added = self._added(softmax.args[0]) if mask is not None else []
+            return self._products(mean, heads, q_scale * k_scale, added) if is_torchs else None
         whole = made(*(self.builder_.emit(one) for one in operands))
         turned = relax.op.permute_dims(self.builder_.emit(whole), [0, 2, 1, 3])
         whole = self.builder_.emit(relax.op.reshape(self.builder_.emit(turned), mean.ty.shape))
         return self._cast(whole, mean.ty.dtype)
+
+    def _products(
+        self, mean: relax.Call, heads: Sequence[Any], scale: float, added: Sequence[Any]
+    ) -> relax.Expr:
+        """Two products, and between them a softmax of ``float32``, as torch's kernels compute.
+
+        Of 16 bits scores stay as they are added up, and weights are rounded. The decomposition
+        widens Q, K and V instead, and tensor cores multiply no ``float32``. And it looks at all
+        scores for rows without a key, of which there are none without a mask.
+        """
+        emit = self.builder_.emit
+        scores = scores_of(emit, heads, scale, added)
+        weights = safe_softmax(emit, scores) if added else emit(relax.op.nn.softmax(scores))
+        weights = self._cast(weights, heads[2].ty.dtype)
+        means = emit(relax.op.matmul(weights, heads[2], out_dtype="float32"))
+        means = emit(relax.op.reshape(means, mean.ty.shape))
+        return self._cast(means, mean.ty.dtype)
+
+    def _added(self, scores: Any) -> list[Any]:
+        """What is added to scores."""
+        return [self._call(self._past(scores, ("astype",))).args[1]]
 
     def _in_four_dims(self, mask: Any) -> Any:
         """A mask by batch, head, row and key, of as few elements as it was made of."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ...ir.queries import size_of
 from ..relax_values import NARROW_FLOATS, extents_of, name_of, rewritten
 from .gather import OPERATORS
+
+#: What binds a value to a variable.
+Emit = Callable[[Any], Any]
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WriteOutAttention")
@@ -44,26 +48,41 @@ class _WriteOut(PyExprMutator):
         if first is None:
             return call
         emit = self.builder_.emit
-        added = [self._wide(one) for one in bias]
+        added = [*bias]
         if first:
             hidden = op.full((rows, keys), relax.const(np.finfo("float32").min), "float32")
             added.append(emit(op.triu(emit(hidden), first)))
-        q, k, v = (emit(op.permute_dims(one, (0, 2, 1, 3))) for one in (q, k, v))
-        # The product reads it so, as it does weights.
-        k = emit(op.permute_dims(k, (0, 1, 3, 2)))
-        scores = emit(op.matmul(q, k, out_dtype="float32"))
+        heads = [emit(op.permute_dims(one, (0, 2, 1, 3))) for one in (q, k, v)]
         scale = call.attrs.scale
         scale = int(size) ** -0.5 if scale is None else float(scale.value)
-        scores = emit(op.multiply(scores, relax.const(scale, "float32")))
-        for one in added:
-            scores = emit(op.add(scores, one))
+        scores = scores_of(emit, heads, scale, added)
         weights = emit(op.nn.softmax(emit(op.astype(scores, dtype))))
-        means = emit(op.astype(emit(op.matmul(weights, v, out_dtype="float32")), dtype))
+        means = emit(op.astype(emit(op.matmul(weights, heads[2], out_dtype="float32")), dtype))
         return op.permute_dims(means, (0, 2, 1, 3))
 
-    def _wide(self, bias: Any) -> Any:
-        wide = str(bias.ty.dtype) == "float32"
-        return bias if wide else self.builder_.emit(op.astype(bias, "float32"))
+
+def scores_of(emit: Emit, heads: Sequence[Any], scale: float, added: Sequence[Any]) -> Any:
+    """Scores in ``float32`` of Q and K by batch, head, place and element; V may stand behind."""
+    # The product reads it so, as it does weights.
+    turned = emit(op.permute_dims(heads[1], (0, 1, 3, 2)))
+    scores = emit(op.matmul(heads[0], turned, out_dtype="float32"))
+    scores = emit(op.multiply(scores, relax.const(scale, "float32")))
+    for one in added:
+        wide = str(one.ty.dtype) == "float32"
+        scores = emit(op.add(scores, one if wide else emit(op.astype(one, "float32"))))
+    return scores
+
+
+def safe_softmax(emit: Emit, scores: Any) -> Any:
+    """A softmax along rows of ``float32``, of which those without a key are 0, as torch has them.
+
+    A row that sees a key has a sum of one at least: its highest score adds exp(0).
+    """
+    lowest = relax.const(np.finfo("float32").min, "float32")
+    highest = emit(op.maximum(emit(op.max(scores, -1, keepdims=True)), lowest))
+    parts = emit(op.exp(emit(op.subtract(scores, highest))))
+    whole = emit(op.sum(parts, -1, keepdims=True))
+    return emit(op.divide(parts, emit(op.maximum(whole, relax.const(1.0, "float32")))))
 
 
 def _first_hidden(causal: str, rows: Any, keys: Any) -> int | None:
