@@ -39,7 +39,12 @@ class SinkPermutations:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        sunk = relax.transform.DeadCodeElimination()(rewritten(mod, _Sink))
+        behind = (
+            relax.transform.DeadCodeElimination(),
+            relax.transform.EliminateCommonSubexpr(),
+            relax.transform.CanonicalizeBindings(),
+        )
+        sunk = tvm.transform.Sequential(behind)(rewritten(mod, _Sink))
         found = {gv.name_hint: func for gv, func in sunk.functions_items()}
         changed = {}
         for gv, func in mod.functions_items():
