@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 import tvm_layout_ext as tlx
+from tests.models import running
 from tvm_layout_ext.models.imported.experts import experts
 from tvm_layout_ext.models.imported.torch_module import TorchModule, exported, imported
 
@@ -446,6 +447,66 @@ def test_symbolic_sizes_are_operands(does: Any) -> None:
     given = torch.randn(7, 4)
     (found,) = main(tvm.runtime.from_dlpack(given))
     np.testing.assert_allclose(torch.from_dlpack(found), does(given), rtol=1e-5)
+
+
+class Attends(torch.nn.Module):  # type: ignore[misc]
+    """Torch's attention, under a mask that is given or a causal one."""
+
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+
+    def forward(self, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k, v, mask, is_causal=self.causal)
+
+
+def attention_of(size: int, dtype: Any, mask: str) -> tuple[Any, list[Any]]:
+    """Attention of heads of a size, and what it is given: scores of up to some 10."""
+    torch.manual_seed(0)
+    given = [torch.randn(1, 2, n, size) * scale for n, scale in ((24, 3), (40, 1), (40, 1))]
+    if mask == "bias":
+        given.append(torch.randn(1, 2, 24, 40))
+    given = [one.to(dtype) for one in given]
+    if mask == "hidden":  # One row sees no key.
+        given.append((torch.rand(1, 1, 24, 40) < 0.5) & (torch.arange(24) != 3)[:, None])
+    return Attends(mask == "causal").eval(), given
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("mask", ["", "bias", "hidden", "causal"])
+@pytest.mark.parametrize("size", [20, 320])
+def test_attention_without_a_kernel_is_as_near_as_torchs(size: int, mask: str, dtype: str) -> None:
+    module, given = attention_of(size, getattr(torch, dtype), mask)
+    mod, _ = imported(exported(module, tuple(given)))
+    lowered = running.fused(mod)
+    main = relax.VirtualMachine(tvm.compile(lowered, "llvm"), tvm.cpu())["main"]
+    found = torch.from_dlpack(main(*map(tvm.runtime.from_dlpack, given))[0])
+    exact = module(*(one if one.dtype == torch.bool else one.float() for one in given))
+    assert found.dtype == given[0].dtype
+    own, torchs = (float((one.float() - exact).square().mean()) for one in (found, module(*given)))
+    assert own**0.5 <= 2 * torchs**0.5
+
+
+@pytest.mark.parametrize("mask", ["", "bias", "hidden", "causal"])
+def test_attention_without_a_kernel_is_on_tensor_cores(mask: str) -> None:
+    module, given = attention_of(320, torch.float16, mask)
+    mod, _ = imported(exported(module, tuple(given)))
+    functions = running.scheduled(mod)
+    rules = sorted(one.choice.rule for one in functions if one.choice.rule != "blocks")
+    assert rules == ["rows", "warpgroups", "warpgroups"]
+    assert not any(one.choice.fell_back for one in functions)
+    # Rows without a key are looked for by the softmax itself, and only under a mask.
+    (softmax,) = (one for one in functions if one.choice.rule == "rows")
+    assert ("maximum" in softmax.name) == bool(mask)
+    for one in functions:
+        running.check(one)
+
+
+def test_attention_of_float32_looks_for_no_row_without_a_key() -> None:
+    module, given = attention_of(64, torch.float32, "")
+    fast = tlx.compile_torch(module, tuple(given), target=HOPPER)
+    assert sorted(one.rule for one in fast.choices) == ["rows", "threads", "threads"]
 
 
 @pytest.mark.parametrize("outside", ["zeros", "border"])
