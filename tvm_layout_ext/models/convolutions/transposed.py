@@ -71,6 +71,8 @@ class _PixelsAsChannels(PyExprMutator):
         sizes = [int(one) for one in extents_of(image)[2:]]  # type: ignore[index]
         attrs, rank = call.attrs, len(sizes)
         steps, groups = [int(one) for one in attrs.strides], int(attrs.groups)
+        # Of one pixel no step is made: by those of a whole window each result has one term.
+        steps = [k if n == 1 else s for n, k, s in zip(sizes, window, steps, strict=True)]
         terms = [-(-k // s) for k, s in zip(window, steps, strict=True)]
         before, after = (
             [int(one) for one in part] for part in (attrs.padding[:rank], attrs.padding[rank:])
