@@ -175,3 +175,37 @@ def test_dims_of_two_variables_are_not_taken_for_each_other() -> None:
     found = regroup([m, n], [1, 0], [n, m])
     assert found is not None
     assert found.order == [1, 0]
+
+
+def test_products_by_one_value_share_its_permutation() -> None:
+    """As Q, K and V of an image do, in which channels come before places."""
+
+    def body(emit: Any, x: Any, _: Any) -> Any:
+        flat = emit(op.reshape(x, (2, CHANNELS, 36)))
+        parts = []
+        for at in range(3):
+            turned = emit(op.permute_dims(flat, [0, 2, 1]))
+            weight = relax.const(np.full((CHANNELS, 8), at, "float32"))
+            part = emit(op.matmul(emit(op.reshape(turned, (72, CHANNELS))), weight))
+            parts.append(emit(op.reshape(part, (2, 36, 1, 8))))
+        return relax.Tuple(parts)
+
+    after = fused(of_images(body))["main"].script()
+    assert after.count("transpose") == 1
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_keys_of_one_head_are_read_where_they_are(heads: int) -> None:
+    """Those of several are stored by heads for the product."""
+
+    def body(emit: Any, x: Any, _: Any) -> Any:
+        places = emit(op.reshape(x, (2, CHANNELS, heads, 36 // heads)))
+        keys = emit(op.permute_dims(emit(op.permute_dims(places, [0, 2, 1, 3])), [0, 1, 3, 2]))
+        queries = emit(op.permute_dims(places, [0, 2, 1, 3]))
+        return op.matmul(queries, keys)
+
+    mod = of_images(body)
+    after = fused(mod)
+    assert ("transpose" in after["main"].script()) == (heads > 1)
+    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
+    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5

@@ -18,7 +18,7 @@ from tvm_layout_ext.models.convolutions.transposed import TransposedConvolutions
 from tvm_layout_ext.models.fold_constants import FoldConstants
 from tvm_layout_ext.models.relax_values import name_of, nodes_of
 
-SIDE = st.integers(2, 5)
+SIDE = st.integers(1, 5)
 
 
 def transposed(
@@ -95,6 +95,26 @@ def test_a_step_of_the_window_is_a_product() -> None:
     found = {one.name: one for one in scheduled(mod)}
     (product,) = (one for name, one in found.items() if "conv2d" in name)
     assert product.choice.rule == "warpgroups", product.choice.text
+    for one in found.values():
+        check(one)
+
+
+def test_one_pixel_is_a_product() -> None:
+    """As a generator's first one, whose every pixel is of one sum."""
+    mod = transposed((8, 64, 1, 1), (64, 16, 4, 4), strides=[1, 1])
+    found = {one.name: one for one in scheduled(mod)}
+    assert any("matmul" in name for name in found)
+    assert not any("conv2d" in name for name in found)
+    for one in found.values():
+        check(one)
+
+
+def test_few_channels_of_an_image_are_of_warpgroups() -> None:
+    """As a generator's last one, of 3 channels at each of four pixels."""
+    mod = transposed((1, 64, 16, 16), (64, 3, 4, 4), strides=[2, 2], padding=[1, 1])
+    found = {one.name: one for one in scheduled(mod)}
+    (convolution,) = (one for name, one in found.items() if "conv2d" in name)
+    assert convolution.choice.rule == "warpgroups", convolution.choice.text
     for one in found.values():
         check(one)
 
