@@ -12,6 +12,7 @@ from tvm import relax, tirx
 import tvm_layout_ext as tlx
 from tests.models.running import array_of, check, fused, scheduled
 from tvm_layout_ext.models.convolutions.channels_last import ChannelsLast
+from tvm_layout_ext.schedules import _gemm_hopper
 
 Shape = tuple[int, ...]
 HALF = "float16"
@@ -119,6 +120,27 @@ def test_long_sums_of_few_pixels_are_cut_into_slices(
     assert one.choice.rule == "warpgroups"
     assert "4 slices of K" in one.choice.text
     assert len(one.program.kernels) == 1
+    check(one)
+
+
+@pytest.mark.parametrize(("tile", "slices"), [("128x128", 3), ("64x64", 3), ("256x64", 2)])
+def test_what_follows_is_computed_once_slices_are_added_up(tile: str, slices: int) -> None:
+    """A bias, a shortcut and SiLU, also where fewer blocks finish a tile than add it up."""
+    image, channels = (3, 128, 9, 8), 136
+    shapes = image, (channels, 128, 3, 3), (1, channels, 1, 1), (3, channels, 9, 8)
+    params = [relax.Var(x, relax.TensorType(s, HALF)) for x, s in zip("xwbr", shapes, strict=True)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit(relax.op.nn.conv2d(*params[:2], padding=1))
+            out = builder.emit(relax.op.add(builder.emit(relax.op.add(out, params[2])), params[3]))
+            out = builder.emit_output(builder.emit(relax.op.nn.silu(out)))
+        builder.emit_func_output(out)
+    found = {"wgmma": tile, "split_k": slices, "cluster": slices}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_gemm_hopper, "fit_windows", lambda *_: found)
+        (one,) = (f for f in scheduled(builder.get()) if "conv2d" in f.name)
+    assert f"tiles of {tile}, {slices} slices of K" in one.choice.text
     check(one)
 
 
