@@ -53,7 +53,8 @@ class ComposeAttention:
     softmax of which rows without a key are made 0, and a product with V, each over heads in one
     dim. Taken back are such of float16 and bfloat16 for which there is a kernel. A mask that is
     not causal, as one of padding that is given, is added to scores in the operands' type. What is
-    cast, moved and cast back, as mixed precision leaves heads, is moved as it was.
+    cast, moved and cast back, as mixed precision leaves heads, is moved as it was. Others, also of
+    float32, become products without their copies, around a softmax of one kernel.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
