@@ -2,13 +2,15 @@
 
 ``python -m benchmarks.conv [--out FILE]`` needs a GPU of ``sm_90a`` and torch. Images lie channels
 last, and cuDNN takes the fastest of its algorithms. Random pixels of each result are held against
-sums in float64 first.
+sums in float64 first. ``--few`` takes images of few pixels: those of Stable Diffusion's denoiser,
+two at once, and ResNet-50's last ones, one at a time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,36 +52,59 @@ CASES = (
     (7, 2048, 512, 1, 1),
     (7, 512, 512, 3, 1),
 )
+#: The same, with the images before.
+FEW = (
+    *((2, 8, channels, 1280, 3, 1) for channels in (1280, 2560)),
+    *((2, 16, channels, 1280, 3, 1) for channels in (640, 1280, 1920, 2560)),
+    *((2, 32, channels, 640, 3, 1) for channels in (320, 640, 960, 1280, 1920)),
+    *((2, 64, channels, 320, 3, 1) for channels in (320, 640, 960)),
+    *((2, 64, 320, 320, 3, 2), (2, 32, 640, 640, 3, 2), (2, 16, 1280, 1280, 3, 2)),
+    *((1, 14, 256, 256, 3, 1), (1, 7, 512, 512, 3, 1), (1, 14, 512, 512, 3, 2)),
+)
 BATCH, ROUNDS, SAMPLES = 64, 9, 64
-Case = tuple[int, int, int, int, int]
+Case = tuple[int, int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Values of knobs that are timed beside the default's."""
+
+    tiles: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
+    slices: tuple[int, ...] = ()
+
+    def configs(self, usual: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The default, and others of ``wgmma``."""
+        for tile in (usual["wgmma"], *self.tiles):
+            for group in (usual["group"], *self.groups):
+                for count in (usual["split_k"], *self.slices):
+                    yield {**usual, "wgmma": tile, "group": group, "split_k": count}
 
 
 def problem(case: Case) -> tuple[Operator, tuple[int, ...]]:
     """Operator and shape of a case."""
-    side, channels, out, window, stride = case
+    batch, side, channels, out, window, stride = case
     operator = find_operator("conv2d" if stride == 1 else "conv2d_strided")
-    return operator, (BATCH, side, side, channels, out, window, window)
+    return operator, (batch, side, side, channels, out, window, window)
 
 
-def kernels(case: Case, tiles: list[str], groups: list[int]) -> dict[str, Any]:
-    """Built kernels by name: the default, and others of ``wgmma``."""
+def kernels(case: Case, wishes: Wishes) -> dict[str, Any]:
+    """Built kernels by name, the default first."""
     operator, shape = problem(case)
     target, gpu = tlx.cuda_target("sm_90a"), architecture("sm_90a")
     usual = operator.default_config()
     usual |= operator.fit(shape, "float16", usual, gpu) if operator.fit else {}
-    found, seen = {}, set()
-    for tile in [usual["wgmma"], *tiles]:
-        for group in [usual["group"], *groups]:
-            config = {**usual, "wgmma": tile, "group": group}
-            if (tile, group) in seen or operator.refuse(shape, "float16", config, gpu):
-                continue
-            seen.add((tile, group))
-            with target:
-                sch = operator.schedule(operator.compute(shape, "float16"), config)
-            try:
-                found[f"ours {tile} {group}"] = tvm.compile(sch.mod, target=target)["main"]
-            except LayoutExtError as error:
-                print(case, tile, error, flush=True)
+    found: dict[str, Any] = {}
+    for config in wishes.configs(usual):
+        name = "ours {wgmma} {group} {split_k}".format(**config)
+        if name in found or operator.refuse(shape, "float16", config, gpu):
+            continue
+        with target:
+            sch = operator.schedule(operator.compute(shape, "float16"), config)
+        try:
+            found[name] = tvm.compile(sch.mod, target=target)["main"]
+        except LayoutExtError as error:
+            print(case, name, error, flush=True)
     return found
 
 
@@ -100,21 +125,21 @@ def error_of(case: Case, image: Any, weight: Any, out: Any) -> float:
     return float(((found - sums).abs().max() / sums.abs().max()).nan_to_num(float("inf")))
 
 
-def row(case: Case, tiles: list[str], groups: list[int]) -> dict[str, Any]:
+def row(case: Case, wishes: Wishes) -> dict[str, Any]:
     """Check and time one case."""
     import torch
 
-    side, channels, out, window, stride = case
+    batch, side, channels, out, window, stride = case
     last = {"memory_format": torch.channels_last}
     half = {"device": "cuda", "dtype": torch.float16}
-    image = torch.randn((BATCH, channels, side, side), **half).to(**last)
+    image = torch.randn((batch, channels, side, side), **half).to(**last)
     weight = torch.randn((out, channels, window, window), **half).to(**last)
     calls: dict[str, Callable[[], Any]] = {
         "cudnn": lambda: torch.nn.functional.conv2d(image, weight, None, stride, window // 2)
     }
     made = calls["cudnn"]().permute(0, 2, 3, 1)
     errors = {"cudnn": error_of(case, image, weight, made)}
-    for name, kernel in kernels(case, tiles, groups).items():
+    for name, kernel in kernels(case, wishes).items():
         mine = torch.full_like(made, float("nan")).contiguous()
         given = (image.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1), mine)
         views = [tvm.runtime.from_dlpack(one) for one in given]
@@ -152,7 +177,16 @@ def told(rows: list[dict[str, Any]]) -> str:
                 f"{max(one['error'][name] for name in ours):.1e}",
             ]
         )
-    head = ["side, C, K, window, stride", "tile", "us", "cuDNN", "ratio", "best", "us", "error"]
+    head = [
+        "images, side, C, K, window, stride",
+        "tile, group, slices",
+        "us",
+        "cuDNN",
+        "ratio",
+        "best",
+        "us",
+        "error",
+    ]
     means = [exp(sum(map(log, of)) / len(of)) for of in (ratios, best)]
     text = columns(head, lines)
     return f"{text}\ngeometric mean {means[0]:.3f} by default, {means[1]:.3f} the best"
@@ -163,21 +197,25 @@ def main(
     only: Annotated[str, typer.Option(help="Numbers of cases, with commas between.")] = "",
     tiles: Annotated[str, typer.Option(help="Other tiles, with commas between.")] = "",
     groups: Annotated[str, typer.Option(help="Other groups, with commas between.")] = "",
+    slices: Annotated[str, typer.Option(help="Other slices of K, with commas between.")] = "",
+    few: Annotated[bool, typer.Option(help="Take images of few pixels.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
 ) -> None:
     """Print a table, and write a file."""
-    picked = [CASES[int(i)] for i in only.split(",")] if only else list(CASES)
-    wished = [one for one in tiles.split(",") if one], [int(g) for g in groups.split(",") if g]
+    every = list(FEW) if few else [(BATCH, *one) for one in CASES]
+    picked = [every[int(i)] for i in only.split(",")] if only else every
+    counts = (tuple(int(one) for one in text.split(",") if one) for text in (groups, slices))
+    wishes = Wishes(tuple(one for one in tiles.split(",") if one), *counts)
     if dry_run:
         for case in picked:
-            print(case, list(kernels(case, *wished)), flush=True)
+            print(case, list(kernels(case, wishes)), flush=True)
         return
     import torch
 
     torch.backends.cudnn.benchmark = True
     rows: list[dict[str, Any]] = []
     for case in picked:
-        rows.append(row(case, *wished))
+        rows.append(row(case, wishes))
         print(json.dumps(rows[-1]), flush=True)
         if out is not None:
             out.write_text(json.dumps({**provenance("conv"), "rows": rows}))

@@ -125,9 +125,9 @@ _WORTH = 1.3
 _MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
     (slices, 1): 0.99 for slices in _split_k.SLICES[1:]
 }
-#: Clusters of so many blocks that run at once: each has its multiprocessors in one group of 18, 16
-#: or 14, of which there are eight. 33 of four do not fit.
-_CLUSTERS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 3: 42, 4: 30, 8: 14}
+#: Clusters of so many blocks that an H200 runs at once, as its driver tells: each has its
+#: multiprocessors in one group of 18, 16 or 14.
+_CLUSTERS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 3: 39, 4: 30, 8: 15}
 #: Slices of K that convolutions have, in clusters alone: three divide the places of most windows.
 OF_WINDOWS = (1, 2, 3, 4, 8)
 #: How many times the terms of a convolution may be with the zeros that fill channels up.
@@ -466,7 +466,7 @@ def is_worth_a_window(
     sizes: tuple[int, int, int], channels: int, dtype: str, tile: str, slices: int
 ) -> bool:
     """Whether slices of K are modelled to take no longer than whole sums by the best tile."""
-    if not _is_default(tile, slices, slices, False, 0):
+    if _check_cluster(tile, slices, slices) is not None:
         return False
     padded, size = _padded(sizes, channels, dtype), np.dtype(dtype).itemsize
     whole = str(fit_images(padded, dtype, True)["wgmma"])
@@ -496,10 +496,10 @@ def fit_images(
     Examples
     --------
     Two images of 16x16 pixels, 1280 channels of a window of 3x3 to as many: 80 tiles of 128x64, or
-    120 of 128x128.
+    32 of 128x160, which are 96 by slices.
 
     >>> fit_images((512, 1280, 11520), "float16", True, slices=(2, 3, 4))
-    {'wgmma': '128x128', 'split_k': 3, 'cluster': 3}
+    {'wgmma': '128x160', 'split_k': 3, 'cluster': 3}
     """
     m, n, k = sizes
     size = np.dtype(dtype).itemsize
@@ -522,7 +522,7 @@ def fit_images(
         (one, cut): cost(one, cut)
         for cut in slices
         for one in even or tiles
-        if cut > 1 and _is_default(one, cut, cut, False, 0)
+        if cut > 1 and _check_cluster(one, cut, cut) is None
     }
     least = min(found, key=found.__getitem__, default=(whole, 1))
     tile, cut = least if found and found[least] <= _split_k.SAVED * best else (whole, 1)

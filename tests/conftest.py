@@ -114,19 +114,22 @@ def _place(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a seeded sixtieth, at least two cases, of each marked function."""
+    """Keep a seeded sixtieth of each marked function's cases, and a third of any other's."""
     matrices: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("matrix"):
-            matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
+        matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
     dropped: set[pytest.Item] = set()
     for name, cases in sorted(matrices.items()):
         rng = random.Random(f"{config.getoption('--matrix-seed')} {name}")
-        dropped |= set(cases) - set(rng.sample(cases, sampling.sample_size(len(cases))))
+        marked = [one for one in cases if one.get_closest_marker("matrix")]
+        dropped |= set(marked) - set(rng.sample(marked, sampling.sample_size(len(marked))))
+        if not marked:
+            dropped |= set(cases) - set(rng.sample(cases, sampling.share_size(len(cases))))
     if dropped:
         config.hook.pytest_deselected(items=sorted(dropped, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in dropped]
-    config.stash[_COVERAGE] = (sum(map(len, matrices.values())), len(dropped))
+    large = [cases for cases in matrices.values() if sampling.share_size(len(cases)) < len(cases)]
+    config.stash[_COVERAGE] = (sum(map(len, large)), len(dropped))
 
 
 _COVERAGE = pytest.StashKey[tuple[int, int]]()

@@ -21,6 +21,11 @@ def sample_size(cases: int) -> int:
     return cases if whole or cases <= 2 else max(2, math.ceil(cases / 60))
 
 
+def share_size(cases: int) -> int:
+    """Cases that run of a function whose cases are no large matrix: a third, at least three."""
+    return cases if whole or cases <= 3 else max(3, math.ceil(cases / 3))
+
+
 def beside(*values: Any) -> Any:
     """A case beside others of its kind: a plain run has two such cases of a function."""
     return pytest.param(*values, marks=pytest.mark.matrix)

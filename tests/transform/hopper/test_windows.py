@@ -223,7 +223,8 @@ def test_results_leave_by_boxes_too() -> None:
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 @pytest.mark.parametrize(
-    ("tile", "slices"), [((128, 256), 1), ((256, 128), 1), ((256, 64), 1), ((256, 128), 3)]
+    ("tile", "slices"),
+    [((128, 256), 1), ((256, 128), 1), ((256, 64), 1), ((256, 128), 3), ((128, 160), 3)],
 )
 def test_no_register_is_spilled(tile: tuple[int, int], slices: int, tmp_path: Path) -> None:
     sch = convolution((64, 14, 14, 256), (256, 3, 3, 256), 2, 1)
