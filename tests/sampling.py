@@ -1,4 +1,4 @@
-"""How large matrices are thinned: to pairs of values, and in a plain run to a seeded sixtieth."""
+"""How matrices are thinned: to pairs of values, and in a plain run to a seeded part."""
 
 from __future__ import annotations
 
