@@ -22,6 +22,8 @@ RESULTS = Path(__file__).parents[2] / "benchmarks/results"
 FILE = RESULTS / "h200_thread_maps.json"
 #: Copies, pads and permutations of the programs of ``random_shapes``.
 DRAWN = RESULTS / "h200_thread_maps_drawn.json"
+#: Sums of groups of channels, as those of group norms.
+GROUPS = RESULTS / "h200_thread_maps_groups.json"
 #: Reductions along rows with plans of their kernels, which are counted anew.
 ROWS = json.loads((RESULTS / "h200_along_rows.json").read_text())["pairs"]
 
@@ -61,8 +63,9 @@ def test_the_default_with_the_least_modelled_time_is_nearly_the_fastest_of_all()
     assert max(chosen.values()) <= 1.4
 
 
-def test_of_drawn_programs_the_model_takes_what_is_nearly_the_fastest() -> None:
-    pairs = read_pairs(DRAWN)
+@pytest.mark.parametrize("file", [DRAWN, GROUPS])
+def test_of_other_programs_the_model_takes_what_is_nearly_the_fastest(file: Path) -> None:
+    pairs = read_pairs(file)
     modelled = forecast(pairs)
     assert (spearman(modelled, [pair.seconds for pair in pairs]) or 0) >= 0.95
     assert max(lost(pairs, modelled).values()) <= 1.1

@@ -124,4 +124,7 @@ def kernel_seconds(work: KernelWork, gpu: GpuSpeeds = H200) -> float:
 
 def modelled_seconds(kernels: Sequence[KernelWork], gpu: GpuSpeeds = H200) -> float:
     """Modelled seconds of kernels one after the other; infinite if there are none."""
-    return sum(kernel_seconds(kernel, gpu) for kernel in kernels) if kernels else float("inf")
+    if not kernels:
+        return float("inf")
+    earlier = (len(kernels) - 1) * (gpu.launch - gpu.next_launch)
+    return sum(kernel_seconds(kernel, gpu) for kernel in kernels) - earlier

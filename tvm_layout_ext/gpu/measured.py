@@ -37,7 +37,11 @@ class GpuSpeeds:
     shared_latency: float = 33.0
     product_latency: float = 33.0  #: Of a tensor-core product
     barrier: float = 30.0  #: Of ``__syncthreads``
-    launch: float = 2e-6  #: Seconds from one kernel to the next
+    launch: float = 2e-6  #: Seconds to launch a kernel
+    #: The same behind one of the same function, before whose end it starts (compute capability 9.0).
+    #: Sums of groups of channels by two kernels take 0.6 to 0.9 us longer than their parts
+    #: (``h200_thread_maps_groups.json``).
+    next_launch: float = 0.6e-6
     #: Seconds, and cycles, to hand out a block: 262,144 blocks of 16 x 16 elements take 162 us,
     #: whatever their threads do.
     block: float = 0.62e-9
