@@ -125,8 +125,8 @@ _WORTH = 1.3
 _MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
     (slices, 1): 0.99 for slices in _split_k.SLICES[1:]
 }
-#: Clusters of so many blocks that an H200 runs at once, as its driver tells: each has its
-#: multiprocessors in one group of 18, 16 or 14.
+#: Clusters of so many blocks that an H200 runs at once, as its driver tells
+#: (``cuOccupancyMaxActiveClusters``): each lies in one GPC, of 14 to 18 multiprocessors.
 _CLUSTERS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 3: 39, 4: 30, 8: 15}
 #: Slices of K that convolutions have, in clusters alone: three divide the places of most windows.
 OF_WINDOWS = (1, 2, 3, 4, 8)
@@ -371,9 +371,10 @@ def cycles(
     step *= _SHARING if cluster > 1 else 1
     step += _OUTSIDE * outside
     steps = ceil(ceil(k * size / PANEL_BYTES) / (slices * together))
-    stored = rows * columns * (1 / _STORED + after / _LANES) / together
+    shares = _shares((rows, columns), together)
+    stored = rows * columns * (1 / _STORED + after / _LANES) / shares
     if together > 1:
-        stored += _MET + rows * columns * 4 * (together - 1) / together / _EXCHANGED
+        stored += _MET + rows * columns * 4 * (together - 1) / shares / _EXCHANGED
     computed = turns * (steps * step + stored)
     if in_turns:
         # All but the last tile are stored while the other warpgroup multiplies; what is computed
@@ -714,6 +715,8 @@ def _check_cluster(tile: str, slices: int, cluster: int) -> Refusal | None:
             f"Warpgroups take tiles of {tile} in turns, and slices in a cluster of {cluster} need "
             "blocks of one tile each.",
         )
+    if slices == cluster > 1 and not _has_few_rows((rows, columns)):
+        return _check_sums(tile, slices)
     if cluster in (1, slices):
         return None
     if slices > 1 or _has_few_rows((rows, columns)) or max(rows, columns) % (8 * cluster):
@@ -723,3 +726,27 @@ def _check_cluster(tile: str, slices: int, cluster: int) -> Refusal | None:
             f"1 and {max(slices, 2)} can.",
         )
     return None
+
+
+def _check_sums(tile: str, slices: int) -> Refusal | None:
+    """Why slices do not fit where stages were, or None."""
+    rows, columns = _SIZES[tile]
+    sums = rows * columns * 4 * (slices - 1) // _shares((rows, columns), slices)
+    held = stages((rows, columns), True) * (rows + columns) * PANEL_BYTES
+    if sums <= held:
+        return None
+    return Refusal(
+        "slices",
+        f"{slices} slices of a tile of {tile} exchange {sums:,} bytes of sums, and its stages have "
+        f"{held:,} bytes.",
+    )
+
+
+def _shares(tile: tuple[int, int], slices: int) -> int:
+    """How many blocks of those that add slices up finish a part of a tile."""
+    rows, columns = _of_instruction(tile)
+    pieces = rows // WARPGROUP_ROWS // _consumers(rows)
+    if pieces * columns // 2 % slices == 0:
+        return slices
+    chunks = 1 if columns % _CHUNK_COLUMNS else pieces * columns // _CHUNK_COLUMNS
+    return max(n for n in range(1, slices) if chunks % n == 0)

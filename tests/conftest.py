@@ -43,6 +43,8 @@ _LONG = (
     "schedules/test_gemm.py",
     "benchmarks/test_sweep.py",
 )
+#: Files whose cases are documents, names and programs, of which each is a test of its own.
+_EACH = ("golden/", "test_docs.py", "test_site.py", "test_tutorials.py", "test_names.py")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -99,7 +101,9 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _skip_what_is_missing(items)
-    if not config.getoption("--whole"):
+    # Who names tests wants them all.
+    named = config.option.keyword or config.option.markexpr
+    if not (config.getoption("--whole") or named):
         _sample(config, items)
     if hasattr(config, "workerinput"):
         # All workers must have one order.
@@ -114,22 +118,25 @@ def _place(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a seeded sixtieth of each marked function's cases, and a third of any other's."""
-    matrices: dict[str, list[pytest.Item]] = {}
+    """Keep a seeded sixtieth of each marked function's cases, and a third of most others'."""
+    functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        matrices.setdefault(item.nodeid.split("[")[0], []).append(item)
+        functions.setdefault(item.nodeid.split("[")[0], []).append(item)
     dropped: set[pytest.Item] = set()
-    for name, cases in sorted(matrices.items()):
-        rng = random.Random(f"{config.getoption('--matrix-seed')} {name}")
+    every = 0
+    for name, cases in sorted(functions.items()):
         marked = [one for one in cases if one.get_closest_marker("matrix")]
-        dropped |= set(marked) - set(rng.sample(marked, sampling.sample_size(len(marked))))
-        if not marked:
-            dropped |= set(cases) - set(rng.sample(cases, sampling.share_size(len(cases))))
+        size = sampling.sample_size(len(marked))
+        if not marked and not name.removeprefix("tests/").startswith(_EACH):
+            marked, size = cases, sampling.share_size(len(cases))
+        if size < len(marked):
+            rng = random.Random(f"{config.getoption('--matrix-seed')} {name}")
+            dropped |= set(marked) - set(rng.sample(marked, size))
+            every += len(marked)
     if dropped:
         config.hook.pytest_deselected(items=sorted(dropped, key=lambda item: item.nodeid))
         items[:] = [item for item in items if item not in dropped]
-    large = [cases for cases in matrices.values() if sampling.share_size(len(cases)) < len(cases)]
-    config.stash[_COVERAGE] = (sum(map(len, large)), len(dropped))
+    config.stash[_COVERAGE] = (every, len(dropped))
 
 
 _COVERAGE = pytest.StashKey[tuple[int, int]]()

@@ -232,6 +232,17 @@ def test_a_module_without_convolutions_is_left_alone() -> None:
     assert ChannelsLast()(mod).same_as(mod)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "results", "is_permuted"),
+    [(HALF, 3, True), (HALF, 1, False), ("float32", 3, False), ("float32", 8, True)],
+)
+def test_results_that_fill_no_vector_are_permuted_for_tensor_cores_alone(
+    dtype: str, results: int, is_permuted: bool
+) -> None:
+    mod = convolution((1, 64, 9, 9), (results, 64, 3, 3), dtype)
+    assert ("NHWC" in ChannelsLast()(mod).script()) == is_permuted
+
+
 @pytest.mark.parametrize(("dtype", "is_kept"), [(HALF, True), ("float32", False)])
 def test_a_clip_keeps_what_is_not_a_number_in_16_bits(dtype: str, is_kept: bool) -> None:
     params = [

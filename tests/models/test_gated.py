@@ -97,7 +97,7 @@ def _exported(kind: str, shape: tuple[int, ...] = (2, 9, 72)) -> tvm.IRModule:
     return builder.get()
 
 
-def _biased(count: int, m: int, n: int = 72) -> tvm.IRModule:
+def _biased(count: int, m: int, n: int = 72, bias: int = 0) -> tvm.IRModule:
     """A gate by products with biases, of one weight or two, as they are imported from torch."""
     builder, k = relax.BlockBuilder(), 64
     emit, r = builder.emit, relax.op
@@ -106,13 +106,14 @@ def _biased(count: int, m: int, n: int = 72) -> tvm.IRModule:
     weights = [relax.Var(f"w{i}", relax.TensorType((each, k), "float16")) for i in range(count)]
     # One is narrow, and cast; the other is in float32.
     kinds = ["float16", "float32"][:count]
-    biases = [relax.Var(f"b{i}", relax.TensorType((each,), one)) for i, one in enumerate(kinds)]
+    length = bias or each
+    biases = [relax.Var(f"b{i}", relax.TensorType((length,), one)) for i, one in enumerate(kinds)]
 
     def linear(i: int) -> Any:
         turned = emit(r.permute_dims(weights[i], [1, 0]))
         product = emit(r.matmul(x, turned, out_dtype="float32"))
-        bias = emit(r.astype(biases[i], "float32")) if kinds[i] == "float16" else biases[i]
-        return emit(r.astype(emit(r.add(bias, product)), "float16"))
+        own = emit(r.astype(biases[i], "float32")) if kinds[i] == "float16" else biases[i]
+        return emit(r.astype(emit(r.add(own, product)), "float16"))
 
     with builder.function("main", [x, *weights, *biases]):
         with builder.dataflow():
@@ -169,6 +170,10 @@ def test_biases_are_added_in_the_same_kernel(count: int, m: int) -> None:
     assert all("reshape" in other.name for other in views)
     assert (one.name, one.choice.rule) == ("gated", "rows" if m == 1 else "gated products")
     check(one)
+
+
+def test_a_bias_of_one_element_keeps_products_apart() -> None:
+    assert not any("gated" in gv.name_hint for gv in fused(_biased(2, 9, bias=1)).functions)
 
 
 def test_nothing_else_is_left_of_an_mlp() -> None:

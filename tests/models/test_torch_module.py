@@ -465,6 +465,8 @@ def attention_of(size: int, dtype: Any, mask: str) -> tuple[Any, list[Any]]:
     """Attention of heads of a size, and what it is given: scores of up to some 10."""
     torch.manual_seed(0)
     given = [torch.randn(1, 2, n, size) * scale for n, scale in ((24, 3), (40, 1), (40, 1))]
+    if mask == "shared":  # Keys of one sequence, and rows that are hidden whole.
+        given = [torch.cat([given[0]] * 2), *given[1:], torch.randn(1, 1, 24, 1)]
     if mask == "bias":
         given.append(torch.randn(1, 2, 24, 40))
     given = [one.to(dtype) for one in given]
@@ -474,7 +476,7 @@ def attention_of(size: int, dtype: Any, mask: str) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("mask", ["", "bias", "hidden", "causal"])
+@pytest.mark.parametrize("mask", ["", "bias", "hidden", "causal", "shared"])
 @pytest.mark.parametrize("size", [20, 320])
 def test_attention_without_a_kernel_is_as_near_as_torchs(size: int, mask: str, dtype: str) -> None:
     module, given = attention_of(size, getattr(torch, dtype), mask)

@@ -14,11 +14,14 @@ from tests.programs import warpgroups as w
 from tvm_layout_ext import decisions
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.schedules import _gemm_hopper as hopper
-from tvm_layout_ext.schedules import gemm, gemm_nt
+from tvm_layout_ext.schedules import conv2d, gemm, gemm_nt
 from tvm_layout_ext.tune.model.costs import costs
+from tvm_layout_ext.tune.space.operator import find_operator
 from tvm_layout_ext.tune.space.space import Space
 from tvm_layout_ext.tune.space.task import make_task
 
+#: Tiles that convolutions have.
+CONV_TILES = next(one for one in conv2d.KNOBS if one.name == "wgmma").values
 SM90A, SM80 = architecture("sm_90a"), architecture("sm_80")
 
 
@@ -94,7 +97,7 @@ def test_what_follows_a_product_is_counted() -> None:
     [
         # 40 tiles of 64x64 for 132 multiprocessors; clusters of four are 30 at once.
         (128, 1280, ("128x64", 4)),
-        (512, 1280, ("128x128", 3)),
+        (512, 1280, ("128x160", 3)),
         # Ten tiles of 360 steps.
         (128, 2560, ("128x128", 8)),
         (8192, 1280, ("128x160", 1)),
@@ -329,3 +332,25 @@ def test_the_modelled_cost_is_that_of_its_products() -> None:
     assert model["products"] == 2 * 512**3
     assert model["bank_conflicts"] == 0
     assert model["cost"] < costs(task, config | {"wgmma": "none", "split_k": 1}).model["cost"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("slices", [2, 3, 4, 8])
+@pytest.mark.parametrize("tile", [t for t in hopper.TILES if t in CONV_TILES])
+def test_slices_of_a_convolution_that_are_legal_are_lowered(tile: str, slices: int) -> None:
+    """Sums of 128x208 in three slices did not fit where stages were, and were the default."""
+    columns = hopper.columns_of(tile)
+    shape, operator = (1, 7, 7, 512, columns, 3, 3), find_operator("conv2d")
+    config = {**Space(operator, shape, "float16", SM90A).default()}
+    config |= {"wgmma": tile, "split_k": slices}
+    if operator.refuse(shape, "float16", config, SM90A):
+        pytest.skip("is refused")
+    with tlx.cuda_target("sm_90a"):
+        assert tlx.lower(operator.schedule(operator.compute(shape, "float16"), config).mod)
+
+
+def test_slices_whose_sums_do_not_fit_are_refused() -> None:
+    refused = hopper.check_wgmma(SM90A) or hopper._check_cluster("128x208", 3, 3)
+    assert "exchange 212,992 bytes of sums" in str(refused)
+    shape, operator = (1, 7, 7, 96, 208, 3, 3), find_operator("conv2d")
+    assert Space(operator, shape, "float16", SM90A).default()["split_k"] == 2

@@ -38,7 +38,7 @@ class GpuSpeeds:
     product_latency: float = 33.0  #: Of a tensor-core product
     barrier: float = 30.0  #: Of ``__syncthreads``
     launch: float = 2e-6  #: Seconds to launch a kernel
-    #: The same behind one of the same function, before whose end it starts (compute capability 9.0).
+    #: The same behind one of the same function, before whose end it starts (from ``sm_90`` on).
     #: Sums of groups of channels by two kernels take 0.6 to 0.9 us longer than their parts
     #: (``h200_thread_maps_groups.json``).
     next_launch: float = 0.6e-6

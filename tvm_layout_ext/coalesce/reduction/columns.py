@@ -48,7 +48,7 @@ class ColumnsTile:
     depth: int = 1
     #: Neighbours along the next loop of the results that it takes whole, where rows are short.
     beside: int = 1
-    #: Of the deals those that take a column's run of neighbours.
+    #: How many of the deals take a column's run of neighbours.
     run: int = 1
 
     @property
@@ -65,7 +65,8 @@ class ColumnsTile:
     def near(self) -> int:
         """Threads, neighbours in a warp, that add up the partial sums of a column.
 
-        Of wide tiles so many that each thread has one turn; one alone where columns are enough.
+        A power of two. Of wide tiles so many that each thread has one turn; one alone where columns
+        are enough.
         """
         deals = self.deals // self.vector if self.lanes >= WARP_SIZE else self.deals
         return gcd(max(1, deals), WARP_SIZE)

@@ -90,10 +90,11 @@ def _in_slabs(
     own = ReductionPlan.of(now, request.vector_bytes)
     if plan.along:
         own = replace(own, along=True, vector=own.vector if own.vector == plan.vector else 1)
-    if tile is None and plan.along:
-        tile = _of_one_row(total(own.reduced) // plan.vector, request, plan.vector)
-    elif tile is None:
-        tile = _tile(own, request)
+    rows = total(own.reduced) // plan.vector
+    if tile is not None:
+        tile = replace(tile, together=_together(rows, tile.deals, _TOGETHER))
+    else:
+        tile = _of_one_row(rows, request, plan.vector) if plan.along else _tile(own, request)
     text = reduce_across_rows(sch, slab, now, own, tile)
     now = read_nest(sch, block)
     _one_kernel(sch, block, now, ReductionPlan.of(now, request.vector_bytes), request)

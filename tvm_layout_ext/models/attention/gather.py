@@ -241,10 +241,17 @@ def _is_tensor(value: Any) -> bool:
 
 
 def has_kernel(operator: Callable[..., relax.Expr], operands: Sequence[relax.Expr]) -> bool:
-    """Whether an operator of Relax is an attention that has a kernel."""
+    """Whether an operator of Relax is an attention that has a kernel.
+
+    Relax's own takes no operands that differ by broadcasting.
+    """
     builder = relax.BlockBuilder()
     params = [builder.normalize(one).ty for one in operands]
     given = [relax.Var(f"in_{i}", kind) for i, kind in enumerate(params)]
+    try:
+        builder.normalize(operator(*given))
+    except ValueError:
+        return False
     with builder.function("main", given):
         with builder.dataflow():
             out = builder.emit_output(operator(*given))

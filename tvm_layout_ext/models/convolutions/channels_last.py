@@ -60,8 +60,9 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
     elif len(channels) < 2 or (call.attrs.groups != 1 and str(image.dtype) not in NARROW_FLOATS):
         # Groups of float32 are no products of tensor cores, and gain nothing by a permutation.
         return {}
-    # Those that are summed are read by windows; results, as the 12 of an image of 3 at four pixels,
-    # are written once, and a row of them is no shorter than one of pixels.
-    if channels[-1] % vector:
+    # Of several results of 16 bits, as the 12 of an image of 3 at four pixels, tensor cores have
+    # tiles of any number; what is summed they read in vectors. A single result is a sum.
+    is_product = str(image.dtype) in NARROW_FLOATS and channels[0] > 1
+    if any(n % vector for n in (channels[-1:] if is_product else channels)):
         return {}
     return {"relax.nn.conv2d": ["NHWC", weights]}

@@ -39,9 +39,8 @@ class GatedProducts:
 
     Both products are of one weight, whose halves are sliced, or of two, each with a bias or none;
     any operators that compute an element from elements may make one value of both. On ``sm_90a``,
-    of 16-bit floats and a known
-    number of rows: some are multiplied by warpgroups, and the sums of a single row are added up by
-    the same lanes (``fuse_rows``).
+    of 16-bit floats and a known number of rows: some are multiplied by warpgroups, and the sums of
+    a single row are added up by the same lanes (``fuse_rows``).
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -171,7 +170,8 @@ def _sum(reader: Bindings, rounded: Any) -> tuple[Any, Any]:
     call = reader.call(value)
     if name_of(call) == "add":
         for one, other in (call.args, [*call.args][::-1]):
-            if name_of(reader.call(one)) == "matmul" and len(_known(other)) == 1:
+            whole = _known(other) and _known(other) == _known(one)[-1:]
+            if whole and name_of(reader.call(one)) == "matmul":
                 return one, _narrow(reader, other)
     return value, None
 
@@ -239,11 +239,11 @@ def _function(reader: Bindings, pair: _Pair) -> tirx.PrimFunc:
     """A pair as one function of TIR."""
     m, n, k = pair.shape
     kind = str(pair.x.ty.dtype)
-    halves = len(pair.weights)
-    shapes = [(m, k), *([(n, k)] * 2 if halves == 2 else [(2, n, k)])]
+    count = len(pair.weights)
+    shapes = [(m, k), *([(n, k)] * 2 if count == 2 else [(2, n, k)])]
     kinds = [kind] * len(shapes)
     for bias in pair.biases:
-        shapes.append((n,) if halves == 2 else (2, n))
+        shapes.append((n,) if count == 2 else (2, n))
         kinds.append(str(bias.ty.dtype))
 
     def given() -> list[Any]:
@@ -253,7 +253,7 @@ def _function(reader: Bindings, pair: _Pair) -> tirx.PrimFunc:
     builder, params = relax.BlockBuilder(), given()
     with builder.function("gated", params, {"Primitive": 1}, private=True):
         with builder.dataflow():
-            operands, biases = params[: halves + 1], params[halves + 1 :]
+            operands, biases = params[: count + 1], params[count + 1 :]
             made = builder.emit_te(_products_of_a_row if m == 1 else _products, *operands)
             sums = [builder.emit(made[h]) for h in range(2)] if m == 1 else [made, made]
             parts = [builder.emit_te(_part, sums[h], h, kind, *biases) for h in range(2)]

@@ -1,7 +1,7 @@
 """Add up the sums of a cluster, each of whose blocks has multiplied a slice of K.
 
-Each block finishes a share of the tile, or as many as there are shares: it gets the others' sums of
-that share in the shared memory that held the stages, and adds them to its own in the order of the
+As many blocks as the tile has shares finish one each: such a block gets the others' sums of its
+share in the shared memory that held the stages, and adds them to its own in the order of the
 blocks.
 """
 
