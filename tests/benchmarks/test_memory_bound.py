@@ -82,7 +82,7 @@ def test_simulated_counts_are_those_of_the_whole_grid() -> None:
 
 def test_kernels_of_one_row_are_added_up() -> None:
     two = _small("two", column_sum((4096, 512), "float16"))
-    one = _small("one", column_sum((512, 256), "float16"))
+    one = _small("one", column_sum((64, 256), "float16"))
     launches = [dict.fromkeys(METRICS, count) for count in (1, 10, 100)]
     assert memory_counters.grouped([two, one], launches) == {
         "two": dict.fromkeys(METRICS, 11),

@@ -249,13 +249,12 @@ def has_kernel(operator: Callable[..., relax.Expr], operands: Sequence[relax.Exp
     params = [builder.normalize(one).ty for one in operands]
     given = [relax.Var(f"in_{i}", kind) for i, kind in enumerate(params)]
     try:
-        builder.normalize(operator(*given))
+        with builder.function("main", given):
+            with builder.dataflow():
+                out = builder.emit_output(operator(*given))
+            builder.emit_func_output(out)
     except ValueError:
         return False
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(operator(*given))
-        builder.emit_func_output(out)
     return any(_made(one) is not None for one in _groups(builder.get()["main"]))
 
 
