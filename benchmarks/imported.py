@@ -82,25 +82,7 @@ def _encoder(layers: int) -> Any:
     return Encoder()
 
 
-def _transformer(kind: str, config: str, **sizes: Any) -> Any:
-    """A model of transformers without a cache, which gives its first result."""
-    import torch
-    import transformers
-
-    class Transformer(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            made = getattr(transformers, config)(**sizes, attn_implementation="sdpa")
-            made.use_cache = False
-            self.model, self.inputs = getattr(transformers, kind)(made), _TOKENS
-
-        def forward(self, tokens: Any) -> Any:
-            return self.model(tokens)[0]
-
-    return Transformer()
-
-
-def _first(module: Any, inputs: tuple[tuple[tuple[int, ...], str], ...], **options: Any) -> Any:
+def _first(module: Any, inputs: tuple[tuple[tuple[int, ...], str], ...]) -> Any:
     """A module that gives the first result of another one."""
     import torch
 
@@ -110,9 +92,18 @@ def _first(module: Any, inputs: tuple[tuple[tuple[int, ...], str], ...], **optio
             self.model, self.inputs = module, inputs
 
         def forward(self, *given: Any) -> Any:
-            return self.model(*given, return_dict=False, **options)[0]
+            return self.model(*given, return_dict=False)[0]
 
     return First()
+
+
+def _transformer(kind: str, config: str, **sizes: Any) -> Any:
+    """A model of transformers without a cache, which gives its first result."""
+    import transformers
+
+    made = getattr(transformers, config)(**sizes, attn_implementation="sdpa")
+    made.use_cache = False
+    return _first(getattr(transformers, kind)(made), _TOKENS)
 
 
 def _denoiser() -> Any:

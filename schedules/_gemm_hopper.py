@@ -26,7 +26,12 @@ from tvm import DataType, ir, s_tir
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTES, Architecture
 from tvm_layout_ext.gpu.measured import H200
-from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES, PANEL_BYTES, WARPGROUP_ROWS
+from tvm_layout_ext.gpu.warpgroups import (
+    MAP_PITCH_BYTES,
+    PANEL_BYTES,
+    WARPGROUP_ROWS,
+    shares_of,
+)
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
 from tvm_layout_ext.ir.queries import ARITHMETIC, distinct, is_number, nodes_in
 from tvm_layout_ext.schedule.composed.gemm import by_warpgroups
@@ -746,7 +751,5 @@ def _shares(tile: tuple[int, int], slices: int) -> int:
     """How many blocks of those that add slices up finish a part of a tile."""
     rows, columns = _of_instruction(tile)
     pieces = rows // WARPGROUP_ROWS // _consumers(rows)
-    if pieces * columns // 2 % slices == 0:
-        return slices
     chunks = 1 if columns % _CHUNK_COLUMNS else pieces * columns // _CHUNK_COLUMNS
-    return max(n for n in range(1, slices) if chunks % n == 0)
+    return shares_of(slices, pieces * columns // 2, chunks)

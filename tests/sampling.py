@@ -18,12 +18,16 @@ whole, seed = False, SEED
 
 def sample_size(cases: int) -> int:
     """Cases of a matrix that run: all of a small one, else a sixtieth and at least two."""
-    return cases if whole or cases <= 2 else max(2, math.ceil(cases / 60))
+    return _part(cases, least=2, part=60)
 
 
 def share_size(cases: int) -> int:
     """Cases that run of a function whose cases are no large matrix: a third, at least three."""
-    return cases if whole or cases <= 3 else max(3, math.ceil(cases / 3))
+    return _part(cases, least=3, part=3)
+
+
+def _part(cases: int, least: int, part: int) -> int:
+    return cases if whole or cases <= least else max(least, math.ceil(cases / part))
 
 
 def beside(*values: Any) -> Any:

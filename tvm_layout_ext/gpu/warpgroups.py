@@ -40,3 +40,18 @@ def most_sums(consumers: int) -> int:
     """
     budget = REGISTERS[consumers]
     return (255 if budget is None else budget[1]) - _OTHERS
+
+
+def shares_of(slices: int, sums: int, chunks: int) -> int:
+    """Blocks that finish a part each of a tile whose sums as many slices add up in a cluster.
+
+    All, where they divide a thread's ``sums``; else as many as have whole ``chunks`` of results.
+
+    Examples
+    --------
+    >>> [shares_of(n, 64, 2) for n in (2, 3, 4)]
+    [2, 2, 4]
+    """
+    if sums % slices == 0:
+        return slices
+    return max(n for n in range(1, slices) if chunks % n == 0)

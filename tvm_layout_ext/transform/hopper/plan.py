@@ -18,6 +18,7 @@ from ...gpu.warpgroups import (
     WARPGROUP_ROWS,
     WARPGROUP_THREADS,
     most_sums,
+    shares_of,
 )
 from ...ir.queries import uses
 from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
@@ -509,8 +510,5 @@ def _whole_chunks(kernel: Kernel) -> int:
 
 
 def _shares(kernel: Kernel) -> int:
-    """As many as there are slices, where these divide a thread's sums; else of whole chunks."""
-    slices = kernel.slices
-    if kernel.pieces * kernel.instruction.registers % slices == 0:
-        return slices
-    return max(n for n in range(1, slices) if _whole_chunks(kernel) % n == 0)
+    sums = kernel.pieces * kernel.instruction.registers
+    return shares_of(kernel.slices, sums, _whole_chunks(kernel))
