@@ -31,8 +31,9 @@ class _Heads(nn.Module):  # type: ignore[misc]
         q, k, v = (op.permute_dims(one, (0, 2, 1, 3)) for one in (q, k, v))
         k, v = (op.repeat(one, self.heads // self.kept, axis=1) for one in (k, v))
         scores = op.matmul(q, op.permute_dims(k, (0, 1, 3, 2))) * size**-0.5
-        if self.form == "causal":
-            hidden = op.full((rows, rows), -60000.0, "float16")
+        if self.form in ("causal", "infinite"):
+            lowest = -60000.0 if self.form == "causal" else -float("inf")
+            hidden = op.full((rows, rows), lowest, "float16")
             scores = scores + op.triu(hidden, diagonal=1)
         elif self.form == "bias":
             scores = scores + more
@@ -56,7 +57,12 @@ def model(heads: int, kept: int, rows: int, size: int, form: str, dtype: str) ->
 
 @pytest.mark.parametrize(
     ("form", "kept", "dtype"),
-    [("plain", 2, "float16"), ("causal", 1, "float16"), ("bias", 2, "bfloat16")],
+    [
+        ("plain", 2, "float16"),
+        ("causal", 1, "float16"),
+        ("infinite", 1, "float16"),
+        ("bias", 2, "bfloat16"),
+    ],
 )
 def test_products_and_softmax_become_one_kernel(form: str, kept: int, dtype: str) -> None:
     functions = scheduled(model(2, kept, 72, 64, form, dtype))

@@ -12,6 +12,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.models import running
 from tests.models.running import TARGET, scheduled
 from tests.programs.emitted import cuda_text, nvcc_says
 from tvm_layout_ext import simulate
@@ -264,3 +265,18 @@ def test_a_function_of_a_number_and_pixels_between_others_lower(dtype: str) -> N
         builder.emit_func_output(out)
     lowered = legalize_ops()(builder.get())
     assert str(lowered["main"].ret_ty.dtype) == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_tensors_of_an_infinite_value_of_any_size(dtype: str) -> None:
+    """TVM asks whether "float" is in its type, which is no text any more."""
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 4), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            low = builder.emit(relax.op.full((n, 4), relax.const(-float("inf"), dtype), dtype))
+            out = builder.emit_output(builder.emit(relax.op.maximum(x, low)))
+        builder.emit_func_output(out)
+    (one,) = scheduled(builder.get())
+    running.check(one)

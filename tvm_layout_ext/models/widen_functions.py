@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .moves.fills import lower_full
 from .moves.takes import lower_take
 from .relax_values import (
     NARROW_FLOATS,
@@ -30,7 +31,8 @@ def legalize_ops() -> tvm.transform.Pass:
     computes in float32 and rounds once, which is also faster: a division of halves is one of
     floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
     """
-    known = {**dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize), "relax.take": lower_take}
+    known: dict[str, Any] = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
+    known |= {"relax.take": lower_take, "relax.full": lower_full}
     passes = [_GroupNorms(), relax.transform.LegalizeOps(known)]
     return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
 
