@@ -87,6 +87,8 @@ def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: A
         ("tensor cores", (10, 1, 1), (40, 10, 1, 1), {}),
         ("tensor cores", (16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
         ("tensor cores", (3, 16, 16), (16, 3, 7, 7), {"padding": 3, "strides": 2}),
+        ("tensor cores", (3, 12, 9), (64, 3, 3, 3), {"padding": 1}),
+        ("tensor cores", (4, 9, 7), (24, 4, 3, 3), {"padding": 1, "dilation": 2}),
     ],
 )
 def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
@@ -218,6 +220,23 @@ def test_windows_of_many_channels_are_copied_asynchronously() -> None:
     copies = [d for d in told if d.maker == "LowerAsyncCopy"]
     assert copies
     assert not [str(d) for d in copies if d.refused]
+
+
+def test_a_symbolic_size_beside_a_convolution_is_computed_with() -> None:
+    """TVM's pass of layouts ends the process at a number among operands."""
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 16, 5, 7), HALF))
+    w = relax.Var("w", relax.TensorType((24, 16, 3, 3), HALF))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            out = builder.emit(relax.op.nn.conv2d(x, w, padding=1))
+            scaled = relax.op.divide(out, tirx.Cast(HALF, n))
+            out = builder.emit_output(builder.emit(scaled))
+        builder.emit_func_output(out)
+    (one,) = (f for f in scheduled(builder.get()) if "conv2d" in f.name)
+    assert one.choice.rule == "tensor cores"
+    check(one)
 
 
 def test_a_module_without_convolutions_is_left_alone() -> None:

@@ -10,6 +10,7 @@ from tvm import relax
 from ... import decisions
 from ...text import lines_of
 from ..moves.clips import Clips
+from ..moves.sizes import SizesAsTensors
 from ..relax_values import NARROW_FLOATS, calls_operator, rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
@@ -31,7 +32,8 @@ class ChannelsLast:
         if not calls_operator(mod, "nn.conv2d"):
             return mod
         try:
-            moved = relax.transform.ConvertLayout({}, _layouts)(rewritten(mod, Clips))
+            known = rewritten(rewritten(mod, Clips), SizesAsTensors)
+            moved = relax.transform.ConvertLayout({}, _layouts)(known)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             reason = lines_of(error)[-1]
             text = f"Convolutions keep their layouts; ConvertLayout fails: {reason}"
@@ -63,6 +65,8 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
     # Of several results of 16 bits, as the 12 of an image of 3 at four pixels, tensor cores have
     # tiles of any number; what is summed they read in vectors. A single result is a sum.
     is_product = str(image.dtype) in NARROW_FLOATS and channels[0] > 1
-    if any(n % vector for n in (channels[-1:] if is_product else channels)):
+    # Images of a symbolic number have tiles of their pixels, which are to be rows.
+    is_any = is_product and not isinstance(image.shape.values[0], tvm.tirx.IntImm)
+    if not is_any and any(n % vector for n in (channels[-1:] if is_product else channels)):
         return {}
     return {"relax.nn.conv2d": ["NHWC", weights]}
