@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.programs import strategies
 from tvm_layout_ext import layout as L
 from tvm_layout_ext.errors import LayoutError
-from tvm_layout_ext.gpu import count_shared
+from tvm_layout_ext.gpu.counts import count_shared
 from tvm_layout_ext.layout.banks import bank_conflicts, vector_width, wavefronts
 from tvm_layout_ext.layout.conversion.convert import Movement, movement, scratch_bytes
 from tvm_layout_ext.layout.operands import shared_for_mma_sync

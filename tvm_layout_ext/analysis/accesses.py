@@ -24,7 +24,7 @@ from ..ir.conditions import choice_parts
 from ..ir.evaluate import bind_lets, known_value
 from ..ir.ops import CHOICE
 from ..ir.pointers import POINTER_OPS, pointer_of, source_of
-from ..ir.queries import is_among, is_global
+from ..ir.queries import is_among, is_global, op_name
 from ..ir.walk import Context, LoopVar, own_parts, walk
 from .nest import element_bytes
 
@@ -169,7 +169,7 @@ class _ExpressionReader:
         handled: list[Any] = []
 
         def call(node: Any) -> Any:
-            name = getattr(node.op, "name", "")
+            name = op_name(node)
             if name in POINTER_OPS:
                 self._instruction(node, context)
             elif name == CHOICE:

@@ -99,18 +99,28 @@ def count(requests: Requests, placement: Placement) -> Conflict:
     live = active.any(axis=1)
     rows, active = rows[live], active[live]
     width = min(width, MAX_ACCESS_BYTES)
-    if not len(rows):
-        nobody = (-1,) * WARP_SIZE
-        return _conflict(requests, width, np.zeros(0), np.zeros(0), nobody)
-    if access.kind == "cp.async" and requests.sources is not None and width in COPY_BYTES:
-        read = np.concatenate([requests.sources[:, :, k] + step for k, step in places])[live]
-        waves, least = _copies(read, rows, active, width, access)
-    else:
-        is_plain_read = access.kind == "load"
-        waves, least = request_wavefronts(rows, active, width, joins=is_plain_read)
-    worst = int(np.argmax(waves - least))
-    shown = np.where(active[worst], rows[worst], -1)
-    return _conflict(requests, width, waves, least, tuple(map(int, shown)))
+    waves = least = np.zeros(0)
+    shown = np.full(WARP_SIZE, -1)
+    if len(rows):
+        if access.kind == "cp.async" and requests.sources is not None and width in COPY_BYTES:
+            read = np.concatenate([requests.sources[:, :, k] + step for k, step in places])[live]
+            waves, least = _copies(read, rows, active, width, access)
+        else:
+            is_plain_read = access.kind == "load"
+            waves, least = request_wavefronts(rows, active, width, joins=is_plain_read)
+        worst = int(np.argmax(waves - least))
+        shown = np.where(active[worst], rows[worst], -1)
+    return Conflict(
+        str(access.buffer.name),
+        access.kind,
+        access.context.block,
+        width,
+        len(waves),
+        int(np.sum(waves)),
+        int(np.sum(least)),
+        requests.is_exact,
+        tuple(map(int, shown)),
+    )
 
 
 def _copies(
@@ -123,23 +133,6 @@ def _copies(
     waves = copy_wavefronts(read, written, active[index], width, through_cache=cached, fills=fills)
     least = fewest_wavefronts(read, active[index], width, fills=fills)
     return waves[back], np.minimum(least, waves)[back]
-
-
-def _conflict(
-    requests: Requests, width: int, waves: Any, least: Any, addresses: tuple[int, ...]
-) -> Conflict:
-    access = requests.access
-    return Conflict(
-        str(access.buffer.name),
-        access.kind,
-        access.context.block,
-        width,
-        len(waves),
-        int(np.sum(waves)),
-        int(np.sum(least)),
-        requests.is_exact,
-        addresses,
-    )
 
 
 def _is_vector(offsets: np.ndarray, active: np.ndarray, size: int) -> bool:

@@ -12,7 +12,7 @@ from tvm.ir.prim.expr import Ramp
 
 from ..gpu.hardware import MATRIX_ROW_BYTES
 from . import ops
-from .queries import is_call_of
+from .queries import is_call_of, op_name
 
 #: Calls that give the address of a buffer, or of one element.
 OPAQUE = (ops.ADDRESS_OF, ops.TVM_ACCESS_PTR, ops.BUFFER_DATA, ops.PTR_BYTE_OFFSET)
@@ -163,7 +163,7 @@ def atomic_of(body: Any) -> Any | None:
     """Element that a statement updates by an atomic of CUDA's or TVM's, as a load."""
     if not isinstance(body, tirx.Evaluate) or not isinstance(body.value, tvm.ir.Call):
         return None
-    name, args = str(getattr(body.value.op, "name", "")), list(body.value.args)
+    name, args = op_name(body.value), list(body.value.args)
     if name in _EXTERN_CALLS and str(getattr(args[0], "value", "")).startswith("atomic"):
         args = args[1:]
     elif name not in _ATOMIC_CALLS:

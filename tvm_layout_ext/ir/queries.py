@@ -73,9 +73,14 @@ def blocks_in(node: Any) -> list[Any]:
     return nodes_in(node, SBlock)
 
 
+def op_name(expr: Any) -> str:
+    """Name of the operator (:mod:`.ops`) that an expression calls; else nothing."""
+    return str(getattr(expr.op, "name", "")) if isinstance(expr, tvm.ir.Call) else ""
+
+
 def is_call_of(expr: Any, *names: str) -> bool:
-    """Whether an expression is a call of one of TVM's operators (:mod:`.ops`)."""
-    return isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") in names
+    """Whether an expression is a call of one of TVM's operators."""
+    return op_name(expr) in names
 
 
 def is_pure(node: Any) -> bool:

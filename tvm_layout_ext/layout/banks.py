@@ -81,8 +81,7 @@ def wavefronts(addresses: Any, access_bytes: int, *, store: bool = False) -> int
     """Count the wavefronts of one request by looking at every lane.
 
     ``addresses`` has the byte address of each lane, -1 for an idle one; a lane moves
-    ``access_bytes``, 1 to 16. Only reads join phases
-    (:func:`tvm_layout_ext.gpu.request_wavefronts`).
+    ``access_bytes``, 1 to 16. Only reads join phases (:func:`.request_wavefronts`).
 
     Examples
     --------

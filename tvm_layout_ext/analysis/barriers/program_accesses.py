@@ -16,7 +16,7 @@ from ...ir import ops
 from ...ir.conditions import conjuncts
 from ...ir.ops import CHOICE
 from ...ir.pointers import OPAQUE, POINTER_OPS, atomic_of, constant, pointer_of
-from ...ir.queries import nodes_in
+from ...ir.queries import is_call_of, nodes_in, op_name
 from ..nest import element_bytes
 from .program import ATOMIC, READ, WRITE, EnclosingLoop, Program, SharedEffect
 from .terms import Scope, Term
@@ -76,7 +76,7 @@ class _SharedView:
 
 def other_synchronisation(kernel: Any) -> str:
     """Name of an operator by which a kernel synchronises, and that no plan understands."""
-    names = (str(getattr(call.op, "name", "")) for call in nodes_in(kernel, tvm.ir.Call))
+    names = map(op_name, nodes_in(kernel, tvm.ir.Call))
     return next((name for name in names if name.startswith(_OTHER_SYNC)), "")
 
 
@@ -115,7 +115,7 @@ class AccessReader:
 
     def view_of(self, data: Any) -> _SharedView | None:
         """View whose address an expression is."""
-        if isinstance(data, tvm.ir.Call) and data.op.name == ops.BUFFER_DATA:
+        if is_call_of(data, ops.BUFFER_DATA):
             data = data.args[0]
         return self.views.get(data.__chandle__())
 
@@ -124,7 +124,7 @@ class AccessReader:
         found: list[SharedEffect] = []
 
         def call(call: Any) -> Any:
-            name = str(getattr(call.op, "name", ""))
+            name = op_name(call)
             if name in _JUMPS:
                 self.program.jump = name
             here = self._call(name, call, around)
@@ -175,8 +175,7 @@ class AccessReader:
 
     def _argument(self, arg: Any, around: Around) -> list[SharedEffect]:
         """Accesses of an argument that is not the atomically updated address."""
-        is_address = isinstance(arg, tvm.ir.Call) and arg.op.name == ops.ADDRESS_OF
-        return [] if is_address else self.accesses(arg, around)
+        return [] if is_call_of(arg, ops.ADDRESS_OF) else self.accesses(arg, around)
 
     def _instruction(self, name: str, call: Any, around: Around) -> list[SharedEffect]:
         op = POINTER_OPS[name]

@@ -12,7 +12,7 @@ from tvm import tirx
 
 from ...ir import ops
 from ...ir.pointers import OPAQUE
-from ...ir.queries import is_call_of, is_global
+from ...ir.queries import is_call_of, is_global, op_name
 from ...ir.walk import THREADS
 from .program import WRITE, EnclosingLoop, Node, Program, Sync
 from .program_accesses import AccessReader, Around
@@ -102,8 +102,7 @@ class _ProgramReader:
         return scope.having(stmt.node.var, symbol)
 
     def leaf(self, stmt: Any, around: Around) -> Node:
-        call = getattr(stmt, "value", None) if isinstance(stmt, tirx.Evaluate) else None
-        sync = _sync_of(call) if isinstance(call, tvm.ir.Call) else None
+        sync = _sync_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
         if sync is not None:
             return Node(stmt, before=sync)
         found = self.memory.accesses(stmt, around)
@@ -126,7 +125,7 @@ def _groups(value: Any) -> int:
 
 
 def _sync_of(call: Any) -> Sync | None:
-    name = str(getattr(call.op, "name", ""))
+    name = op_name(call)
     if name == ops.TVM_STORAGE_SYNC:
         scope = str(call.args[0].value)
         kind = "block" if scope.startswith("shared") else "warp"
@@ -180,7 +179,7 @@ def read_outside(func: tirx.PrimFunc, kernel: Any) -> Outside:
             roots[node.buffer] = root(node.data.args[0])
 
     def address(node: Any) -> Any:
-        if str(getattr(node.op, "name", "")).startswith(_COPIES):
+        if op_name(node).startswith(_COPIES):
             return tvm_ffi.WalkResult.SKIP
         if is_call_of(node, *OPAQUE) and node.args:
             written.add(root(getattr(node.args[0], "source", node.args[0])))
