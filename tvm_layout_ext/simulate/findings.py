@@ -107,12 +107,12 @@ class Findings:
         self.pairs("race", access, batch, found.where(self.not_atomic(access, found)), verb)
 
     def touched_pending(
-        self, access: AccessInstruction, batch: Any, cells: Any, touched: Any, pending: Any
+        self, access: AccessInstruction, batch: Any, cells: Any, lanes: Any, touched: Any
     ) -> None:
         """Report touches of memory that an asynchronous copy is under way into."""
         where = tuple(np.argwhere(touched)[0])
-        cell, lane = int(cells[where]), int(where[-1])
-        other = self.sites[int(pending[where]) - 1]
+        cell, lane = int(cells[where]), int(lanes[where[-1]])
+        other = self.sites[int(access.memory(batch).pending[cell]) - 1]
         key = ("async", access.site, other)
         found = None if key in self._hazards else copy_into(batch, access.memory(batch), cell)
         when = _in_iteration(self._iteration(other, *found)) if found else ""
@@ -130,15 +130,11 @@ class Findings:
         self, access: AccessInstruction, batch: Any, lane: int, box: ArrivedBox, verb: str = "reads"
     ) -> None:
         """Report a read of what TMA may still be copying."""
-        thread = batch.thread_name(lane)
         message = (
-            f"{thread} {verb} {access.place.name} at {access.site}, which TMA copies at "
-            f"{box.site}, with no wait at the mbarrier of that copy before."
+            f"{batch.thread_name(lane)} {verb} {access.place.name} at {access.site}, which TMA "
+            f"copies at {box.site}, with no wait at the mbarrier of that copy before."
         )
-        hazard = Hazard(
-            "async", access.site.buffer, -1, (thread,), (access.site, box.site), message
-        )
-        self.add_at(("box", access.site, box.site), hazard, 1, batch, lane)
+        self.by_thread("async", (access.site, box.site), message, batch, lane, key="box")
 
     def source_overwritten(
         self,
@@ -198,6 +194,21 @@ class Findings:
             for name, value in values
             if value is not None
         )
+
+    def by_thread(
+        self,
+        kind: str,
+        sites: tuple[Site, ...],
+        message: str,
+        batch: Any,
+        lane: int,
+        *,
+        key: str,
+        cases: int = 1,
+    ) -> None:
+        """Add what a thread does at places, to no certain element; a ``key`` tells some apart."""
+        hazard = Hazard(kind, sites[0].buffer, -1, (batch.thread_name(lane),), sites, message)
+        self.add_at((kind, key, *sites), hazard, cases, batch, lane)
 
     def add_at(self, key: Any, hazard: Hazard, cases: int, batch: Any, lane: int) -> None:
         """Add a hazard that happens now, with the iteration of its first site and the version."""

@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..ir import ops
+from ..ir.queries import is_call_of
 from .model.places import Places, storages_used
 from .report import Hazard, Site
 
@@ -51,7 +52,7 @@ def _up_to_wait(statement: Any, before: list[Any]) -> bool:
     if isinstance(statement, tirx.SeqStmt):
         return any(_up_to_wait(part, before) for part in statement.seq)
     call: Any = statement.value if isinstance(statement, tirx.Evaluate) else None
-    if getattr(getattr(call, "op", None), "name", "") == ops.PTX_GRIDDEPCONTROL:
+    if is_call_of(call, ops.PTX_GRIDDEPCONTROL):
         return str(call.args[0].value) == "wait"
     before.append(statement)
     return False

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from ..gpu.counts import Count
 from ..gpu.requests import sectors_per_request
 from ..text import brief, columns
 
@@ -57,24 +56,16 @@ class AccessCounts:
     open_wavefronts: int = 0
 
     @classmethod
-    def of(
-        cls,
-        site: Site,
-        scope: str,
-        kind: str,
-        width: int,
-        count: Count,
-        sure: Count,
-        kernel: str = "",
-    ) -> AccessCounts:
-        """Make the record of a site from its counts, and from those that are sure."""
+    def of(cls, access: Any, kernel: str) -> AccessCounts:
+        """Make the record of a kernel's :class:`.LocatedAccess`."""
+        count, sure = access.counts
         return cls(
-            buffer=site.buffer,
-            scope=scope,
-            kind=kind,
+            buffer=access.site.buffer,
+            scope=access.place.storage.scope,
+            kind=access.kind,
             bank_conflicts=count.wavefronts - count.least_wavefronts,
-            vector_bytes=width,
-            site=site,
+            vector_bytes=access.made,
+            site=access.site,
             kernel=kernel,
             **{name: getattr(count, name) for name in _COUNTED},
             **{

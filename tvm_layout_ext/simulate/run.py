@@ -173,10 +173,10 @@ class _Simulation:
         report.unlisted = self._findings.dropped
         report.shared_bytes = max(k.shared_bytes for k in self._kernels.values())
         report.accesses = [
-            AccessCounts.of(a.site, a.place.storage.scope, a.kind, a.made, *a.counts, name)
+            AccessCounts.of(access, name)
             for name, kernel in self._kernels.items()
-            for a in kernel.accesses
-            if a.made
+            for access in kernel.accesses
+            if access.made
         ]
 
 

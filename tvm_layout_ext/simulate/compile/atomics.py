@@ -43,7 +43,7 @@ def atomic(access: AccessInstruction, update: Update, operands: list[Code]) -> C
         for pair in pairs:
             value, poison = pair(s, m)
             if poison is not None:
-                access._report_stored_poison(batch, poison, address.mask)
+                access.report_stored_poison(batch, poison, address.mask)
             values.append(np.broadcast_to(value, (batch.size,))[chosen])
         old, codes = _perform(access, batch, address.flat[chosen], chosen, values, update)
         whole = np.zeros(batch.size, access.place.dtype)

@@ -31,20 +31,15 @@ _BFLOAT16_SINCE = 90
 
 
 class ContractingCompiler(ExpressionCompiler):
-    """Compiles expressions with products and sums joined."""
+    """Compiles expressions of a device function with products and sums joined."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Any) -> None:
         super().__init__()
-        self._types = TYPES
+        has_bfloat16 = _architecture(function) >= _BFLOAT16_SINCE
+        self._types = [one for one in TYPES if has_bfloat16 or one != ml_dtypes.bfloat16]
         #: Variables of products that only sums use; and the factors of those that were met.
-        self._summed: frozenset[int] = frozenset()
-        self._factors_of: dict[int, tuple[Code, Code]] = {}
-
-    def contract(self, function: Any) -> None:
-        """Note what a device function makes of its products."""
-        if _architecture(function) < _BFLOAT16_SINCE:
-            self._types = tuple(one for one in TYPES if one != ml_dtypes.bfloat16)
         self._summed = _summed(function.body)
+        self._factors_of: dict[int, tuple[Code, Code]] = {}
 
     def bind(self, var: Any, value: Any) -> list[Kept]:
         """Give a variable a value, a product by its factors if sums will have it."""

@@ -23,10 +23,10 @@ from ...ir.queries import is_number, loads_in
 from ..memory import async_copy
 from ..memory.access import AccessInstruction
 from ..memory.async_copy import CopyMode
-from ..model.code import VARYING, Code, Run, constant, lift
+from ..model.code import VARYING, Code, Run, constant, in_turn, lift, set_slot
 from ..model.places import handle
 from ..model.values import split_type
-from .device import DeviceCompiler
+from .device import DeviceCompiler, operands_of
 
 
 def _legacy(c: DeviceCompiler, call: Any) -> Run:
@@ -62,26 +62,19 @@ def _side(
     return c.access(place, at, max(width // place.dtype.itemsize, 1), True, kind, name)
 
 
-def _table(c: DeviceCompiler, call: Any) -> Run:
-    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
-    *modifiers, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
+def _table(c: DeviceCompiler, call: Any) -> Run | None:
+    operands, (*modifiers, flags) = operands_of(call)
     if "pred" in flags.split(","):
         raise NotModelled(f"The simulated GPU does not model {call.op.name} with a predicate.")
     if "L2::cache_hint" in modifiers:
         operands.pop()
     target, source, size, *tail = operands
     width = int(size.value)
-    from_place, from_at = c.pointee(source)
-    if not tail or not loads_in(from_at):
-        return _table_at(c, call, (from_place, from_at), target, width, tail)
-    from_at, keep = _kept(c, from_at)
-    copied = _table_at(c, call, (from_place, from_at), target, width, tail)
-
-    def run(s: Any, m: Any) -> None:
-        keep(s, m)
-        copied(s, m)
-
-    return run
+    place, at = c.pointee(source)
+    keep = None
+    if tail and loads_in(at):
+        at, keep = _kept(c, at)
+    return in_turn([keep, _table_at(c, call, (place, at), target, width, tail)])
 
 
 def _kept(c: DeviceCompiler, index: Any) -> tuple[Any, Run]:
@@ -89,11 +82,7 @@ def _kept(c: DeviceCompiler, index: Any) -> tuple[Any, Run]:
     code, slot = c.expr(index), c.new_slot()
     var = tirx.Var("address", index.ty)
     c.scope[handle(var)] = Code(lambda s, m: s.slots[slot], code.rank, code.taint)
-
-    def keep(s: Any, m: Any) -> None:
-        s.slots[slot] = code.run(s, m)
-
-    return var, keep
+    return var, set_slot(slot, code)
 
 
 def _table_at(
@@ -171,7 +160,7 @@ def _wait(c: DeviceCompiler, call: Any) -> Run:
 
 
 #: Op name -> its compiler.
-COPY_CALLS: dict[str, Callable[[Any, Any], Run]] = {
+COPY_CALLS: dict[str, Callable[[Any, Any], Run | None]] = {
     ops.S_TIR_CP_ASYNC_RAW: _legacy,
     **{
         f"{name}{tail}": _table

@@ -12,14 +12,15 @@ from tvm.ir.prim.expr import IntImm, Ramp
 from ...errors import NotModelled
 from ...ir import ops
 from ...ir.conditions import is_zero
+from ...ir.queries import op_name
 from ..findings import Findings
 from ..machine.warp import SHUFFLES, active_mask, ballot, shuffle, vote_any
 from ..memory.access import AccessInstruction
 from ..memory.local import LocalAccess
 from ..memory.located_access import AddressCode
 from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, lift
-from ..model.names import BufferNames
-from ..model.places import Place, Places, handle, shared_bases
+from ..model.names import find_names, note_versions
+from ..model.places import Place, find_places, handle, shared_bases
 from ..model.values import numpy_type, one_or_all, retyped, retyped_poison
 from ..report import Site
 from ..sites import Blocks, Script, loaded_names
@@ -33,13 +34,13 @@ from .nvcc import Nvcc
 class DeviceCompiler(ContractingCompiler):
     """Compiles expressions of one device function; subclasses compile its statements."""
 
-    #: Resolves bare pointers into shared memory.
-    names: BufferNames
-    nvcc: Nvcc
-
-    def __init__(self, places: Places, findings: Findings, script: Script, blocks: Blocks) -> None:
-        super().__init__()
-        self.places = places
+    def __init__(self, function: Any, findings: Findings, script: Script, blocks: Blocks) -> None:
+        super().__init__(function)
+        self.places = find_places(function)
+        #: Resolves bare pointers into shared memory.
+        self.names = find_names(function, self.places)
+        note_versions(function, self.places, self.names)
+        self.nvcc = Nvcc(function, self.places)
         self.findings = findings
         self.accesses: list[AccessInstruction] = []
         #: Where TMA writes shared memory.
@@ -145,7 +146,7 @@ class DeviceCompiler(ContractingCompiler):
         if contiguous and lanes > 1 and place.lanes == 1 and not _divisible(start, lanes):
             start, contiguous = expr.indices[0], False
         made = self.access(place, start, lanes, contiguous, "load")
-        self.nvcc.access(made, start, lanes)
+        self.nvcc.access(made, start)
         return Code(made.load, VARYING, True)
 
     def _index(self, start: Any, place: Place) -> Code:
@@ -164,7 +165,7 @@ class DeviceCompiler(ContractingCompiler):
         index = self._index(start, place)
         return LocalAccess(place, self.site(place.name), index, size, register=True)
 
-    def store(self, statement: Any) -> Any:
+    def store(self, statement: Any) -> Run:
         """Compile a buffer store to a function of (path, mask)."""
         place = self.places.at(statement.buffer)
         start, lanes, contiguous = self._start(statement.indices, place)
@@ -172,7 +173,7 @@ class DeviceCompiler(ContractingCompiler):
         if place.storage.scope == "local":
             return self._local(place, start, lanes, contiguous).store(value)
         made = self.access(place, start, lanes, contiguous, "store")
-        self.nvcc.access(made, start, lanes)
+        self.nvcc.access(made, start)
         pair = value.pair
 
         def run(s: Any, m: Any) -> None:
@@ -241,12 +242,12 @@ class DeviceCompiler(ContractingCompiler):
         def swap(old: Any, expected: Any, new: Any) -> Any:
             return np.where(old == expected, new, old)
 
-        arguments = [a for a in expr.args if not isinstance(a, ir.StringImm)]
-        return self._atomic(swap, arguments[0], arguments[1:])
+        pointer, *operands = operands_of(expr)[0]
+        return self._atomic(swap, pointer, operands)
 
     def pointee(self, pointer: Any, local: bool = False) -> tuple[Place, Any]:
         """Buffer and index that an ``address_of`` points at; ``local`` allows local arrays."""
-        name = pointer.op.name if isinstance(pointer, ir.Call) else ""
+        name = op_name(pointer)
         if name == ops.CUDA_CVTA_GENERIC_TO_SHARED:
             return self.pointee(pointer.args[0], local)
         if name == ops.PTX_ADDR:
@@ -290,6 +291,12 @@ class DeviceCompiler(ContractingCompiler):
     def _popcount(self, expr: Any) -> Code:
         dtype, _ = numpy_type(expr)
         return lift(lambda x: popcount(x).astype(dtype), self.narrowed(expr.args[0]))
+
+
+def operands_of(call: Any) -> tuple[list[Any], list[str]]:
+    """Operands of a PTX call and its modifiers, of which the last one holds flags."""
+    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
+    return operands, [str(a.value) for a in call.args if isinstance(a, ir.StringImm)]
 
 
 def _regrouped(value: Code, dtype: Any, lanes: int, others: int) -> Code:

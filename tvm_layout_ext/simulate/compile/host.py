@@ -12,6 +12,7 @@ from tvm import ir
 
 from ...errors import NotModelled, SimulationError
 from ...ir import ops
+from ...ir.queries import is_call_of, op_name
 from ..memory.arrays import View, check_offset, copy_in, elements_before, low_address
 from ..memory.memory import Memory
 from ..model.code import Code, constant
@@ -240,7 +241,7 @@ class Host(ExpressionCompiler):
         call = statement.value
         if not isinstance(call, ir.Call):
             return
-        name = str(getattr(call.op, "name", ""))
+        name = op_name(call)
         if name == ops.ASSUME:
             if not self._now(call.args[0]):
                 raise SimulationError(f"The program assumes {call.args[0]}, which does not hold.")
@@ -279,7 +280,7 @@ class Host(ExpressionCompiler):
         self._launch(str(kernel.value), _geometry(sizes), memories, scalars)
 
     def _pointed(self, pointer: Any) -> Memory:
-        if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
+        if is_call_of(pointer, ops.BUFFER_DATA):
             found = self._memories.get(handle(pointer.args[0]))
             if found is not None:
                 return found

@@ -13,14 +13,12 @@ from ..machine.machine import Machine, MachineStep
 from ..memory.access import AccessInstruction
 from ..memory.memory import Locals, Memory
 from ..model.code import LAUNCH, Code
-from ..model.names import find_names, note_versions
-from ..model.places import Places, Storage, find_places, handle
+from ..model.places import Places, Storage, handle
 from ..model.values import numpy_type
 from ..model.warp_batch import Geometry, WarpBatch
 from ..overlap import Early, find_early
 from ..races import Clocks
 from ..sites import Blocks, Script
-from .nvcc import Nvcc
 from .statements import StatementCompiler
 
 #: Lanes of a batch: enough to hide Python's cost, few enough to stay in cache.
@@ -72,28 +70,22 @@ def compile_kernel(
     name: str, function: Any, findings: Findings, script: Script, blocks: Blocks
 ) -> CompiledKernel:
     """Compile a device function."""
-    places = find_places(function)
     scalars: list[Any] = [None] * len(function.params)
-    compiler = StatementCompiler(places, findings, script, blocks)
-    compiler.names = find_names(function, places)
-    note_versions(function, places, compiler.names)
+    compiler = StatementCompiler(function, findings, script, blocks)
     for position, param in enumerate(function.params):
-        if handle(param) not in places.by_pointer:
+        if handle(param) not in compiler.places.by_pointer:
             reader = _reader(scalars, position, numpy_type(param)[0])
             compiler.scope[handle(param)] = Code(reader, LAUNCH)
-    compiler.nvcc = Nvcc(function, places)
-    compiler.contract(function)
     program = compiler.compile(function)
-    compiler.nvcc.finish()
     return CompiledKernel(
         name,
-        places,
+        compiler.places,
         program,
         compiler.accesses,
         scalars,
         compiler.slots,
         compiler.caches,
-        find_early(function, places),
+        find_early(function, compiler.places),
         compiler.unit_sites,
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import ir
 from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
@@ -25,7 +24,7 @@ from ..memory.registers import RegisterExpression, Registers, read_all, write_al
 from ..model.code import Run
 from ..model.places import handle
 from ..model.values import numpy_type
-from .device import DeviceCompiler
+from .device import DeviceCompiler, operands_of
 from .tile_loops import fill_tile, load_transposed_bytes, store_tile
 
 _REGISTER = 4
@@ -66,7 +65,7 @@ def _element(c: DeviceCompiler, expr: Any) -> Any:
     return place, expr.indices[0]
 
 
-def _registers(c: DeviceCompiler, operands: list[Any]) -> list[Registers]:
+def registers_of(c: DeviceCompiler, operands: list[Any]) -> list[Registers]:
     """Operands of a table op, one register each; neighbours of one array go together."""
     parts: list[Registers] = []
     last: tuple[int, int] | None = None
@@ -90,9 +89,8 @@ def _registers(c: DeviceCompiler, operands: list[Any]) -> list[Registers]:
 
 
 def _table(call: Any) -> tuple[list[Any], list[str]]:
-    """Operands and modifiers of a table op; the last string holds flags."""
-    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
-    *tokens, flags = (str(a.value) for a in call.args if isinstance(a, ir.StringImm))
+    """Operands and modifiers of a table op."""
+    operands, (*tokens, flags) = operands_of(call)
     if any(flag == "pred" or flag[:1] == "s" for flag in flags.split(",")):
         raise NotModelled(f"The simulated GPU does not model {call.op.name} with a predicate.")
     return operands, tokens
@@ -117,14 +115,14 @@ def _table_ldmatrix(c: DeviceCompiler, call: Any) -> Run:
     (*destination, pointer), tokens = _table(call)
     access = _shared_rows(c, pointer, None, "ldmatrix")
     matrices = int(tokens[3][1:])
-    return load_matrices(access, _registers(c, destination), matrices, "trans" in tokens)
+    return load_matrices(access, registers_of(c, destination), matrices, "trans" in tokens)
 
 
 def _table_stmatrix(c: DeviceCompiler, call: Any) -> Run:
     (pointer, *source), tokens = _table(call)
     access = _shared_rows(c, pointer, None, "stmatrix")
     matrices = int(tokens[3][1:])
-    return store_matrices(access, _registers(c, source), matrices, "trans" in tokens)
+    return store_matrices(access, registers_of(c, source), matrices, "trans" in tokens)
 
 
 # mma.
@@ -175,7 +173,7 @@ def _table_mma(c: DeviceCompiler, call: Any) -> Run:
     parts = []
     for part in ("c", "a", "b", "c"):
         count = product.registers(part)
-        parts.append(_registers(c, operands[:count]))
+        parts.append(registers_of(c, operands[:count]))
         operands = operands[count:]
     after, left, right, before = parts
     return _product(c, product, left, right, before, after)

@@ -16,13 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.prim.expr import IntImm
 
-from ...gpu.counts import instructions
 from ...ir import ops
-from ...ir.queries import is_call_of, nodes_in
+from ...ir.pointers import constant
+from ...ir.queries import is_call_of, nodes_in, op_name
 from ..memory.access import AccessInstruction
-from ..memory.located_access import Instruction, NvccPlan
+from ..memory.located_access import NvccPlan
 from ..model.linear import Form, form_of
 from ..model.places import Places, handle
 from .nvcc_least import CountedLoop, Group, LeastRequests, Unit, windows
@@ -59,7 +58,7 @@ class Nvcc:
             least.follow(event)
         least.settle()
         for access, units in self._units:
-            if units and access.plan is not None:
+            if units:
                 access.plan = least.plan(access.plan, units)
 
     def bind(self, variable: Any, value: Any) -> None:
@@ -108,7 +107,7 @@ class Nvcc:
         waits = waits or any(map(_is_atomic, nodes_in(body, ir.Call)))
         first = extent = None
         if variable is not None and getattr(statement, "step", None) is None:
-            first, extent = _number(statement.min), _number(statement.extent)
+            first, extent = constant(statement.min), constant(statement.extent)
         number = 0 if variable is None else handle(variable)
         return CountedLoop(number, slot, first, extent, waits, written, len(self._branches))
 
@@ -125,18 +124,15 @@ class Nvcc:
         self._end_block()
         self._lose(self._changing)
 
-    def access(self, access: AccessInstruction, start: Any, lanes: int) -> None:
+    def access(self, access: AccessInstruction, start: Any) -> None:
         """A load or store of global or shared memory has been compiled."""
         place, size = access.place, access.place.dtype.itemsize
         if place.storage.number in self._volatile:
             return
-        made: list[Instruction] = [(lane, 0, size) for lane in range(lanes)]
-        if access.together:
-            made = [(0, *one) for one in instructions(lanes * size)]
         offset = place.offset
         shift = Form(offset) if isinstance(offset, int) else self._form(offset, 0)
         units: list[Unit] = []
-        for lane, byte, width in made:
+        for lane, byte, width in access.plan.counted:
             form = self._form(start, lane).plus(shift).times(size).plus(Form(byte))
             where = self._loops, self._branches, self._block, self._stage
             unit = Unit(access, (lane, byte, width), form, *where)
@@ -200,7 +196,6 @@ def _join(group: Group) -> None:
     joined = {unit: made for unit, _, made in windows(group, is_sure=True)}
     for _, unit, _ in group:
         plan = unit.access.plan
-        assert plan is not None
         kept = {*plan.counted} - {unit.instruction}
         plan.counted = tuple(sorted(kept | ({joined[unit]} if unit in joined else set())))
 
@@ -213,12 +208,8 @@ def _unread(kernel: Any, places: Places) -> set[int]:
     return {one.number for one in never} - pointed
 
 
-def _number(expr: Any) -> int | None:
-    return int(expr.value) if isinstance(expr, IntImm) else None
-
-
 def _is_barrier(call: Any) -> bool:
-    name = getattr(call.op, "name", "")
+    name = op_name(call)
     if name == ops.TVM_STORAGE_SYNC:
         return str(call.args[0].value) != "warp"
     return name == ops.CUDA_CTA_SYNC
@@ -226,13 +217,13 @@ def _is_barrier(call: Any) -> bool:
 
 def _clobbers(value: Any) -> bool:
     """Whether memory may be another's after a statement of this value."""
-    if not isinstance(value, ir.Call) or getattr(value.op, "name", "") == ops.ASSUME:
+    if not isinstance(value, ir.Call) or is_call_of(value, ops.ASSUME):
         return False
-    return getattr(value.op, "name", "") != ops.TVM_STORAGE_SYNC or _is_barrier(value)
+    return not is_call_of(value, ops.TVM_STORAGE_SYNC) or _is_barrier(value)
 
 
 def _is_atomic(call: Any) -> bool:
-    name = getattr(call.op, "name", "")
+    name = op_name(call)
     if name in (ops.CALL_EXTERN, ops.CALL_PURE_EXTERN):
         name = str(call.args[0].value)
     return "atomic" in name

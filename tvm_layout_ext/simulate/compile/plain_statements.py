@@ -12,8 +12,9 @@ from ...errors import NotModelled
 from ...gpu import hardware
 from ...ir import ops
 from ...ir.pointers import is_policy_store, plain_store
+from ...ir.queries import op_name
 from ..memory import async_copy
-from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run
+from ..model.code import FIXED, LAUNCH, UNIFORM, VARYING, Code, Run, in_turn
 from ..model.places import handle
 from ..model.values import numpy_type
 from ..model.warp_batch import CLUSTER_AXIS
@@ -22,17 +23,10 @@ from .device import DeviceCompiler
 from .matrix_calls import MATRIX_CALLS
 from .unit_calls import UNIT_CALLS
 
-_WARP_BARRIER = ops.CUDA_WARP_SYNC
-STORAGE_SYNC = ops.TVM_STORAGE_SYNC
 _CALLS = MATRIX_CALLS | UNIT_CALLS | COPY_CALLS
-_NOTHING = (ops.ASSUME, ops.CUDA_THREAD_FENCE)
-#: Does nothing where kernels run one after another; :mod:`.overlap` checks that it is there.
-_DEPENDENCY = ops.PTX_GRIDDEPCONTROL
-
-
-def op_name(call: Any) -> str:
-    """Name of what is called; nothing for a function of the module."""
-    return str(getattr(call.op, "name", ""))
+#: The last does nothing where kernels run one after another; :mod:`.overlap` checks that it is
+#: there.
+_NOTHING = (ops.ASSUME, ops.CUDA_THREAD_FENCE, ops.PTX_GRIDDEPCONTROL)
 
 
 class PlainCompiler(DeviceCompiler):
@@ -51,7 +45,7 @@ class PlainCompiler(DeviceCompiler):
 
     def _plain_attribute(self, statement: Any) -> Run | None:
         before, after = self.attribute(statement)
-        return _in_turn([before, self.plain(statement.body), after])
+        return in_turn([before, self.plain(statement.body), after])
 
     def attribute(self, statement: Any) -> tuple[Run | None, Run | None]:
         """What an attribute does before and after its body."""
@@ -92,10 +86,6 @@ class PlainCompiler(DeviceCompiler):
 
         return keep
 
-    def _plain_store(self, statement: Any) -> Run:
-        run: Run = self.store(statement)
-        return run
-
     def _plain_if(self, statement: Any) -> Run:
         condition = self.cached(self.expr(statement.condition))
         key = self.new_cache()
@@ -108,9 +98,7 @@ class PlainCompiler(DeviceCompiler):
         test, fixed = condition.pair, condition.rank in (LAUNCH, FIXED)
 
         def run(s: Any, m: Any) -> None:
-            c, p = test(s, m)
-            if p is not None:
-                c = s.batch.defined(site, m, c, p)
+            c = s.batch.defined(site, m, *test(s, m))
             if np.ndim(c) == 0:
                 if c:
                     yes(s, m)
@@ -151,19 +139,19 @@ class PlainCompiler(DeviceCompiler):
             return None
         name = op_name(call)
         self.nvcc.call(call)
-        if name in (_WARP_BARRIER, STORAGE_SYNC):
+        if name in (ops.CUDA_WARP_SYNC, ops.TVM_STORAGE_SYNC):
             # That of TVM for a warp prints as nothing: for its all-reduce, threads stay together.
-            if name == STORAGE_SYNC and str(call.args[0].value) != "warp":
+            if name == ops.TVM_STORAGE_SYNC and str(call.args[0].value) != "warp":
                 raise NotModelled(f"The simulated GPU does not model {call}.")
             return _join_warps
-        if name in _NOTHING or name == _DEPENDENCY:
+        if name in _NOTHING:
             return None
         if name in _CALLS:
             return _CALLS[name](self, call)
         if is_policy_store(call):
             store = plain_store(call)
             self.enter(store)
-            return self._plain_store(store)
+            return self.store(store)
         return self.expr(call).run
 
 
@@ -186,18 +174,6 @@ def _own(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.base is not None:
         return value.copy()
     return value
-
-
-def _in_turn(runs: list[Run | None]) -> Run | None:
-    some = [run for run in runs if run is not None]
-    if len(some) <= 1:
-        return some[0] if some else None
-
-    def run_all(s: Any, m: Any) -> None:
-        for run in some:
-            run(s, m)
-
-    return run_all
 
 
 def step_of(statement: Any) -> int:
@@ -248,8 +224,7 @@ def _ragged_loop(
         length, q = size(s, m)
         mask = batch.active(m)
         for codes in (p, q):
-            if codes is not None:
-                mask = mask & batch.defined(site, mask, np.True_, codes)
+            mask = mask & batch.defined(site, mask, np.True_, codes)
         turns = np.broadcast_to(length, (batch.size,))
         most = int(turns[mask].max(initial=0))
         for i in range(0, most, step):
@@ -261,11 +236,11 @@ def _ragged_loop(
 
 
 _PLAIN: dict[str, Callable[[PlainCompiler, Any], Run | None]] = {
-    "SeqStmt": lambda c, statement: _in_turn([c.plain(part) for part in statement.seq]),
+    "SeqStmt": lambda c, statement: in_turn([c.plain(part) for part in statement.seq]),
     "AttrStmt": PlainCompiler._plain_attribute,
     **dict.fromkeys(("AllocBuffer", "DeclBuffer", "AssertStmt"), lambda c, statement: None),
     "Bind": PlainCompiler._plain_bind,
-    "BufferStore": PlainCompiler._plain_store,
+    "BufferStore": PlainCompiler.store,
     "IfThenElse": PlainCompiler._plain_if,
     "For": PlainCompiler._plain_for,
     "Evaluate": PlainCompiler._plain_evaluate,

@@ -10,17 +10,16 @@ from tvm import ir, tirx
 
 from ...errors import NotModelled, SimulationError
 from ...ir import ops
-from ...ir.queries import nodes_in
-from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction, SetSlot
-from ..model.code import LAUNCH, UNIFORM, VARYING, Code, constant, lift
+from ...ir.queries import nodes_in, op_name
+from ..machine.machine import Barrier, Branch, End, Jump, MachineStep, RunInstruction
+from ..model.code import LAUNCH, UNIFORM, VARYING, Code, constant, lift, set_slot
 from ..model.places import handle
 from ..model.values import numpy_type
 from ..report import Site
 from ..warpgroups.steps import AwaitNamed, AwaitPhase, AwaitRegisters
-from .plain_statements import STORAGE_SYNC, PlainCompiler, op_name, step_of
+from .plain_statements import PlainCompiler, step_of
 from .unit_calls import barrier_of
 
-_BLOCK_BARRIERS = (ops.CUDA_CTA_SYNC,)
 #: Threads wait in these for some others of their block.
 _AWAITS = (
     ops.CUDA_MBARRIER_WAIT,
@@ -45,21 +44,17 @@ def _needs_program(statement: Any) -> bool:
 
 def _parts(call: Any) -> bool:
     name = op_name(call)
-    return name in (*_LEAVES, *_BLOCK_BARRIERS, *_AWAITS) or _syncs(call)
-
-
-def _syncs(call: Any) -> bool:
-    return op_name(call) == STORAGE_SYNC and str(call.args[0].value).startswith("shared")
+    if name in (*_LEAVES, ops.CUDA_CTA_SYNC, *_AWAITS):
+        return True
+    return name == ops.TVM_STORAGE_SYNC and str(call.args[0].value).startswith("shared")
 
 
 class StatementCompiler(PlainCompiler):
     """Compiles a device function to instructions that paths of warps step through."""
 
-    program: list[MachineStep]
-
     def compile(self, kernel: Any) -> list[MachineStep]:
         """Compile the body of a device function; the scope must hold its scalar parameters."""
-        self.program = []
+        self.program: list[MachineStep] = []
         self._live: tuple[int, ...] = ()
         self._breaks: list[list[Jump]] = []
         self._continues: list[list[Jump]] = []
@@ -69,6 +64,7 @@ class StatementCompiler(PlainCompiler):
         self.emit(kernel.body)
         self._target_here(self._returns)
         self._add(End())
+        self.nvcc.finish()
         return self.program
 
     def _add(self, instruction: Any) -> Any:
@@ -132,7 +128,7 @@ class StatementCompiler(PlainCompiler):
         var = Code(lambda s, m: s.slots[slot], rank, first.taint)
         self.scope[handle(statement.loop_var)] = var
         end = lift(np.add, first, extent)
-        self._add(SetSlot(slot, lift(lambda x: np.asarray(x, dtype)[()], first)))
+        self._add(RunInstruction(set_slot(slot, lift(lambda x: np.asarray(x, dtype)[()], first))))
         outer, self._live = self._live, (*self._live, slot)
         start = len(self.program)
         leave = self._add(Branch(lift(np.less, var, end), self.site("for")))
@@ -140,7 +136,7 @@ class StatementCompiler(PlainCompiler):
         with self.nvcc.loop(statement, slot):
             self._loop_body(statement.body)
         self.loops.pop()
-        self._add(SetSlot(slot, lift(np.add, var, step)))
+        self._add(RunInstruction(set_slot(slot, lift(np.add, var, step))))
         self._close_loop(start, leave, None)
         self._live = outer
 
@@ -164,7 +160,7 @@ class StatementCompiler(PlainCompiler):
     def _emit_evaluate(self, statement: Any) -> None:
         name = op_name(statement.value)
         self.nvcc.call(statement.value)
-        if name in _BLOCK_BARRIERS or name == STORAGE_SYNC:
+        if name in (ops.CUDA_CTA_SYNC, ops.TVM_STORAGE_SYNC):
             self._add(Barrier(self.site("barrier")))
         elif name in _AWAITS:
             self._emit_await(name, statement.value)
@@ -197,8 +193,7 @@ class StatementCompiler(PlainCompiler):
 
     def _emit_leave(self, statement: Any) -> None:
         """Jump out of a loop, to its next turn, or out of the kernel."""
-        is_call = isinstance(statement, tirx.Evaluate)
-        what = op_name(statement.value) if is_call else type(statement).__name__
+        what = op_name(getattr(statement, "value", None)) or type(statement).__name__
         if what in ("Break", ops.BREAK_LOOP):
             jumps = self._breaks[-1]
         else:

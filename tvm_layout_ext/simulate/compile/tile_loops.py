@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import tirx
 
 from ...errors import NotModelled
 from ...ir import ops
+from ...ir.queries import is_call_of
 from ..model.code import FIXED, Code, Run
 from ..model.places import handle
 from .device import DeviceCompiler
@@ -36,9 +37,9 @@ def _thread(c: DeviceCompiler) -> Any:
 
 
 def _target(pointer: Any) -> tuple[Any, Any]:
-    if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
+    if is_call_of(pointer, ops.BUFFER_DATA):
         return pointer.args[0], tirx.IntImm("int32", 0)
-    if isinstance(pointer, ir.Call) and pointer.op.name == ops.ADDRESS_OF:
+    if is_call_of(pointer, ops.ADDRESS_OF):
         load = pointer.args[0]
         if len(load.indices) == 1:
             return load.source, load.indices[0]

@@ -17,15 +17,15 @@ from ..matrix.product import exact, rounded
 from ..matrix.shapes import TYPES
 from ..memory.memory import FRESH
 from ..memory.registers import read_all, write_all
-from ..model.code import Code, Run
+from ..model.code import Code, Run, in_turn
 from ..model.places import handle, shared_bases
 from ..model.warp_batch import DivergentPath
 from ..warpgroups.barriers import Barriers
-from ..warpgroups.product import DescribedTile, TileBytes, gathered, spread
+from ..warpgroups.product import DescribedTile, TileBytes, gathered, spread, tile_bytes
 from ..warpgroups.steps import AwaitNamed
 from ..warpgroups.units import PendingProduct, ReadRange, Units, each, units_of, warpgroups
-from .device import DeviceCompiler
-from .matrix_calls import _registers
+from .device import DeviceCompiler, operands_of
+from .matrix_calls import registers_of
 
 #: Bits of an address in shared memory below the rank of a block in its cluster.
 _RANK = 24
@@ -34,17 +34,12 @@ _MULTICAST = "multicast::cluster"
 _SMALLEST = 2.0**-126
 
 
-def lanes_of(s: Any, m: Any) -> Any:
-    """Active threads of a mask."""
-    return np.flatnonzero(s.batch.active(m))
-
-
 def _by_lane(act: Callable[[Any, int], None]) -> Run:
     """Do something for each active thread."""
 
     def run(s: Any, m: Any) -> None:
         own = units_of(s.batch)
-        for lane in map(int, lanes_of(s, m)):
+        for lane in map(int, s.batch.threads(m)):
             act(own, lane)
 
     return run
@@ -62,11 +57,6 @@ def _by_warpgroup(c: DeviceCompiler, what: str, act: Callable[[Any, int], None])
     return run
 
 
-def _operands(call: Any) -> tuple[list[Any], list[str]]:
-    operands = [a for a in call.args if not isinstance(a, ir.StringImm)]
-    return operands, [str(a.value) for a in call.args if isinstance(a, ir.StringImm)]
-
-
 def barrier_of(c: DeviceCompiler, pointer: Any) -> tuple[Any, Code]:
     """Storage and index of an mbarrier."""
     place, index = c.pointee(pointer)
@@ -74,14 +64,14 @@ def barrier_of(c: DeviceCompiler, pointer: Any) -> tuple[Any, Code]:
 
 
 def _with_barriers(c: DeviceCompiler, call: Any, act: Callable[..., None]) -> Run:
-    pointer, *more = _operands(call)[0]
+    pointer, *more = operands_of(call)[0]
     storage, index = barrier_of(c, pointer)
     values = [c.expr(one) for one in more]
 
     def run(s: Any, m: Any) -> None:
         found = units_of(s.batch).of(storage)
         at, numbers = each(s, index, m), [each(s, value, m) for value in values]
-        for lane in lanes_of(s, m):
+        for lane in s.batch.threads(m):
             block = int(s.batch.block_of[lane])
             act(found, block, int(at[lane]), int(lane) // 32, *(int(n[lane]) for n in numbers))
 
@@ -90,19 +80,12 @@ def _with_barriers(c: DeviceCompiler, call: Any, act: Callable[..., None]) -> Ru
 
 def _map_address(c: DeviceCompiler, call: Any) -> Run:
     """The address that an address has in another block: its rank is in the bits above."""
-    (result, address, rank), _ = _operands(call)
-    to, codes = _registers(c, [result]), [c.expr(address), c.expr(rank)]
+    (result, *parts), _ = operands_of(call)
 
-    def run(s: Any, m: Any) -> None:
-        own, other = (each(s, code, m).astype(np.uint32) for code in codes)
-        write_all(to, s, m, (own | other << _RANK)[None], None)
+    def mapped(address: Any, rank: Any) -> Any:
+        return (address.astype(np.uint32) | rank.astype(np.uint32) << _RANK)[None]
 
-    return run
-
-
-def _arrive_at(c: DeviceCompiler, address: Any) -> Run:
-    """Arrive at an mbarrier of another block, by its address."""
-    return _at_barriers(c, address, Barriers.arrive)
+    return _computed(c, result, parts, mapped, lambda *codes: np.maximum(*codes)[None])
 
 
 def _at_barriers(c: DeviceCompiler, address: Any, act: Callable[..., None]) -> Run:
@@ -113,7 +96,7 @@ def _at_barriers(c: DeviceCompiler, address: Any, act: Callable[..., None]) -> R
 
     def run(s: Any, m: Any) -> None:
         own, found = units_of(s.batch), each(s, code, m)
-        for lane in map(int, lanes_of(s, m)):
+        for lane in map(int, s.batch.threads(m)):
             rank, at = divmod(int(found[lane]), 1 << _RANK)
             storage = next(x for x in storages if 0 <= at - bases[x.number] < x.bytes)
             block, index = own.of_cluster(lane, rank), (at - bases[storage.number]) // 8
@@ -125,21 +108,21 @@ def _at_barriers(c: DeviceCompiler, address: Any, act: Callable[..., None]) -> R
 
 def _store_at(c: DeviceCompiler, call: Any) -> Run:
     """Store registers in the shared memory of a block of the cluster, by its address."""
-    (address, *registers), tokens = _operands(call)
+    (address, *registers), tokens = operands_of(call)
     if "shared::cluster" not in tokens:
         raise NotModelled(f"The simulated GPU does not model {' '.join(tokens)}.")
     return _stored_at(c, address, registers)
 
 
 def _stored_at(c: DeviceCompiler, address: Any, registers: list[Any]) -> Run:
-    code, parts = c.narrowed(address), _registers(c, registers)
+    code, parts = c.narrowed(address), registers_of(c, registers)
     arrays = [
         (base, c.access(access.place, IntImm("int32", 0), 1, True, "store"))
         for base, access in c.shared_arrays()
     ]
 
     def run(s: Any, m: Any) -> None:
-        own, lanes = units_of(s.batch), lanes_of(s, m)
+        own, lanes = units_of(s.batch), s.batch.threads(m)
         values, poison = read_all(parts, s, m, np.dtype(np.uint8))
         found = each(s, code, m)[lanes]
         for rank in np.unique(found >> _RANK):
@@ -162,37 +145,32 @@ def _stored_at(c: DeviceCompiler, address: Any, registers: list[Any]) -> Run:
     return run
 
 
-def _send_to(c: DeviceCompiler, call: Any) -> Run:
+def _send_to(c: DeviceCompiler, call: Any) -> Run | None:
     """The same, and count the bytes at an mbarrier of that block."""
-    (address, *registers, barrier), _ = _operands(call)
+    (address, *registers, barrier), _ = operands_of(call)
     count = 4 * len(registers)
     store = _stored_at(c, address, registers)
     done = _at_barriers(c, barrier, lambda found, *at: found.complete(*at, count))
-
-    def run(s: Any, m: Any) -> None:
-        store(s, m)
-        done(s, m)
-
-    return run
+    return in_turn([store, done])
 
 
 def _arrive_named(c: DeviceCompiler, call: Any) -> Run:
     """Arrive at a named barrier, where others wait."""
-    number, threads = (c.expr(one) for one in _operands(call)[0])
+    number, threads = (c.expr(one) for one in operands_of(call)[0])
     return AwaitNamed(number, threads, c.new_slot(), c.site("barrier")).arrive
 
 
 def _arrive(c: DeviceCompiler, call: Any) -> Run:
-    (pointer, *_), _ = _operands(call)
+    (pointer, *_), _ = operands_of(call)
     if isinstance(pointer, ir.TensorLoad):
-        return _arrive_at(c, pointer)
+        return _at_barriers(c, pointer, Barriers.arrive)
     return _with_barriers(c, call, Barriers.arrive)
 
 
 def _fence(c: DeviceCompiler, call: Any) -> Run:
     def run(s: Any, m: Any) -> None:
         clocks = s.batch.clocks
-        for warp in np.unique(lanes_of(s, m) // 32):
+        for warp in np.unique(s.batch.threads(m) // 32):
             units_of(s.batch).fenced[int(warp)] = clocks.now
         clocks.now += 1
 
@@ -210,7 +188,7 @@ def _map(c: DeviceCompiler, pointer: Any) -> int:
 
 
 def _load(c: DeviceCompiler, call: Any) -> Run:
-    (target, tensor, *at), tokens = _operands(call)
+    (target, tensor, *at), tokens = operands_of(call)
     mask = int(at.pop().value) if _MULTICAST in tokens else None
     barrier = at.pop()
     place, start = c.pointee(target)
@@ -224,7 +202,7 @@ def _load(c: DeviceCompiler, call: Any) -> Run:
         own, tensor = units_of(s.batch), s.batch.launch.kernel.scalars[number]
         first, where = each(s, offset, m), each(s, index, m)
         box = [each(s, one, m) for one in coordinates]
-        for lane in map(int, lanes_of(s, m)):
+        for lane in map(int, s.batch.threads(m)):
             byte, at_barrier = int(first[lane]) * place.dtype.itemsize, int(where[lane])
             blocks = [int(s.batch.block_of[lane])]
             if mask is not None:
@@ -242,7 +220,7 @@ def _load(c: DeviceCompiler, call: Any) -> Run:
 
 
 def _store(c: DeviceCompiler, call: Any) -> Run:
-    (tensor, *at, source), _ = _operands(call)
+    (tensor, *at, source), _ = operands_of(call)
     place, start = c.pointee(source)
     offset, number = c.operand(start), _map(c, tensor)
     shared = c.access(place, IntImm("int32", 0), 1, True, "load")
@@ -254,7 +232,7 @@ def _store(c: DeviceCompiler, call: Any) -> Run:
         tensor = s.batch.launch.kernel.scalars[number]
         first = each(s, offset, m)
         box = [each(s, one, m) for one in coordinates]
-        for lane in map(int, lanes_of(s, m)):
+        for lane in map(int, s.batch.threads(m)):
             byte = int(first[lane]) * place.dtype.itemsize
             where = [int(one[lane]) for one in box]
             units_of(s.batch).store(lane, (shared, target), byte, tensor, where)
@@ -263,17 +241,17 @@ def _store(c: DeviceCompiler, call: Any) -> Run:
 
 
 def _wait_stores(c: DeviceCompiler, call: Any) -> Run:
-    allowed = int(_operands(call)[0][0].value)
+    allowed = int(operands_of(call)[0][0].value)
     return _by_lane(lambda own, lane: own.wait_stores(lane, allowed))
 
 
 def _wait_products(c: DeviceCompiler, call: Any) -> Run:
-    allowed = int(_operands(call)[0][0].value)
+    allowed = int(operands_of(call)[0][0].value)
     return _by_warpgroup(c, "wgmma.wait_group", lambda own, at: own.wait_products(at, allowed))
 
 
 def _multiply(c: DeviceCompiler, call: Any) -> Run:
-    operands, tokens = _operands(call)
+    operands, tokens = operands_of(call)
     is_held = call.op.name in (ops.PTX_WGMMA_F16_RS, ops.PTX_WGMMA_BF16_RS)
     shape, *_, result, kind, other, _ = tokens[3:]
     # Of floats there are two signs, and of 16 bits whether each tile in memory is transposed.
@@ -286,8 +264,8 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
     turned = immediates[2:] or [0, 0]
     columns, depth = (int(n) for n in shape.removeprefix("m64n").split("k"))
     dtype, out, site = TYPES[kind], TYPES[result], c.site("wgmma")
-    parts = _registers(c, sums)
-    held = _registers(c, left) if is_held else None
+    parts = registers_of(c, sums)
+    held = registers_of(c, left) if is_held else None
     codes = [c.expr(one) for one in (b if is_held else left[0], b, adds)]
     name = handle(sums[0].source)
     majors = not turned[0], not turned[-1]
@@ -306,11 +284,11 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
             warps = tuple(range(first // 32, first // 32 + 4))
             places, reads = [], []
             for tile in tiles:
-                bytes_of = tile.bytes(dtype.itemsize)
+                bytes_of = tile_bytes(tile, dtype.itemsize)
                 access, base = _placed(loads, bytes_of)
                 shift = block * access.place.storage.span - base
-                lanes_of = np.arange(first, first + WARPGROUP_THREADS, 32)
-                own.check_read(access, bytes_of.cells + shift, lanes_of, "wgmma reads")
+                warp_lanes = np.arange(first, first + WARPGROUP_THREADS, 32)
+                own.check_read(access, bytes_of.cells + shift, warp_lanes, "wgmma reads")
                 span = bytes_of.low - base, bytes_of.high - base
                 reads.append(ReadRange(block, *span, warps, access.site))
                 places.append((access, bytes_of.addresses + shift))
@@ -388,56 +366,66 @@ def _finish(batch: Any, slots: Any, parts: Any, lanes: slice, what: Any) -> Call
     return run
 
 
-def _power(c: DeviceCompiler, call: Any) -> Run:
-    (result, exponent), _ = _operands(call)
-    to, code = _registers(c, [result]), c.narrowed(exponent)
+def _computed(
+    c: DeviceCompiler,
+    result: Any,
+    parts: list[Any],
+    function: Callable[..., Any],
+    spread: Callable[..., Any],
+) -> Run:
+    """Fill a register with what a thread computes of values, ``[elements, threads]``.
 
-    def run(s: Any, m: Any) -> None:
-        value, codes = code.pair(s, m)
-        with np.errstate(over="ignore"):
-            found = np.exp2(np.broadcast_to(value, (1, s.batch.size)))
-        found = np.where(found < _SMALLEST, np.float32(0), found).astype(np.float32)
-        write_all(to, s, m, found, None if codes is None else np.broadcast_to(codes, found.shape))
-
-    return run
-
-
-def _pack(c: DeviceCompiler, call: Any) -> Run:
-    (result, *parts), tokens = _operands(call)
-    to, codes = _registers(c, [result]), [c.narrowed(one) for one in reversed(parts)]
-    dtype = TYPES[tokens[-2 if tokens[-1] else -3].removesuffix("x2")]
+    ``spread`` makes poison of it of the poison of the values.
+    """
+    to, codes = registers_of(c, [result]), [c.narrowed(one) for one in parts]
 
     def run(s: Any, m: Any) -> None:
         pairs = [code.pair(s, m) for code in codes]
-        with np.errstate(over="ignore"):
-            values = [np.broadcast_to(v, s.batch.size).astype(dtype) for v, _ in pairs]
-        poison = [np.broadcast_to(0 if p is None else p, s.batch.size) for _, p in pairs]
-        known = all(p is None for _, p in pairs)
-        write_all(to, s, m, np.stack(values), None if known else np.stack(poison))
+        poison = None
+        if any(p is not None for _, p in pairs):
+            whole = [np.broadcast_to(0 if p is None else p, s.batch.size) for _, p in pairs]
+            poison = spread(*whole)
+        found = function(*(np.broadcast_to(value, s.batch.size) for value, _ in pairs))
+        write_all(to, s, m, found, poison)
 
     return run
+
+
+def _power(c: DeviceCompiler, call: Any) -> Run:
+    (result, exponent), _ = operands_of(call)
+
+    def power(value: Any) -> Any:
+        found = np.exp2(value)
+        return np.where(found < _SMALLEST, np.float32(0), found).astype(np.float32)[None]
+
+    return _computed(c, result, [exponent], power, lambda codes: codes[None])
+
+
+def _pack(c: DeviceCompiler, call: Any) -> Run:
+    (result, *parts), tokens = operands_of(call)
+    dtype = TYPES[tokens[-2 if tokens[-1] else -3].removesuffix("x2")]
+
+    def packed(*values: Any) -> Any:
+        return np.stack([value.astype(dtype) for value in values])
+
+    return _computed(c, result, parts[::-1], packed, lambda *codes: np.stack(codes))
 
 
 def _fused(c: DeviceCompiler, call: Any) -> Run:
     """``a * b + c`` of two halves in each register, rounded once."""
-    (result, *parts), tokens = _operands(call)
+    (result, *parts), tokens = operands_of(call)
     kind = next(one for one in tokens if one.endswith("x2"))
-    to, codes = _registers(c, [result]), [c.narrowed(one) for one in parts]
     dtype = TYPES[kind.removesuffix("x2")]
 
-    def run(s: Any, m: Any) -> None:
-        pairs = [code.pair(s, m) for code in codes]
-        words = [np.broadcast_to(v, s.batch.size).astype(np.uint32) for v, _ in pairs]
+    def joined(*words: Any) -> Any:
         # The lower half lies first.
-        a, b, added = (one.view(dtype).reshape(-1, 2).T.astype(np.float64) for one in words)
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = (a * b + added).astype(dtype)
-        codes_of = [np.broadcast_to(0 if p is None else p, s.batch.size) for _, p in pairs]
-        known = all(p is None for _, p in pairs)
-        poison = np.maximum.reduce(codes_of)
-        write_all(to, s, m, found, None if known else np.stack([poison, poison]))
+        halves = (one.astype(np.uint32).view(dtype).reshape(-1, 2).T for one in words)
+        a, b, added = (half.astype(np.float64) for half in halves)
+        return (a * b + added).astype(dtype)
 
-    return run
+    return _computed(
+        c, result, parts, joined, lambda *codes: np.stack([np.maximum.reduce(codes)] * 2)
+    )
 
 
 #: Op name -> its compiler.

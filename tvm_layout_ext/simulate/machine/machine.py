@@ -17,7 +17,7 @@ from ...errors import SimulationError
 from ...gpu import hardware
 from ..model.code import Code, Run
 from ..model.warp_batch import DivergentPath, WarpBatch
-from ..report import Hazard, Site
+from ..report import Site
 
 _WARP = hardware.WARP_SIZE
 #: Turns of a path's while loops after which they count as endless: some 5 seconds of them.
@@ -50,19 +50,6 @@ class RunInstruction(MachineStep):
 
 
 @dataclass
-class SetSlot(MachineStep):
-    """Give a loop variable its first or next value."""
-
-    slot: int
-    value: Code
-
-    def step(self, machine: Machine, s: DivergentPath) -> None:
-        """Set it."""
-        s.pc += 1
-        s.slots[self.slot] = self.value.run(s, s.mask)
-
-
-@dataclass
 class Jump(MachineStep):
     """Go elsewhere; ``endless`` is the site of a while loop whose turns are limited."""
 
@@ -92,9 +79,7 @@ class Branch(MachineStep):
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Test it; a mixed outcome splits the path."""
         batch = s.batch
-        c, p = self.condition.pair(s, s.mask)
-        if p is not None:
-            c = batch.defined(self.site, s.mask, c, p)
+        c = batch.defined(self.site, s.mask, *self.condition.pair(s, s.mask))
         s.pc += 1
         if np.ndim(c) == 0:
             if not c:
@@ -280,8 +265,7 @@ class Machine:
             f"{int(reached.sum())} of the {int(members.sum())} threads of a {unit}, among them "
             f"{batch.thread_name(lane)}, reach the barrier at line {site.line}; the others do not."
         )
-        hazard = Hazard("barrier", site.buffer, -1, (batch.thread_name(lane),), (site,), message)
-        batch.launch.findings.add_at(("barrier", unit, site), hazard, 1, batch, lane)
+        batch.launch.findings.by_thread("barrier", (site,), message, batch, lane, key=unit)
 
 
 def _same(a: Any, b: Any) -> bool:

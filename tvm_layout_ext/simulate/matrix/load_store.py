@@ -20,7 +20,7 @@ from ..memory.access import AccessInstruction
 from ..memory.registers import Registers, read_all, write_all
 from ..model.code import Run, mask_and
 from ..model.values import one_or_all, retyped, retyped_poison
-from ..report import Hazard, Site
+from ..report import Site
 
 _WARP = hardware.WARP_SIZE
 _ROWS = 8
@@ -43,8 +43,8 @@ def torn_lanes(batch: Any, m: Any, site: Site, what: str) -> Any:
         f"{batch.thread_name(lane)}, execute {what} at line {site.line}; its result is undefined "
         "unless all threads of a warp execute it together."
     )
-    hazard = Hazard("divergent", site.buffer, -1, (batch.thread_name(lane),), (site,), message)
-    batch.launch.findings.add_at(("divergent", site, what), hazard, int(torn.sum()), batch, lane)
+    findings, cases = batch.launch.findings, int(torn.sum())
+    findings.by_thread("divergent", (site,), message, batch, lane, key=what, cases=cases)
     return mask & np.repeat(torn, _WARP)
 
 

@@ -70,11 +70,10 @@ class AccessInstruction(LocatedAccess):
     def _check_pending(self, batch: Any, memory: Memory, cells: Any, mask: Any, codes: Any) -> Any:
         """Report a touch of memory that a copy is under way into; what is read is poison."""
         pending = memory.pending.take(cells)
-        active = batch.active(mask)
-        touched = (pending != 0) & active
+        touched = (pending != 0) & batch.active(mask)
         if not touched.any():
             return codes
-        batch.launch.findings.touched_pending(self, batch, cells, touched, pending)
+        batch.launch.findings.touched_pending(self, batch, cells, batch.lane, touched)
         codes = np.zeros(cells.shape, np.int64) if codes is None else codes
         return np.where(pending != 0, FRESH, codes)
 
@@ -108,22 +107,19 @@ class AccessInstruction(LocatedAccess):
         if address is None:
             return
         self.tally(s, address)
-        self.put(batch, address.flat, address.mask, value, poison)
-
-    def put(self, batch: Any, flat: Any, mask: Any, value: Any, poison: Any) -> None:
-        """Write values at addresses, with all checks but no counting."""
-        memory, elements = self.memory(batch), self.elements(flat)
+        memory, elements = self.memory(batch), self.elements(address.flat)
         whole = to_lanes(value, self.lanes, batch.size)
         if poison is not None:
             poison = to_lanes(poison, self.lanes, batch.size)
-            self._report_stored_poison(batch, poison, mask)
-        lanes = batch.threads(mask)
+            self.report_stored_poison(batch, poison, address.mask)
+        lanes = batch.threads(address.mask)
         if len(lanes) < batch.size:
             elements, whole = elements[..., lanes], whole[..., lanes]
             poison = None if poison is None else poison[..., lanes]
         self.write(batch, memory, elements, lanes, whole, poison)
 
-    def _report_stored_poison(self, batch: Any, poison: Any, mask: Any) -> None:
+    def report_stored_poison(self, batch: Any, poison: Any, mask: Any) -> None:
+        """Report poison that a store or an atomic takes to global memory."""
         if self.place.storage.scope == "global":
             batch.poisoned(self.site, mask, poison, "is stored to global memory")
 
@@ -214,11 +210,6 @@ class AccessInstruction(LocatedAccess):
         batch.launch.findings.races(self, batch, reads, "copies to {}, read by")
 
     def _check_pending_write(self, batch: Any, memory: Memory, cells: Any, lanes: Any) -> None:
-        pending = memory.pending.take(cells)
-        if not pending.any():
-            return
-        everywhere = np.zeros((*cells.shape[:-1], batch.size), np.int64)
-        where = np.zeros_like(everywhere)
-        everywhere[..., lanes], where[..., lanes] = pending, cells
-        findings = batch.launch.findings
-        findings.touched_pending(self, batch, where, everywhere != 0, everywhere)
+        touched = memory.pending.take(cells) != 0
+        if touched.any():
+            batch.launch.findings.touched_pending(self, batch, cells, lanes, touched)

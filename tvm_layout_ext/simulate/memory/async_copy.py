@@ -30,12 +30,6 @@ class CopyMode:
     fills: bool = False
 
 
-def _groups(batch: Any) -> Any:
-    if batch.groups is None:
-        batch.groups = np.zeros(batch.size, np.int64)
-    return batch.groups
-
-
 def copy(load: AccessInstruction, store: AccessInstruction, predicate: Code, way: CopyMode) -> Run:
     """Compile a copy; where the predicate is false, zeros are stored at once."""
 
@@ -70,7 +64,8 @@ def copy_by_size(
         if size is None:
             _issue(s, m, store, way, *_read(s, m, whole, store, None))
             return
-        found = _known(s, m, whole, size)
+        wanted, unknown = size.pair(s, m)
+        found = s.batch.defined(whole.site, m, np.broadcast_to(wanted, s.batch.size), unknown)
         active = s.batch.active(m)
         value = np.zeros((store.lanes, s.batch.size), store.place.dtype)
         poison = np.zeros(value.shape, np.int64)
@@ -84,13 +79,6 @@ def copy_by_size(
         _issue(s, m, store, way, value, poison if poison.any() else None, reads)
 
     return run
-
-
-def _known(s: Any, m: Any, load: AccessInstruction, code: Code) -> Any:
-    """Value of an operand for each thread; one that nobody wrote is reported."""
-    value, poison = code.pair(s, m)
-    value = np.broadcast_to(value, (s.batch.size,))
-    return value if poison is None else s.batch.defined(load.site, m, value, poison)
 
 
 #: A load and where it read.
@@ -122,7 +110,7 @@ def _issue(
     store.check_issue(batch, memory, cells, lanes)
     memory.pending[cells] = store.number + 1
     codes = None if poison is None else poison[..., lanes].reshape(moved.shape)
-    group = _groups(batch)[lanes]
+    group = batch.groups[lanes]
     # A thread without a legal destination copies nothing.
     sources = [source.keep(lanes) for read in reads for source in _sources(batch, *read)]
     batch.pending_copies.append(
@@ -179,7 +167,7 @@ def _sources(batch: Any, load: AccessInstruction, address: Address) -> list[Pend
 
 def commit(s: Any, m: Any) -> None:
     """Run ``cp.async.commit_group``."""
-    _groups(s.batch)[... if m is None else m] += 1
+    s.batch.groups[... if m is None else m] += 1
 
 
 def wait(allowed: Code) -> Run:
@@ -187,7 +175,7 @@ def wait(allowed: Code) -> Run:
 
     def run(s: Any, m: Any) -> None:
         batch = s.batch
-        done = _groups(batch) - int(allowed.run(s, m))
+        done = batch.groups - int(allowed.run(s, m))
         left = []
         for copy in batch.pending_copies:
             complete = copy.group < done[copy.lanes]

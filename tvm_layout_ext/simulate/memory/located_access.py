@@ -100,15 +100,18 @@ class LocatedAccess:
     lanes: int
     together: bool
     count: Count = field(default_factory=Count)
-    plan: NvccPlan | None = None
     certain: Count = field(default_factory=Count)
+    width: int = field(init=False)  #: Bytes a thread moves in one instruction
+    #: All of its instructions, until nvcc leaves some out.
+    plan: NvccPlan = field(init=False)
     _memo: dict[Any, tuple[Any, Any, Count]] = field(default_factory=dict)
 
-    @property
-    def width(self) -> int:
-        """Bytes a thread moves in one instruction."""
+    def __post_init__(self) -> None:
         size = self.place.dtype.itemsize
-        return instructions(self.lanes * size)[0][1] if self.together else size
+        made: list[Instruction] = [(lane, 0, size) for lane in range(self.lanes)]
+        if self.together:
+            made = [(0, *one) for one in instructions(self.lanes * size)]
+        self.width, self.plan = made[0][2], NvccPlan(tuple(made))
 
     def memory(self, batch: Any) -> Memory:
         """The memory that it is in."""
@@ -136,7 +139,7 @@ class LocatedAccess:
         fixed = batch.cache[self.address.cache]
         if fixed is None:
             fixed = batch.cache[self.address.cache] = self._fixed(s)
-        base, low, high, _ = fixed
+        base, low, high = fixed
         uniform = self.address.uniform
         shift = int(uniform.run(s, mask)) if uniform is not None else 0
         last = high + shift + (self.lanes if self.together else 1)
@@ -157,13 +160,13 @@ class LocatedAccess:
             return 0
         return batch.block_of * (storage.span // self.place.dtype.itemsize)
 
-    def _fixed(self, s: Any) -> tuple[Any, int, int, int]:
+    def _fixed(self, s: Any) -> tuple[Any, int, int]:
         assert self.address.fixed is not None
         batch = s.batch
         index = np.asarray(self.address.fixed.run(s, None)).astype(np.int64)
         index = np.broadcast_to(index, (*index.shape[:-1], batch.size))
         live = index if batch.full is None else index[..., batch.full]
-        return index + self._block_base(batch), int(live.min()), int(live.max()), 0
+        return index + self._block_base(batch), int(live.min()), int(live.max())
 
     def _locate_any(self, s: Any, mask: Any) -> Address | None:
         batch = s.batch
@@ -229,33 +232,22 @@ class LocatedAccess:
     @property
     def made(self) -> int:
         """Bytes of the widest instruction that nvcc makes of it; 0 where another's does it all."""
-        if self.plan is None:
-            return self.width
         return max((width for _, _, width in self.plan.counted), default=0)
 
     @property
     def counts(self) -> tuple[Count, Count]:
         """What is counted, and what of it nvcc cannot do without."""
-        is_open = self.plan is not None and self.plan.least is not None
-        return self.count, self.certain if is_open else self.count
+        return self.count, self.count if self.plan.least is None else self.certain
 
     def tally(self, s: Any, address: Address) -> None:
         """Add the access to the counts of its site."""
-        batch, plan = s.batch, self.plan
-        if plan is None:
-            self.tally_by(batch, [address], lambda: self._count(batch, address))
-            return
-        if plan.is_counted(s):
-            self.count += self._counted(batch, address, plan.counted)
-        if certain := plan.certain(s):
-            self.certain += self._counted(batch, address, certain)
+        if self.plan.is_counted(s):
+            self.count += self._counted(s.batch, address, self.plan.counted)
+        if certain := self.plan.certain(s):
+            self.certain += self._counted(s.batch, address, certain)
 
-    def _counted(
-        self, batch: Any, address: Address, instructions: tuple[Instruction, ...]
-    ) -> Count:
-        return self._known(
-            batch, [address], instructions, lambda: self._count(batch, address, instructions)
-        )
+    def _counted(self, batch: Any, address: Address, made: tuple[Instruction, ...]) -> Count:
+        return self._known(batch, [address], made, lambda: self._count(batch, address, made))
 
     def tally_by(
         self, batch: Any, addresses: Sequence[Address], count: Callable[[], Count]
@@ -282,31 +274,16 @@ class LocatedAccess:
         at = address.flat * self.place.dtype.itemsize + self._low_address(batch)
         return np.reshape(at, (-1, _WARP)), batch.active(address.mask).reshape(-1, _WARP)
 
-    def _count(
-        self, batch: Any, address: Address, made: tuple[Instruction, ...] | None = None
-    ) -> Count:
+    def _count(self, batch: Any, address: Address, made: tuple[Instruction, ...]) -> Count:
         active = batch.active(address.mask).reshape(-1, _WARP)
         size = self.place.dtype.itemsize
         counter: Callable[..., Count] = count_global
         if self.place.storage.scope != "global":
             counter = partial(count_shared, store=self.kind != "load")
         total = Count()
-        base = self._low_address(batch)
-        parts = self._instructions(address.flat) if made is None else _rows(address.flat, made)
-        for flat, start, width in parts:
-            total += counter((flat * size + (base + start)).reshape(-1, _WARP), active, width)
+        base, rows = self._low_address(batch), np.atleast_2d(address.flat)
+        for row, start, width in made:
+            # All elements of a vector may have one address.
+            at = rows[min(row, len(rows) - 1)] * size + (base + start)
+            total += counter(at.reshape(-1, _WARP), active, width)
         return total
-
-    def _instructions(self, flat: Any) -> list[tuple[Any, int, int]]:
-        """Each instruction as addresses, byte offset and width."""
-        size = self.place.dtype.itemsize
-        if self.together:
-            return [(flat, start, width) for start, width in instructions(self.lanes * size)]
-        rows = flat if flat.ndim == 2 else flat[None]
-        return [(row, 0, size) for row in rows]
-
-
-def _rows(flat: Any, made: tuple[Instruction, ...]) -> list[tuple[Any, int, int]]:
-    if flat.ndim == 1:
-        return [(flat, start, width) for _, start, width in made]
-    return [(flat[min(row, len(flat) - 1)], start, width) for row, start, width in made]

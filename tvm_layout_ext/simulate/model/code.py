@@ -8,7 +8,7 @@ pair of value and poison, else the bare value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,28 @@ class Code:
 def constant(value: Any) -> Code:
     """Code of a constant."""
     return Code(lambda s, m: value, LAUNCH)
+
+
+def set_slot(slot: int, code: Code) -> Run:
+    """The function that gives a path's slot a value."""
+
+    def run(s: Any, m: Any) -> None:
+        s.slots[slot] = code.run(s, m)
+
+    return run
+
+
+def in_turn(runs: Sequence[Run | None]) -> Run | None:
+    """One function that runs some, one after the other; None if there are none."""
+    some = [run for run in runs if run is not None]
+    if len(some) <= 1:
+        return some[0] if some else None
+
+    def run_all(s: Any, m: Any) -> None:
+        for run in some:
+            run(s, m)
+
+    return run_all
 
 
 def mask_and(mask: Any, condition: Any) -> Any:

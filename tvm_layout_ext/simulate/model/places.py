@@ -12,7 +12,7 @@ from tvm.ir.prim.expr import IntImm
 from ...errors import NotModelled
 from ...gpu.hardware import LINE_BYTES
 from ...ir import ops
-from ...ir.queries import loads_in, nodes_in
+from ...ir.queries import is_call_of, loads_in, nodes_in, op_name
 from .values import numpy_type, split_type
 
 _SHARED = ("shared", "shared.dyn")
@@ -99,7 +99,7 @@ class Places:
 
     def pointed(self, pointer: Any) -> Place:
         """Place that a pointer expression points at the start of."""
-        if isinstance(pointer, ir.Call) and pointer.op.name == ops.BUFFER_DATA:
+        if is_call_of(pointer, ops.BUFFER_DATA):
             return self.at(pointer.args[0])
         found = self.by_pointer.get(handle(pointer))
         if found is None:
@@ -203,7 +203,7 @@ def storages_used(places: Places, node: Any) -> tuple[list[Storage], list[Storag
 
 def _written_by_call(places: Places, call: Any) -> list[Storage]:
     """Storages that a call writes through a pointer argument."""
-    name = call.op.name if hasattr(call.op, "name") else ""
+    name = op_name(call)
     if name == ops.PTX_CP_ASYNC_BULK_TENSOR_S2G:
         return [places.pointed(call.args[0].args[0].args[0]).storage]
     if name == ops.S_TIR_CP_ASYNC_RAW:
@@ -214,8 +214,7 @@ def _written_by_call(places: Places, call: Any) -> list[Storage]:
     return [
         places.at(argument.args[0].source).storage
         for argument in call.args
-        if isinstance(argument, ir.Call)
-        and getattr(argument.op, "name", "") == ops.ADDRESS_OF
+        if is_call_of(argument, ops.ADDRESS_OF)
         and not isinstance(argument.args[0], ir.Var)
         and name not in (ops.CUDA_LDG, ops.CUDA_CVTA_GENERIC_TO_SHARED, ops.CUDA_MBARRIER_WAIT)
     ]

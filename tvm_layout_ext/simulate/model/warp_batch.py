@@ -82,7 +82,8 @@ class WarpBatch:
         self.cache: list[Any] = [None] * caches
         self.masks: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         self.pending_copies: list[Any] = []
-        self.groups: Any = None
+        #: Groups of asynchronous copies that each thread has committed.
+        self.groups = np.zeros(self.size, np.int64)
         #: Hopper's asynchronous units, once a kernel uses them.
         self.units: Any = None
         #: Loop variables, by slot, of the path that runs.
@@ -121,8 +122,8 @@ class WarpBatch:
         return bad
 
     def defined(self, site: Any, mask: Any, condition: Any, poison: Any) -> Any:
-        """Report poison in a condition, which then is false for its threads."""
-        bad = self.poisoned(site, mask, poison, "decides a branch")
+        """Report poison, if there is any, in a condition, which then is false for its threads."""
+        bad = None if poison is None else self.poisoned(site, mask, poison, "decides a branch")
         return condition if bad is None else np.broadcast_to(condition, (self.size,)) & ~bad
 
     def thread_name(self, lane: int) -> str:

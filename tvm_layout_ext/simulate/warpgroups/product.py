@@ -44,10 +44,6 @@ class DescribedTile:
         at, leading, stride = ((descriptor >> bit & _FIELD) * _UNIT for bit in (0, 16, 32))
         return cls(at, leading, stride, rows, depth, k_major)
 
-    def bytes(self, itemsize: int) -> TileBytes:
-        """The tile's bytes in shared memory; blocks have their tiles at few places."""
-        return _bytes(self, itemsize)
-
     def addresses(self, itemsize: int) -> Any:
         """Byte addresses of the elements, ``[rows, depth]``."""
         row, k = np.meshgrid(np.arange(self.rows), np.arange(self.depth), indexing="ij")
@@ -75,7 +71,8 @@ class TileBytes:
 
 
 @lru_cache(maxsize=256)
-def _bytes(tile: DescribedTile, itemsize: int) -> TileBytes:
+def tile_bytes(tile: DescribedTile, itemsize: int) -> TileBytes:
+    """A tile's bytes in shared memory; blocks have their tiles at few places."""
     found = tile.addresses(itemsize)
     cells = (found.ravel() + np.arange(itemsize)[:, None]).ravel()
     last = int(found.max())

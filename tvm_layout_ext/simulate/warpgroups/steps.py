@@ -104,7 +104,7 @@ class AwaitNamed(Await):
         batch = s.batch
         named, whose, number, threads = self._barriers(s, m)
         turns = np.zeros(batch.size, np.int64)
-        lanes = np.flatnonzero(batch.active(m))
+        lanes = batch.threads(m)
         key = whose[lanes] * 16 + number[lanes]
         for one in np.unique(key):
             own = lanes[key == one]
@@ -119,8 +119,7 @@ class AwaitNamed(Await):
 
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether it may go on."""
-        mask = s.batch.active(s.mask)
-        lanes = np.flatnonzero(mask)
+        lanes = s.batch.threads(s.mask)
         found = np.ones(s.batch.size, bool)
         named, pairs = self._keys(s, lanes)
         keys, known = list(pairs), {}
@@ -163,8 +162,7 @@ class AwaitRegisters(Await):
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether there are registers enough."""
         batch, given = s.batch, self._given(s)
-        mask = batch.active(s.mask)
-        mine = np.unique(np.flatnonzero(mask) // WARPGROUP_THREADS)
+        mine = np.unique(batch.threads(s.mask) // WARPGROUP_THREADS)
         each = batch.geometry.lanes // WARPGROUP_THREADS
         wanted = given.copy()
         wanted[mine] = self.count

@@ -16,7 +16,6 @@ from ..memory.arrived_box import ArrivedBox, touched, unknown_box
 from ..memory.memory import FRESH, Memory
 from ..model.code import Code
 from ..races import MAX_LANES, lane_of, site_of, time_of
-from ..report import Hazard
 from .barriers import Barriers, NamedBarriers
 from .tensor_map import TensorMap
 
@@ -217,10 +216,8 @@ class Units:
 
     def _report(self, lane: int, site: Any, other: Any, what: str) -> None:
         batch = self.batch
-        thread = batch.thread_name(lane)
-        message = f"{thread} {what} at {site}; the other is at {other}."
-        hazard = Hazard("async", site.buffer, -1, (thread,), (site, other), message)
-        batch.launch.findings.add_at(("async", site, other, what), hazard, 1, batch, lane)
+        message = f"{batch.thread_name(lane)} {what} at {site}; the other is at {other}."
+        batch.launch.findings.by_thread("async", (site, other), message, batch, lane, key=what)
 
     def store(
         self,
@@ -385,7 +382,7 @@ def warpgroups(batch: Any, mask: Any, what: str, site: Any) -> list[int]:
     SimulationError
         If a warpgroup is not there as a whole.
     """
-    lanes = np.flatnonzero(batch.active(mask))
+    lanes = batch.threads(mask)
     firsts = np.unique(lanes // WARPGROUP_THREADS) * WARPGROUP_THREADS
     if len(firsts) * WARPGROUP_THREADS != len(lanes):
         raise SimulationError(
