@@ -59,7 +59,7 @@ class Nvcc:
         least.settle()
         for access, units in self._units:
             if units:
-                access.plan = least.plan(access.plan, units)
+                access.least = least.plan(access.plan, units)
 
     def bind(self, variable: Any, value: Any) -> None:
         """A variable has a value from here on."""
@@ -132,14 +132,15 @@ class Nvcc:
         offset = place.offset
         shift = Form(offset) if isinstance(offset, int) else self._form(offset, 0)
         units: list[Unit] = []
-        for lane, byte, width in access.plan.counted:
+        for lane, byte, width in access.plan.made[()]:
             form = self._form(start, lane).plus(shift).times(size).plus(Form(byte))
             where = self._loops, self._branches, self._block, self._stage
             unit = Unit(access, (lane, byte, width), form, *where)
             if unit.storage not in self._unread and self._is_made(unit):
                 units.append(unit)
         self._units.append((access, units))
-        access.plan = NvccPlan(tuple(unit.instruction for unit in units), self._once(units))
+        made = tuple(unit.instruction for unit in units)
+        access.plan = NvccPlan({(): made}, once=self._once(units))
 
     def _form(self, expr: Any, lane: int) -> Form:
         return form_of(expr, lane, self._bound, self._is_constant)
@@ -195,9 +196,9 @@ def _join(group: Group) -> None:
     """Make instructions of neighbours, in the plans of those that they begin with."""
     joined = {unit: made for unit, _, made in windows(group, is_sure=True)}
     for _, unit, _ in group:
-        plan = unit.access.plan
-        kept = {*plan.counted} - {unit.instruction}
-        plan.counted = tuple(sorted(kept | ({joined[unit]} if unit in joined else set())))
+        made = unit.access.plan.made
+        kept = {*made[()]} - {unit.instruction}
+        made[()] = tuple(sorted(kept | ({joined[unit]} if unit in joined else set())))
 
 
 def _unread(kernel: Any, places: Places) -> set[int]:

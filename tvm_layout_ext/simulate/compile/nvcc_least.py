@@ -202,19 +202,18 @@ class LeastRequests:
             for unit, turn, instruction in windows(alive, is_sure=False):
                 self._found[unit][turn].append(instruction)
 
-    def plan(self, plan: NvccPlan, units: list[Unit]) -> NvccPlan:
-        """The plan of an access with its least, where that is less than what is counted."""
+    def plan(self, counted: NvccPlan, units: list[Unit]) -> NvccPlan | None:
+        """The least of an access; None where that is all that is counted."""
         over, stays = _loops_over(units[0])
         least: dict[Turn, tuple[Instruction, ...]] = {}
         for unit in units:
             for turn, found in self._found[unit].items():
                 least[turn] = tuple(sorted((*least.get(turn, ()), *found)))
         every = len(least) == prod(loop.extent for loop in over)
-        same = all(found == plan.counted for found in least.values())
-        if every and same and {*stays} == {*plan.once}:
-            return plan
-        slots = tuple(loop.slot for loop in over)
-        return NvccPlan(plan.counted, plan.once, least, slots, tuple(stays))
+        same = all(found == counted.made[()] for found in least.values())
+        if every and same and {*stays} == {*counted.once}:
+            return None
+        return NvccPlan(least, tuple(loop.slot for loop in over), tuple(stays))
 
 
 def _reaches(held: Unit, unit: Unit) -> bool:

@@ -306,11 +306,11 @@ def _multiply(c: DeviceCompiler, call: Any) -> Run:
 def _placed(loads: Any, tile: TileBytes) -> tuple[Any, int]:
     """The shared array that a tile lies in, and where it begins."""
     for base, access in loads:
-        if base <= tile.low and tile.last < base + access.place.storage.bytes:
+        if base <= tile.low and tile.high <= base + access.place.storage.bytes:
             return access, base
     raise SimulationError(
-        f"A wgmma descriptor reaches bytes {tile.low:,} to {tile.last:,} of shared memory, which "
-        "no array holds."
+        f"A wgmma descriptor reaches bytes {tile.low:,} to {tile.high - 1:,} of shared memory, "
+        "which no array holds."
     )
 
 

@@ -34,31 +34,20 @@ Instruction = tuple[int, int, int]
 
 @dataclass
 class NvccPlan:
-    """Which instructions nvcc makes of an access: those counted, and the least of them.
+    """Instructions that nvcc makes of an access, by the turn of the loops at ``slots``.
 
-    ``once`` has slots of loops before which it is made, with the first value of each. ``least``
-    has the instructions that are certain by the turn of the loops at ``slots``, None if all are.
+    ``once`` has slots of loops before which they are made, with the first value of each.
     """
 
-    counted: tuple[Instruction, ...]
-    once: tuple[tuple[int, int], ...] = ()
-    least: dict[tuple[int, ...], tuple[Instruction, ...]] | None = None
+    made: dict[tuple[int, ...], tuple[Instruction, ...]]
     slots: tuple[int, ...] = ()
-    least_once: tuple[tuple[int, int], ...] = ()
+    once: tuple[tuple[int, int], ...] = ()
 
-    def is_counted(self, s: Any) -> bool:
-        """Whether the access is counted at this turn of the loops."""
-        return bool(self.counted) and _at_first(s, self.once)
-
-    def certain(self, s: Any) -> tuple[Instruction, ...]:
-        """Instructions that are made whatever nvcc does, at this turn of the loops."""
-        if self.least is None or not _at_first(s, self.least_once):
+    def at(self, s: Any) -> tuple[Instruction, ...]:
+        """Those of this turn."""
+        if not all(np.all(s.slots[slot] == first) for slot, first in self.once):
             return ()
-        return self.least.get(tuple(int(s.slots[slot]) for slot in self.slots), ())
-
-
-def _at_first(s: Any, once: tuple[tuple[int, int], ...]) -> bool:
-    return all(np.all(s.slots[slot] == first) for slot, first in once)
+        return self.made.get(tuple(int(s.slots[slot]) for slot in self.slots), ())
 
 
 @dataclass(frozen=True)
@@ -102,8 +91,10 @@ class LocatedAccess:
     count: Count = field(default_factory=Count)
     certain: Count = field(default_factory=Count)
     width: int = field(init=False)  #: Bytes a thread moves in one instruction
-    #: All of its instructions, until nvcc leaves some out.
+    #: What is counted: all of its instructions, until nvcc leaves some out.
     plan: NvccPlan = field(init=False)
+    #: What of them is made whatever nvcc does; None for all.
+    least: NvccPlan | None = None
     _memo: dict[Any, tuple[Any, Any, Count]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,7 +102,7 @@ class LocatedAccess:
         made: list[Instruction] = [(lane, 0, size) for lane in range(self.lanes)]
         if self.together:
             made = [(0, *one) for one in instructions(self.lanes * size)]
-        self.width, self.plan = made[0][2], NvccPlan(tuple(made))
+        self.width, self.plan = made[0][2], NvccPlan({(): tuple(made)})
 
     def memory(self, batch: Any) -> Memory:
         """The memory that it is in."""
@@ -232,19 +223,19 @@ class LocatedAccess:
     @property
     def made(self) -> int:
         """Bytes of the widest instruction that nvcc makes of it; 0 where another's does it all."""
-        return max((width for _, _, width in self.plan.counted), default=0)
+        return max((width for _, _, width in self.plan.made[()]), default=0)
 
     @property
     def counts(self) -> tuple[Count, Count]:
         """What is counted, and what of it nvcc cannot do without."""
-        return self.count, self.count if self.plan.least is None else self.certain
+        return self.count, self.count if self.least is None else self.certain
 
     def tally(self, s: Any, address: Address) -> None:
         """Add the access to the counts of its site."""
-        if self.plan.is_counted(s):
-            self.count += self._counted(s.batch, address, self.plan.counted)
-        if certain := self.plan.certain(s):
-            self.certain += self._counted(s.batch, address, certain)
+        if made := self.plan.at(s):
+            self.count += self._counted(s.batch, address, made)
+        if self.least is not None and (made := self.least.at(s)):
+            self.certain += self._counted(s.batch, address, made)
 
     def _counted(self, batch: Any, address: Address, made: tuple[Instruction, ...]) -> Count:
         return self._known(batch, [address], made, lambda: self._count(batch, address, made))

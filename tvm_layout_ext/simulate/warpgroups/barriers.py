@@ -128,9 +128,9 @@ class NamedBarriers(_Meeting):
             self._end(block, number)
         return turn
 
-    def has_ended(self, block: int, number: int, turn: int) -> bool:
+    def has_ended(self, block: Any, number: Any, turn: Any) -> Any:
         """Whether a turn is over."""
-        return bool(self._turn[block, number] > turn)
+        return self._turn[block, number] > turn
 
     def told(self, block: int, number: int) -> str:
         """Who is there."""

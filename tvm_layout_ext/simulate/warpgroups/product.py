@@ -60,13 +60,12 @@ class DescribedTile:
 class TileBytes:
     """Addresses of a tile's elements ``[rows, depth]``, and ``cells``, the bytes of all of them.
 
-    They lie from ``low`` to before ``high``; ``last`` is the last element's first byte.
+    They lie from ``low`` to before ``high``.
     """
 
     addresses: Any
     cells: Any
     low: int
-    last: int
     high: int
 
 
@@ -75,8 +74,7 @@ def tile_bytes(tile: DescribedTile, itemsize: int) -> TileBytes:
     """A tile's bytes in shared memory; blocks have their tiles at few places."""
     found = tile.addresses(itemsize)
     cells = (found.ravel() + np.arange(itemsize)[:, None]).ravel()
-    last = int(found.max())
-    return TileBytes(found, cells, int(found.min()), last, last + itemsize)
+    return TileBytes(found, cells, int(found.min()), int(found.max()) + itemsize)
 
 
 def spread(tile: Any) -> Any:

@@ -112,32 +112,29 @@ class AwaitNamed(Await):
             turns[own] = named.arrive(block, which, own, int(threads[own[0]]))
         s.slots[self.slot] = turns
 
-    def _keys(self, s: DivergentPath, lanes: Any) -> tuple[NamedBarriers, Any]:
+    def _at(self, s: DivergentPath, lanes: Any) -> tuple[NamedBarriers, Any, Any]:
+        """Barriers, and for some threads of a path whose, and which."""
         named, whose, number, _ = self._barriers(s, s.mask)
-        keys = zip(whose[lanes], number[lanes], s.slots[self.slot][lanes], strict=True)
-        return named, keys
+        return named, whose[lanes], number[lanes]
 
     def ready(self, s: DivergentPath) -> Any:
         """For every thread whether it may go on."""
         lanes = s.batch.threads(s.mask)
+        named, whose, number = self._at(s, lanes)
         found = np.ones(s.batch.size, bool)
-        named, pairs = self._keys(s, lanes)
-        keys, known = list(pairs), {}
-        for key in set(keys):
-            known[key] = named.has_ended(*map(int, key))
-        found[lanes] = [known[key] for key in keys]
+        found[lanes] = named.has_ended(whose, number, s.slots[self.slot][lanes])
         return found
 
     def passed(self, s: DivergentPath, lanes: Any) -> None:
         """Know what came before the barrier."""
         firsts = lanes[np.unique(lanes // _WARP, return_index=True)[1]]
-        named, keys = self._keys(s, firsts)
-        for lane, (block, number, _) in zip(firsts, keys, strict=True):
+        named, *where = self._at(s, firsts)
+        for lane, block, number in zip(firsts, *where, strict=True):
             named.pass_by(int(block), int(number), int(lane) // _WARP)
 
     def told(self, s: DivergentPath, lane: int) -> str:
         """What a thread waits for."""
-        named, ((block, number, _),) = self._keys(s, np.array([lane]))
+        named, block, number = self._at(s, lane)
         what = "named barrier" if self.number is not None else "the barrier of a cluster,"
         return f"{what} {named.told(int(block), int(number))}"
 
