@@ -1,9 +1,9 @@
 """Compiles the calls that are asynchronous copies, their groups and waits.
 
-``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; its predicate stores zeros at once.
-The table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the
-rest; with ``ignore-src``, nothing is read where it is true. Threads that read different sizes at
-once count as requests of their own. Indices in the address of a source are loaded by every thread.
+``tirx.s_tir.cp_async_raw`` is what TVM's own lowering makes; a predicate there is not modelled. The
+table ops are PTX ``cp.async``: with ``src-size``, so many bytes are read and zeros fill the rest;
+with ``ignore-src``, nothing is read where it is true. Threads that read different sizes at once
+count as requests of their own. Indices in the address of a source are loaded by every thread.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .device import DeviceCompiler, operands_of
 
 def _legacy(c: DeviceCompiler, call: Any) -> Run:
     target, target_at, source, source_at, size, *predicate = call.args
+    if predicate and not is_number(predicate[0], -1):
+        raise NotModelled("The simulated GPU does not model cp_async_raw with a predicate.")
     width = int(size.value)
     name = c.places.pointed(source).name
     store = _legacy_side(c, target, target_at, width, "cp.async", name)
     load = _legacy_side(c, source, source_at, width, "load")
     # The helper that TVM emits goes past L1 where cp.async.cg is legal.
     way = CopyMode(width, width < hardware.MAX_ACCESS_BYTES)
-    if not predicate or is_number(predicate[0], -1):
-        return async_copy.copy_by_size({width: load}, store, None, way)
-    return async_copy.copy(load, store, c.expr(predicate[0]), way)
+    return async_copy.copy({width: load}, store, None, way)
 
 
 def _legacy_side(
@@ -101,7 +101,7 @@ def _table_at(
     size = None
     if tail:
         size = lift(lambda ignored: np.where(ignored, 0, width), c.expr(tail[0]))
-    return async_copy.copy_by_size({width: load(width)}, store, size, way)
+    return async_copy.copy({width: load(width)}, store, size, way)
 
 
 def _of_size(
@@ -121,7 +121,7 @@ def _of_size(
                 f"cp.async of {width} bytes with {read} bytes of source is undefined."
             )
         loads = {read or width: load(read or width)}
-        return async_copy.copy_by_size(loads, store, None if read else constant(0), way)
+        return async_copy.copy(loads, store, None if read else constant(0), way)
     step = store.place.dtype.itemsize
     loads = {read: load(read) for read in range(width, 0, -step)}
 
@@ -138,7 +138,7 @@ def _of_size(
             )
         return found, poison
 
-    return async_copy.copy_by_size(loads, store, Code(legal, VARYING, True), way)
+    return async_copy.copy(loads, store, Code(legal, VARYING, True), way)
 
 
 def _all_or_nothing(size: Any, width: int) -> bool:

@@ -30,23 +30,7 @@ class CopyMode:
     fills: bool = False
 
 
-def copy(load: AccessInstruction, store: AccessInstruction, predicate: Code, way: CopyMode) -> Run:
-    """Compile a copy; where the predicate is false, zeros are stored at once."""
-
-    def run(s: Any, m: Any) -> None:
-        if m is not None and not m.any():
-            return
-        wanted = np.broadcast_to(predicate.value(s, m), (s.batch.size,)) != 0
-        chosen = mask_and(m, wanted)
-        if chosen is None or chosen.any():
-            _issue(s, chosen, store, way, *_read(s, chosen, load, store, None))
-        zeros = store.place.dtype.type(0)
-        store.store(s, mask_and(s.batch.mask(m), ~wanted), zeros, None)
-
-    return run
-
-
-def copy_by_size(
+def copy(
     loads: Mapping[int, AccessInstruction],
     store: AccessInstruction,
     size: Code | None,
