@@ -11,6 +11,7 @@ from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
 from ...gpu.hardware import LINE_BYTES
+from ...gpu.warpgroups import SWIZZLE_BYTES
 from ...ir import ops
 from ...ir.queries import is_call_of, loads_in, nodes_in, op_name
 from .values import numpy_type, split_type
@@ -18,8 +19,6 @@ from .values import numpy_type, split_type
 _SHARED = ("shared", "shared.dyn")
 #: Shared allocations start on this, so that banks and sectors of a block do not depend on others.
 _ALIGN = LINE_BYTES
-#: The alignment of a tile with the 128-byte swizzle.
-_SWIZZLED = 1024
 
 
 def handle(node: Any) -> int:
@@ -119,7 +118,7 @@ def shared_bases(places: Places) -> dict[int, int]:
     for storage in places.storages:
         if storage.scope in _SHARED:
             found[storage.number] = at
-            at += -(-storage.bytes // _SWIZZLED) * _SWIZZLED
+            at += -(-storage.bytes // SWIZZLE_BYTES) * SWIZZLE_BYTES
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...gpu import hardware
 from ...gpu.warpgroups import WARPGROUP_THREADS
 from ..machine.machine import Machine, MachineStep
 from ..model.code import Code
@@ -15,7 +16,7 @@ from ..report import Site
 from .barriers import NamedBarriers
 from .units import each, units_of
 
-_WARP = 32
+_WARP = hardware.WARP_SIZE
 
 
 class Await(MachineStep):
@@ -27,8 +28,8 @@ class Await(MachineStep):
         """For every thread whether it may go on; of those of the path it counts."""
         raise NotImplementedError
 
-    def passed(self, s: DivergentPath, lanes: Any) -> None:
-        """Threads go on."""
+    def passed(self, s: DivergentPath, firsts: Any) -> None:
+        """Threads go on, of each warp of which the first is given."""
 
     def told(self, s: DivergentPath, lane: int) -> str:
         """What a thread waits for."""
@@ -36,10 +37,10 @@ class Await(MachineStep):
 
     def step(self, machine: Machine, s: DivergentPath) -> None:
         """Go on, or begin to wait."""
-        mask = s.batch.active(s.mask)
-        if (self.ready(s) | ~mask).all():
+        lanes = s.batch.threads(s.mask)
+        if self.ready(s)[lanes].all():
             s.pc += 1
-            self.passed(s, np.flatnonzero(mask))
+            self.passed(s, lanes[np.unique(lanes // _WARP, return_index=True)[1]])
         else:
             s.waiting = self
 
@@ -63,14 +64,12 @@ class AwaitPhase(Await):
         inside = np.clip(index, 0, self.storage.length - 1)
         return found.has_ended(block, inside, parity)
 
-    def passed(self, s: DivergentPath, lanes: Any) -> None:
+    def passed(self, s: DivergentPath, firsts: Any) -> None:
         """Know what came before the end of the phase."""
         block, index, _ = self._where(s)
         found = units_of(s.batch).of(self.storage)
-        for warp in np.unique(lanes // _WARP):
-            lane = int(warp) * _WARP
-            first = int(lanes[np.searchsorted(lanes, lane)])
-            at = int(block[first]), int(index[first]), int(warp)
+        for first in firsts:
+            at = int(block[first]), int(index[first]), int(first) // _WARP
             found.pass_by(*at)
             units_of(s.batch).waited(found, *at)
 
@@ -125,9 +124,8 @@ class AwaitNamed(Await):
         found[lanes] = named.has_ended(whose, number, s.slots[self.slot][lanes])
         return found
 
-    def passed(self, s: DivergentPath, lanes: Any) -> None:
+    def passed(self, s: DivergentPath, firsts: Any) -> None:
         """Know what came before the barrier."""
-        firsts = lanes[np.unique(lanes // _WARP, return_index=True)[1]]
         named, *where = self._at(s, firsts)
         for lane, block, number in zip(firsts, *where, strict=True):
             named.pass_by(int(block), int(number), int(lane) // _WARP)
@@ -166,9 +164,9 @@ class AwaitRegisters(Await):
         fits = wanted.reshape(-1, each).sum(axis=1) <= units_of(batch).pool
         return np.repeat(fits, batch.geometry.lanes)
 
-    def passed(self, s: DivergentPath, lanes: Any) -> None:
+    def passed(self, s: DivergentPath, firsts: Any) -> None:
         """Have them."""
-        self._given(s)[np.unique(lanes // WARPGROUP_THREADS)] = self.count
+        self._given(s)[firsts // WARPGROUP_THREADS] = self.count
 
     def told(self, s: DivergentPath, lane: int) -> str:
         """What a thread waits for."""
