@@ -55,6 +55,20 @@ def test_rows_of_several_dims_are_counted_through(
         check(one)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_rows_may_be_fewer_than_a_size_says(dtype: str) -> None:
+    """As tokens behind the first one are: no size is a variable."""
+    n = tirx.Var("n", "int64")
+    params = [([2, n, 24], dtype), ([24, 40], dtype)]
+
+    def build(x: Any, w: Any) -> Any:
+        return op.matmul(op.strided_slice(x, [1], [1], [n]), w)
+
+    for one in scheduled(module(Program(params, build))):
+        assert not one.choice.fell_back
+        check(one)
+
+
 @pytest.mark.parametrize("by_wgmma", [True, False])
 def test_the_host_chooses_a_kernel_for_few_rows_or_for_many(
     monkeypatch: pytest.MonkeyPatch, by_wgmma: bool

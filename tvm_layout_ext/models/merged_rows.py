@@ -92,7 +92,8 @@ def merge_rows(func: tirx.PrimFunc) -> MergedRows | None:
     dims = next((one for one in found if _is_worth(one)), None)
     if dims is None:
         return None
-    rows = tirx.Var("rows", str(next(one for one in dims if isinstance(one, tirx.Var)).ty.dtype))
+    symbolic = next(one for one in dims if not isinstance(one, tirx.IntImm))
+    rows = tirx.Var("rows", str(symbolic.ty.dtype))
     merge = _Merge(dims, rows)
     params = [merge.buffer(param) if hasattr(param, "shape") else param for param in func.params]
     nests = [merge.nest(nest) for nest in top_statements(func)]
