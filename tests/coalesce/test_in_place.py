@@ -300,7 +300,7 @@ def test_a_policy_for_l2_reaches_the_stores() -> None:
 def test_explain_tells_what_was_done() -> None:
     sch = s_tir.Schedule(updated(4096, "float32", "float32"))
     sch.auto_coalesce("A")
-    assert "direct, vector vi_loop 4, lane vi_loop 32, warp vi_loop 4" in tlx.explain(sch).text()
+    assert "direct, vector i 4, lane i 32, warp i 4" in tlx.explain(sch).text()
 
 
 @pytest.mark.parametrize(

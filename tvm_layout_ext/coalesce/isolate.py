@@ -1,10 +1,9 @@
 """Give a block a program of its own, in which TensorIR takes its iterations for independent.
 
 TVM's ``bind`` and ``vectorize`` take no block that reads a buffer which it writes,
-``reindex_cache_write`` none whose buffer another block writes, too, ``reindex_cache_read`` none
-that reads a buffer at several places, and no primitive takes apart a loop that several iterators
-are bound to. So the block is mapped in a program in which every place has a buffer of its own and
-every iterator a loop, and what comes of it gets the buffers back.
+``reindex_cache_write`` none whose buffer another block writes, too, and ``reindex_cache_read`` none
+that reads a buffer at several places. So the block is mapped in a program in which every place has
+a buffer of its own, and what comes of it gets the buffers back.
 
 With buffers of its own the block depends on no other, and TVM would move what it stores behind all
 of them. So its nest is the only one of that program, and goes back to its place among the others.
@@ -22,11 +21,10 @@ from tvm import s_tir, tirx
 
 from ..analysis.nest import Nest
 from ..errors import ScheduleError
-from ..ir.block_bindings import holder_of, iter_values
+from ..ir.block_bindings import holder_of
 from ..ir.queries import are_equal, blocks_in, loads_in
 from ..ir.rebuild import block_with, sequence
 from ..ir.walk import top_statements
-from .canonical import is_linearized, loops_of_iterators
 from .independence import updated_in_place
 from .request import NAME
 
@@ -77,24 +75,21 @@ def has_other_writers(sch: Any, nest: Nest) -> bool:
     return overwritten or bool(_shared(held[1], nest))
 
 
-def is_entangled(sch: Any, block: Any, nest: Nest) -> bool:
+def is_entangled(sch: Any, nest: Nest) -> bool:
     """Whether caches of a block need a program of its own.
 
-    So they do beside other writers of its buffers, where it reads a buffer at several places, and
-    where a loop is several of its iterators.
+    So they do beside other writers of its buffers, and where it reads a buffer at several places.
     """
-    is_fused = is_linearized(sch, block, nest) is not None
-    return has_other_writers(sch, nest) or bool(_places(nest)) or is_fused
+    return has_other_writers(sch, nest) or bool(_places(nest))
 
 
-def isolate(sch: Any, block: Any, nest: Nest) -> Isolated:
+def isolate(sch: Any, nest: Nest) -> Isolated:
     """Map a block in a program of its own.
 
     ::
 
-        for f in range(96 * 128):             for i, j in T.grid(96, 128):
-            B[f // 128, f % 128] +=               B_out[i, j] = B[i, j] + A[i, j] + A_1[j, i]
-                A[f // 128, f % 128] + A[f % 128, f // 128]
+        for i, j in T.grid(96, 96):           for i, j in T.grid(96, 96):
+            B[i, j] += A[i, j] + A[j, i]          B_out[i, j] = B[i, j] + A[i, j] + A_1[j, i]
 
     The schedule is left as it is; the block's iterations are independent.
 
@@ -115,8 +110,7 @@ def isolate(sch: Any, block: Any, nest: Nest) -> Isolated:
     loans = [(a.buffer, a.own_indices, _declared(a.buffer, taken, a)) for a in _places(nest)]
     func, owners = borrowed(func, nest.block, updated, written, loans)
     if at is not None:
-        own = top_statements(func)[at]
-        func = _with_nests(func, [loops_of_iterators(own, nest, iter_values(sch, block)) or own])
+        func = _with_nests(func, [top_statements(func)[at]])
     functions = {gv: func if gv.name_hint == name else f for gv, f in sch.mod.functions.items()}
     lent = _schedule_of(
         tvm.IRModule(functions, attrs=sch.mod.attrs), name, str(nest.block.name_hint)
@@ -163,19 +157,6 @@ def returned(func: Any, owners: Sequence[tuple[Any, Any]]) -> Any:
 def writers(func: Any, buffer: Any) -> list[Any]:
     """List the blocks of a function that store to a buffer and hold no other block."""
     return _writers_in(func.body, buffer)
-
-
-def unverified(sch: Any, block: Any) -> tuple[Any, Any]:
-    """Find a block in a schedule of the same program that does not verify itself.
-
-    TVM 0.27's rfactor notes that loops split with a rest are bound affinely, which its verification
-    (``debug_mask``) denies: in a schedule that verifies itself no such map would be tried. A block
-    whose name others of its function have stays in its own schedule.
-    """
-    held = _function_of(sch, sch.get(block)) if sch.state.debug_mask else None
-    return (
-        (sch, block) if held is None else _schedule_of(sch.mod, held[0], sch.get(block).name_hint)
-    )
 
 
 def _schedule_of(mod: tvm.IRModule, func: str, block: str) -> tuple[Any, Any]:

@@ -78,5 +78,5 @@ class Subject:
 
         Raises ScheduleError if other blocks have its name.
         """
-        found = isolate(self.sch, self.block, self.nest)
+        found = isolate(self.sch, self.nest)
         return Subject.of(found.sch, found.block, self.request, found)

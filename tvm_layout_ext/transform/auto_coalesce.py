@@ -13,7 +13,7 @@ from ..analysis.nest import read_nest
 from ..coalesce.checks import check, check_place
 from ..coalesce.choose import Outcome, choose
 from ..coalesce.independence import check_updates, updated_in_place
-from ..coalesce.isolate import Isolated, isolate, unverified
+from ..coalesce.isolate import Isolated, isolate
 from ..coalesce.request import NAME, Request, request_of
 from ..coalesce.strategy import Strategy
 from ..coalesce.subject import Subject
@@ -26,29 +26,17 @@ def coalesce(sch: Any, block: Any, request: Request) -> Outcome:
 
     Where no traced primitive does what is needed, the block is only marked, and the pass maps it
     when the program is lowered: where it updates a buffer in place, or is to be staged or reduced
-    in a program of its own (:mod:`..coalesce.isolate`), or where a schedule that verifies itself
-    (``debug_mask``) refuses what TVM's own rfactor noted of a block.
+    in a program of its own (:mod:`..coalesce.isolate`).
     """
-    outcome, way, isolated = _decide(*unverified(sch, block), request)
+    outcome, way, isolated = _decide(sch, block, request)
     if COALESCE in sch.get(block).annotations:
         sch.unannotate(block, COALESCE)
-    if isolated is not None or not _is_verified(sch, block, way):
+    if isolated is not None:
         sch.annotate(block, COALESCE, request.as_annotation())
         return replace(outcome, text=f"when the program is lowered, {outcome.text}")
     way.apply(sch, block)
     sch.annotate(block, DONE, way.path)
     return outcome
-
-
-def _is_verified(sch: Any, block: Any, way: Strategy) -> bool:
-    """Whether a schedule's own verification lets a mapping pass, where it has any."""
-    if not sch.state.debug_mask:
-        return True
-    try:
-        way.apply(sch.copy(), block)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, Isolated | None]:
@@ -58,7 +46,7 @@ def _decide(sch: Any, block: Any, request: Request) -> tuple[Outcome, Strategy, 
     check(nest)
     check_updates(nest)
     if updated_in_place(nest):
-        found = isolate(sch, block, nest)
+        found = isolate(sch, nest)
         subject = Subject.of(found.sch, found.block, request, found)
     else:
         subject = Subject.of(sch, block, request, nest=nest)

@@ -7,7 +7,7 @@ from functools import partial
 
 from ...analysis.nest import read_nest
 from ...errors import ScheduleError
-from ..canonical import canonicalize_known, is_linearized
+from ..canonical import canonicalize, is_linearized
 from ..isolate import is_entangled
 from ..mapping import store_mapping
 from ..staging.apply import stage_block
@@ -25,13 +25,13 @@ def staged(subject: Subject) -> list[Strategy]:
     stores = any(access.kind == "store" for access in subject.nest.accesses)
     if subject.kernel is not None or subject.is_reduction or not stores or request.stage == "none":
         return []
-    if is_entangled(subject.sch, subject.block, subject.nest):
+    if is_entangled(subject.sch, subject.nest):
         subject = subject.apart
     linear = is_linearized(subject.sch, subject.block, subject.nest)
     if linear is not None:
         raise ScheduleError(f"loop {linear} stands behind several iterators of the block")
     trial = subject.sch.copy()
-    canonicalize_known(trial, subject.block, subject.nest)
+    canonicalize(trial, subject.block, subject.nest)
     nest = read_nest(trial, subject.block)
     mapping = store_mapping(nest, nest.loops, request.vector_bytes)
     if request.stage == "shared":

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tvm import tirx
-
 from ...analysis.nest import Loop, Nest, read_nest
 from ...analysis.tile_bounds import longer_than
 from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, STATIC_SHARED_BYTES
 from ...ir.annotations import SWIZZLE
-from ..canonical import canonicalize_known
+from ..canonical import canonicalize, map_of_iterators, transform_iterators
 from ..emit import bind, spread
 from ..mapping import Mapping, merged_groups
 from ..request import Request
@@ -52,7 +50,7 @@ def stage_block(
     Raises ScheduleError if the block cannot be staged, or TVM would allot more shared memory than
     the tile.
     """
-    canonicalize_known(sch, block, raw)
+    canonicalize(sch, block, raw)
     most, width = request.num_threads, request.vector_bytes
     if any(loop.size is None for loop in nest.loops):
         for threads in (most, *(n for n in _FEWER_THREADS if most is None or n < most)):
@@ -105,7 +103,7 @@ def _merge(sch: Any, block: Any, nest: Nest, mapping: Mapping) -> None:
     def index_map(*iters: Any) -> list[Any]:
         return [_flat([(iters[i], nest.loops[i].extent) for i in group]) for group in where]
 
-    sch.transform_block_layout(block, _map_of(index_map, [loop.var for loop in nest.loops]))
+    transform_iterators(sch, block, index_map)
 
 
 def _flat(parts: Sequence[tuple[Any, Any]]) -> Any:
@@ -113,17 +111,6 @@ def _flat(parts: Sequence[tuple[Any, Any]]) -> Any:
     for var, extent in parts[1:]:
         value = value * extent + var
     return value
-
-
-def _map_of(function: Any, variables: Sequence[Any]) -> Any:
-    """Make an index map in the loops' own type: TVM does not see through casts of symbols."""
-    wide = any(str(var.ty) == "int64" for var in variables)
-    index_dtype = "int64" if wide else "int32"
-    return tirx.IndexMap.from_func(function, ndim=len(variables), index_dtype=index_dtype)
-
-
-def _variables(sch: Any, block: Any) -> list[Any]:
-    return [sch.get(loop).loop_var for loop in sch.get_loops(block)]
 
 
 def _check_shared(plan: TilePlan) -> None:
@@ -174,8 +161,8 @@ def _cache(sch: Any, block: Any, name: str, dims: Sequence[int], scope: str) -> 
     def index_map(*iters: Any) -> list[Any]:
         return [iters[dim] for dim in dims]
 
-    index_map_of = _map_of(index_map, _variables(sch, block))
-    return sch.reindex_cache_read(block, reads.index(name), scope, index_map_of)
+    mapped = map_of_iterators(sch, block, index_map)
+    return sch.reindex_cache_read(block, reads.index(name), scope, mapped)
 
 
 def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: TilePlan) -> Any:
@@ -190,7 +177,7 @@ def _write_out(sch: Any, block: Any, caches: Sequence[Any], plan: TilePlan) -> A
         for cache, one in zip(caches, plan.tiles, strict=True)
         if unit[one.dims[-1]] > 1
     ]
-    same = _map_of(lambda *i: list(i), _variables(sch, block))
+    same = map_of_iterators(sch, block, lambda *i: list(i))
     out = sch.reindex_cache_write(block, 0, "local", same)
     loops = spread(sch, sch.get_loops(out), plan.out, in_turns=True)
     bind(sch, loops)

@@ -8,6 +8,7 @@ splits the 16 bytes that a thread brings.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from ...gpu.hardware import MAX_ACCESS_BYTES
 from ...layout import LinearLayout, optimal_swizzle
@@ -59,20 +60,19 @@ def _vectors(
 
     Registers count with the warps: the swizzle would keep those of both sides together.
     """
-    order = list(dims)
-    bases: dict[str, list[tuple[int, ...]]] = {"register": [], "lane": [], "warp": [], "block": []}
-    held: list[tuple[int, ...]] = []
-    for part, stride in zip(threads.parts, threads.strides(), strict=True):
-        if part.count is None or part.iterator not in order:
-            continue
-        at = order.index(part.iterator)
-        for bit in range(log2(part.count)):
-            index = (stride << bit) >> (kept if at == len(order) - 1 else 0)
-            if index:
-                vector = tuple(index if dim == at else 0 for dim in range(len(order)))
-                is_unit = part.level == "vector" or (part.level == "register" and not bases["lane"])
-                level = held if is_unit else bases["lane" if part.level == "lane" else "warp"]
-                level.append(vector)
-    bases["warp"] += held
-    sizes = {f"dim{at}": n >> (kept if at == len(order) - 1 else 0) for at, n in enumerate(tile)}
-    return LinearLayout.from_bases(bases, sizes)
+    linear, unit = threads.to_linear(), log2(prod(threads.unit))
+    registers = linear.basis("register")
+    # What a thread takes at once comes last.
+    after = (*linear.basis("warp"), *registers[unit:], *registers[:unit])
+
+    def vector(place: Sequence[int]) -> tuple[int, ...]:
+        *outer, last = (place[dim] for dim in dims)
+        return (*outer, last >> kept)
+
+    lanes, warps = (
+        [v for v in map(vector, own) if any(v)] for own in (linear.basis("lane"), after)
+    )
+    sizes = {f"dim{at}": n >> (kept if at == len(dims) - 1 else 0) for at, n in enumerate(tile)}
+    return LinearLayout.from_bases(
+        {"register": [], "lane": lanes, "warp": warps, "block": []}, sizes
+    )
