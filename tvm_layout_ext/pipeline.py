@@ -58,7 +58,6 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerFragment,
         transform.SwizzleSharedMemory,
         transform.NarrowVectors,
-        transform.FillPaddedRows,
     ),
     # The last point at which loops, blocks and 2-D indices are all still there.
     "s_tir.InjectSoftwarePipeline": (
@@ -86,7 +85,6 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerAsyncCopy,
         transform.GuardVectors,
         transform.PartVectors,
-        transform.PackExtremes,
     ),
     # Vectors are there, and nothing has been folded into other types yet.
     "s_tir.InjectVirtualThread": (transform.CheckVectors,),

@@ -110,16 +110,7 @@ def capability(target: Target | None) -> tuple[int, int]:
     """Compute capability of a target's GPU, also of one that we have no facts of; else (0, 0)."""
     if target is None or target.kind.name != "cuda":
         return 0, 0
-    return _capability_of(str(target.attrs.get("arch", "")))
-
-
-def capability_around(func: tvm.tirx.PrimFunc) -> tuple[int, int]:
-    """Compute capability of :func:`target_arch`."""
-    return _capability_of(target_arch(func))
-
-
-def _capability_of(arch: str) -> tuple[int, int]:
-    digits = "".join(filter(str.isdigit, arch))
+    digits = "".join(filter(str.isdigit, str(target.attrs.get("arch", ""))))
     return int(digits[:-1] or 0), int(digits[-1:] or 0)
 
 

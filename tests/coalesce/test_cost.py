@@ -11,11 +11,10 @@ from tvm import s_tir, te
 from benchmarks.thread_programs import Program
 from tests.programs.emitted import cuda_text
 from tests.transform.bytes.test_pack_argmax import extreme
-from tvm_layout_ext.coalesce.cost import cost, count_kernels
+from tvm_layout_ext.coalesce.cost import count_kernels
 from tvm_layout_ext.coalesce.rows.write import write_chains
 from tvm_layout_ext.gpu.kernel_time import AccessWork, KernelWork
 from tvm_layout_ext.ir.annotations import FUSE_ROWS, MARK
-from tvm_layout_ext.target import cuda_target
 
 
 def bound(program: Program, threads: int = 128) -> s_tir.Schedule:
@@ -114,16 +113,6 @@ def test_results_in_memory_are_no_numbers_of_an_argmax() -> None:
     assert work.instructions > 5 * 2 * 4096
 
 
-@pytest.mark.parametrize(("arch", "in_halves"), [("sm_80", False), ("sm_90a", True)])
-def test_bytes_are_compared_by_halves_where_the_target_can(arch: str, in_halves: bool) -> None:
-    sch = bound(Program("max", (64, 4096), "int8", (0,)))
-    _, k = sch.split(sch.get_loops("B")[-1], [None, 8])
-    sch.unroll(k)
-    with cuda_target(arch):
-        (work,) = count_kernels(sch.mod["main"])
-    assert (work.instructions == 1.5 * 64 * 4096 / 32) == in_halves
-
-
 def test_what_a_sum_has_so_far_is_in_registers() -> None:
     work = counted(Program("sum", (64, 4096), "float32", (0,)))
     assert access(work, "B", "store").requests == 128
@@ -187,4 +176,4 @@ def test_known_kernels_and_loops_without_threads_are_left_out() -> None:
     sch = bound(Program("copy", (1024,), "float32"))
     function: Any = sch.mod["main"]
     assert count_kernels(function, [sch.get(sch.get_loops("B")[0])]) == []
-    assert cost(Program("copy", (1024,), "float32").function()) == float("inf")
+    assert count_kernels(Program("copy", (1024,), "float32").function()) == []

@@ -22,13 +22,12 @@ from tvm.tirx import IterVar
 from ..analysis.access_cost import flat, padded_strides, strides_of
 from ..analysis.accesses import AccessSite, read_accesses
 from ..analysis.argmax import packed_statements
-from ..analysis.byte_extremes import SINCE, is_byte_extreme
 from ..analysis.kernel_facts import KernelFacts
 from ..analysis.nest import element_bytes
 from ..gpu.banks import request_wavefronts
 from ..gpu.counts import instructions
 from ..gpu.hardware import DEFAULT_ARCH, LINE_BYTES, SECTOR_BYTES, WARP_SIZE, architecture
-from ..gpu.kernel_time import AccessWork, KernelWork, modelled_seconds
+from ..gpu.kernel_time import AccessWork, KernelWork
 from ..gpu.requests import NOTHING, distinct, pieces, request_sectors
 from ..ir.annotations import INSTRUCTIONS, SHIFTED
 from ..ir.evaluate import bind_lets, known_value, placeholder_extent
@@ -36,7 +35,6 @@ from ..ir.pointers import atomic_of
 from ..ir.queries import depends_on, is_among
 from ..ir.rebuild import block_with, realize_with, sequence
 from ..ir.walk import THREADS, Context, LoopVar, axis_indices, top_statements, walk
-from ..target import capability_around
 from .shifted.move import read_move
 
 #: Blocks, and lanes of each, whose addresses are worked out; at least so many iterations.
@@ -63,9 +61,6 @@ _ADDRESS, _DIVISION = 3, 7
 #: the same vectors. nvcc 13.0 has 96 for a vector of a pad of bytes, 160 with the last of these.
 _SHIFT, _SHIFT_PARTS = 100, 100
 _TORN_ROW, _TORN_WORDS, _TORN_GAP = 200, 110, 70
-#: Those of a byte of which the larger is kept, two at a time: nvcc 13.0 has 0.98 along rows and
-#: 1.42 across them.
-_BYTE_EXTREME = 1.5
 _ARITHMETIC = (
     tirx.Add,
     tirx.Sub,
@@ -85,18 +80,10 @@ _ARITHMETIC = (
 )
 
 
-def cost(function: Any, known: Sequence[Any] = ()) -> float:
-    """Modelled seconds of a scheduled function's kernels; infinite if nothing is bound.
-
-    ``known`` are outermost loops of kernels that are not to be counted, as they were before.
-    """
-    return modelled_seconds(count_kernels(function, known))
-
-
 def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
     """Count what each kernel of a scheduled function asks of a GPU.
 
-    Parameters are as of :func:`cost`.
+    ``known`` are outermost loops of kernels that are not to be counted, as they were before.
     """
     body = _without(function, known) if known else function.body
     kernels: dict[int, list[AccessSite]] = {}
@@ -121,9 +108,8 @@ def count_kernels(function: Any, known: Sequence[Any] = ()) -> list[KernelWork]:
         if isinstance(stmt, tirx.BufferStore) and _lanes_reduce(context)
     ]
     packed = packed_statements(body, reduced)
-    in_halves = capability_around(function) >= SINCE
     return [
-        _KernelCounter(sites, packed, in_halves).count(stores.get(outermost, []))
+        _KernelCounter(sites, packed).count(stores.get(outermost, []))
         for outermost, sites in kernels.items()
         if any(loop.is_grid or loop.is_thread for site in sites for loop in site.loops)
     ]
@@ -181,12 +167,8 @@ class _Lanes:
 class _KernelCounter:
     """Counts one kernel."""
 
-    def __init__(
-        self, sites: Sequence[AccessSite], packed: Mapping[int, int], in_halves: bool
-    ) -> None:
+    def __init__(self, sites: Sequence[AccessSite], packed: Mapping[int, int]) -> None:
         self.sites, self.packed = sites, packed
-        #: Whether the larger of bytes are taken by halves of words.
-        self.in_halves = in_halves
         extents: dict[str, int] = {}
         for loop in (loop for site in sites for loop in site.loops):
             if loop.is_thread or loop.is_grid:
@@ -422,9 +404,6 @@ class _KernelCounter:
         times = prod(_count(loop) for loop in around)
         if stmt.__chandle__() in self.packed:
             return float(times * self.packed[stmt.__chandle__()] * self.warps * self.blocks)
-        is_extreme = isinstance(stmt, tirx.BufferStore) and is_byte_extreme(stmt)
-        if self.in_halves and is_extreme and _is_unrolled(around):
-            return float(times * _BYTE_EXTREME * self.warps * self.blocks)
         total: float = times * _operations(stmt.value) * lanes
         if isinstance(stmt, tirx.Bind):
             return total * self.warps * self.blocks
@@ -476,11 +455,6 @@ def _shifts(block: Any) -> float:
     by_words = _TORN_GAP if move.gap(vector) else _TORN_WORDS
     row = by_words if move.is_by_words else _TORN_ROW
     return _SHIFT + _SHIFT_PARTS * (size < _WORD) + row * torn
-
-
-def _is_unrolled(loops: Sequence[LoopVar]) -> bool:
-    """Whether the innermost loop goes over whole words of bytes at once."""
-    return bool(loops) and loops[-1].kind == "unrolled" and _count(loops[-1]) % _WORD == 0
 
 
 def _serial(loops: Sequence[LoopVar]) -> float:

@@ -8,7 +8,8 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from ..coalesce.cost import cost
+from ..coalesce.cost import count_kernels
+from ..gpu.kernel_time import modelled_seconds
 from ..gpu.measured import H200
 from ..transform.mapped_kernels import mapped_kernels
 
@@ -26,7 +27,7 @@ def seconds(func: tirx.PrimFunc, target: Target) -> float:
             written = mapped_kernels(
                 tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
             )
-        return cost(written["main"])
+        return modelled_seconds(count_kernels(written["main"]))
     except _UNCOUNTED:
         return float("inf")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from .attention.lower_attention import LowerAttention
 from .auto_coalesce import AutoCoalesce
 from .bytes.pack_argmax import PackArgmax
-from .bytes.pack_extremes import PackExtremes
 from .bytes.read_words import ReadWords
 from .conversions.combine_conversions import CombineLayoutConversions
 from .fragments.lower_fragment import LowerFragment
@@ -23,7 +22,6 @@ from .mark_annotated import MarkAnnotated
 from .pipeline.lower_async_copy import LowerAsyncCopy
 from .pipeline.multi_stage_buffer import InjectMultiStageBuffer
 from .prefetch.prefetch_registers import PrefetchSharedToRegister
-from .shared_memory.fill_padded_rows import FillPaddedRows
 from .shared_memory.swizzle_shared import SwizzleSharedMemory
 from .sync.plan_sync import PlanSync
 from .tensor_core.lower_tensor_core import LowerTensorCore
@@ -63,7 +61,6 @@ __all__ = [
     "CheckVectors",
     "CombineLayoutConversions",
     "ExposePointers",
-    "FillPaddedRows",
     "FuseRows",
     "GatherLaunchNotes",
     "GuardReductions",
@@ -87,7 +84,6 @@ __all__ = [
     "OverlapLaunches",
     "PackArgmax",
     "PackBytes",
-    "PackExtremes",
     "PartVectors",
     "PlanSync",
     "PrefetchSharedToRegister",

@@ -1,4 +1,4 @@
-"""Device functions that take words of 32 bits for their bytes, halves or bits."""
+"""Device functions that take words of 32 bits for their bytes or bits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-_Function = Callable[..., Any]
 
 
 def _wide(low: Any, high: Any) -> Any:
@@ -32,23 +30,7 @@ def _shifted_left(low: Any, high: Any, bits: Any) -> Any:
     return _wide(low, high) << distance >> np.uint64(32)
 
 
-def _by_halves(function: _Function, half: str) -> _Function:
-    """Compare the halves of words, as numbers of 16 bits."""
-
-    def run(*words: Any) -> Any:
-        given = np.broadcast_arrays(*(np.asarray(word).astype(np.uint32) for word in words))
-        halves = (np.ascontiguousarray(word)[..., None].view(half) for word in given)
-        return function(*halves).view(np.uint32)[..., 0]
-
-    return run
-
-
-WORD_FUNCTIONS: dict[str, _Function] = {
+WORD_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "__byte_perm": _permuted_bytes,
     "__funnelshift_lc": _shifted_left,
-    **{
-        f"__v{name}{sign}2": _by_halves(function, half)
-        for name, function in (("max", np.maximum), ("min", np.minimum))
-        for sign, half in (("s", "int16"), ("u", "uint16"))
-    },
 }
