@@ -37,7 +37,7 @@ from tvm_layout_ext.coalesce.request import Request
 from tvm_layout_ext.coalesce.rows.write import write_chains
 from tvm_layout_ext.coalesce.subject import Subject
 from tvm_layout_ext.coalesce.turned.move import read_turn
-from tvm_layout_ext.coalesce.turned.plan import TurnedTile, TurnPlan, default_plan, lanes_along
+from tvm_layout_ext.coalesce.turned.plan import TurnedTile, TurnPlan, default_plan
 from tvm_layout_ext.coalesce.turned.write import write_tiles
 from tvm_layout_ext.gpu.hardware import STATIC_SHARED_BYTES
 from tvm_layout_ext.gpu.kernel_time import modelled_seconds
@@ -168,32 +168,22 @@ def ways(one: Any, with_plans: bool) -> Iterator[tuple[str, Any, list[Any]]]:
 def plans(turn: Any) -> list[TurnPlan]:
     """Plans that are tried: the default with other numbers, and other shapes of tiles."""
     default = default_plan(turn, None)
-    lanes = 0 if default.lanes == 4 else 4
-    found = [
-        default,
-        replace(default, threads=512),
-        replace(default, by_rows=1),
-        replace(default, lanes=lanes),
-    ]
-    if turn.stores_askew:
-        found += [replace(default, unit=n) for n in (turn.store_vector, 2 * default.unit)]
+    found = [default, replace(default, threads=512)]
     most = [
         -(-dim.extent // vector) * vector
-        for dim, vector in ((turn.row, turn.load_vector), (turn.column, default.unit))
+        for dim, vector in ((turn.row, turn.load_vector), (turn.column, turn.unit))
     ]
     halves = [1 + (vector == 4) for vector in (turn.load_vector, turn.store_vector)]
     for shape in SHAPES:
         row, column = (min(m, n // half) for m, n, half in zip(most, shape, halves, strict=True))
-        lanes = lanes_along(column // turn.store_vector)
-        found.append(replace(default, row=row, column=column, lanes=lanes))
+        found.append(replace(default, row=row, column=column))
     return [plan for plan in dict.fromkeys(found) if _fits(turn, plan)]
 
 
 def _fits(turn: Any, plan: TurnPlan) -> bool:
-    along = plan.column // turn.store_vector
-    is_shared = plan.column % plan.unit == 0 and (not plan.lanes or along % plan.lanes == 0)
-    small = TurnedTile(turn, plan).shared_bytes <= STATIC_SHARED_BYTES
-    return is_shared and small and plan.row * along >= plan.threads
+    tile = TurnedTile(turn, plan)
+    small = tile.shared_bytes <= STATIC_SHARED_BYTES and plan.column % turn.unit == 0
+    return small and plan.row * tile.along >= plan.threads
 
 
 def mapped(number: int, with_plans: bool) -> list[tuple[dict[str, Any], Any]]:

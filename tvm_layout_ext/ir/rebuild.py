@@ -113,6 +113,18 @@ def sequence(statements: Iterable[Any]) -> Any:
     return listed[0] if len(listed) == 1 else tirx.SeqStmt(listed)
 
 
+def on_threads(block: SBlock, axes: Iterable[tuple[Any, Any, str]], notes: Any = None) -> Any:
+    """Run a block without iterators by threads: variables, extents and tags of axes, inner first.
+
+    ``notes`` are annotations of the outermost loop.
+    """
+    stmt: Any = SBlockRealize([], tirx.const(True, "bool"), block)
+    for var, extent, tag in axes:
+        axis = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, tag)
+        stmt = tirx.For(var, 0, extent, tirx.ForKind.THREAD_BINDING, stmt, axis, {})
+    return loop_with(stmt, annotations=notes) if notes else stmt
+
+
 def unrolled(extent: int, body: Callable[[Any], Any]) -> Any:
     """Unroll a loop around what a function makes of its variable."""
     return _looped(extent, body, tirx.ForKind.UNROLLED, "i")

@@ -21,7 +21,7 @@ from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir import ops
 from ...ir.annotations import ASYNC_SCOPE, CLUSTER, MIN_BLOCKS
 from ...ir.queries import substitute
-from ...ir.rebuild import sequence, unrolled, vectorized, whole_region
+from ...ir.rebuild import on_threads, sequence, unrolled, vectorized, whole_region
 from .chain import RowBlock, RowChain, RowLoad, RowStore
 from .exchange import Exchange
 from .plan import TOGETHER, RowPlan
@@ -461,19 +461,16 @@ class RowKernel:
         touched = ({one.buffer.name: one.buffer for one in x} for x in (chain.loads, stores))
         reads, writes = ([whole_region(buffer) for buffer in x.values()] for x in touched)
         block = s_tir.SBlock([], reads, writes, name, sequence(done), None, self.buffers, [], {})
-        stmt: Any = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
         blocks = tvm.sym.Analyzer().simplify(tirx.ceildiv(self.rows, plan.rows)).astype("int32")
         bound = {MIN_BLOCKS: plan.resident} if plan.threads >= LARGE_BLOCK else {}
         if plan.cluster > 1:
             blocks, bound = blocks * plan.cluster, {**bound, f"{CLUSTER}x": plan.cluster}
-        for var, extent, tag, notes in (
-            (self.lane, plan.lanes, "threadIdx.x", {}),
-            (self.side, plan.rows, "threadIdx.y", {}),
-            (self.grid, blocks, "blockIdx.x", bound),
-        ):
-            thread = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, tag)
-            stmt = tirx.For(var, 0, extent, tirx.ForKind.THREAD_BINDING, stmt, thread, notes)
-        return stmt
+        axes = (
+            (self.lane, plan.lanes, "threadIdx.x"),
+            (self.side, plan.rows, "threadIdx.y"),
+            (self.grid, blocks, "blockIdx.x"),
+        )
+        return on_threads(block, axes, bound)
 
 
 def of_lane(value: Any, distance: int) -> Any:

@@ -23,7 +23,8 @@ from ...analysis.nest import element_bytes
 from ...errors import ScheduleError
 from ...ir.conditions import conjuncts
 from ...ir.ops import CHOICE
-from ...ir.queries import depends_on, substitute
+from ...ir.pointers import offset_of
+from ...ir.queries import depends_on, is_number, substitute
 
 #: Bytes that a lane needs of the source at least: shuffles pass on words of 32 bits.
 _WORD_BYTES = 4
@@ -103,7 +104,7 @@ def read_move(block: Any) -> Move | None:
     iterators = _iterators(block, store)
     if iterators is None:
         return None
-    offset = _flat(load.source, load.indices)
+    offset = tvm.sym.Analyzer().simplify(offset_of(load.source, load.indices))
     if not _goes_along(offset, iterators):
         return None
     shape = tuple(int(n) for n in store.buffer.shape)
@@ -152,7 +153,7 @@ def _check_buffers(name: str, source: Any, target: Any) -> None:
             raise ScheduleError(f"block {name} accesses {buffer.name} in {buffer.scope()} memory")
         if any(not isinstance(n, tirx.IntImm) for n in buffer.shape):
             raise ScheduleError(f"the shape of {buffer.name} is symbolic")
-        if buffer.ty.strides or not _is(buffer.ty.elem_offset, 0):
+        if buffer.ty.strides or not is_number(buffer.ty.elem_offset, 0):
             raise ScheduleError(f"{buffer.name} has strides or an element offset of its own")
     if source.same_as(target):
         raise ScheduleError(f"block {name} writes {source.name} where it reads it")
@@ -169,22 +170,15 @@ def _iterators(block: Any, store: Any) -> tuple[Any, ...] | None:
     for it, size in zip(found, store.buffer.shape, strict=True):
         if it is None or it.iter_type != tirx.IterVar.DataPar:
             return None
-        if not _is(it.dom.min, 0) or not _is(it.dom.extent, int(size)):
+        if not is_number(it.dom.min, 0) or not is_number(it.dom.extent, int(size)):
             return None
     return tuple(it.var for it in found if it is not None)
-
-
-def _flat(buffer: Any, indices: Any) -> Any:
-    offset: Any = None
-    for size, index in zip(buffer.shape, indices, strict=True):
-        offset = index if offset is None else offset * size + index
-    return tvm.sym.Analyzer().simplify(offset)
 
 
 def _goes_along(offset: Any, iterators: tuple[Any, ...]) -> bool:
     """Whether the offset is made of iterators alone, and the last one moves it by one."""
     step = substitute(offset, {iterators[-1]: iterators[-1] + 1}) - offset
-    return _is_of(offset, iterators) and _is(tvm.sym.Analyzer().simplify(step), 1)
+    return _is_of(offset, iterators) and is_number(tvm.sym.Analyzer().simplify(step), 1)
 
 
 def _is_of(expr: Any, iterators: tuple[Any, ...]) -> bool:
@@ -218,7 +212,7 @@ def _bounds(
         difference = (part.a - part.b) * sign - slack
         start = analyzer.simplify(substitute(difference, {column: column * 0}))
         step = analyzer.simplify(substitute(difference, {column: column + 1}) - difference)
-        if not isinstance(start, tirx.IntImm) or not (_is(step, 1) or _is(step, -1)):
+        if not isinstance(start, tirx.IntImm) or not (is_number(step, 1) or is_number(step, -1)):
             raise ScheduleError(f"the condition {part} of block {name} is no bound of its columns")
         if int(step) > 0:
             first = max(first, -int(start))
@@ -266,7 +260,3 @@ def pieces(rest: int) -> list[tuple[int, int]]:
         found.append((first, count))
         first += count
     return found
-
-
-def _is(expr: Any, value: int) -> bool:
-    return isinstance(expr, int | tirx.IntImm) and int(expr) == value

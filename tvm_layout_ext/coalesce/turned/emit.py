@@ -10,7 +10,7 @@ from tvm import s_tir, tirx
 
 from ...gpu.hardware import WARP_SIZE
 from ...ir.annotations import INSTRUCTIONS
-from ...ir.rebuild import sequence, unrolled, vectorized, whole_region
+from ...ir.rebuild import on_threads, sequence, unrolled, vectorized, whole_region
 from ..rows.traffic import unravel
 from .move import valued
 from .plan import TurnedTile
@@ -28,13 +28,6 @@ def _store(buffer: Any, value: Any, *at: Any) -> Any:
     return tirx.BufferStore(buffer, value, list(at))
 
 
-def _all(*conditions: Any) -> Any:
-    found: Any = None
-    for one in conditions:
-        found = one if found is None else tirx.And(found, one)
-    return found
-
-
 class TurnedKernel:
     """Writes the kernel of a tile."""
 
@@ -46,10 +39,7 @@ class TurnedKernel:
         # Tiles reach over the ends of both.
         beyond = 2 * max(tile.columns * turn.column.load, plan.row * turn.row.store)
         self.kind = "int32" if most + beyond < 1 << 31 else turn.kind
-        rows, columns, outer = tile.grid
-        order = (outer, columns, rows) if plan.by_rows else (outer, rows, columns)
-        first, second, third = unravel(self.grid, order)
-        at_row, at_column = (third, second) if plan.by_rows else (second, third)
+        first, at_row, at_column = unravel(self.grid, tile.grid)
         places = unravel(first, [dim.extent for dim in turn.outer])
         self.row = at_row * plan.row
         self.column = at_column * plan.column
@@ -141,7 +131,7 @@ class TurnedKernel:
         return loop(self.steps, step)
 
     def _when(self, conditions: list[Any], done: Any) -> Any:
-        return tirx.IfThenElse(_all(*conditions), done, None) if conditions else done
+        return tirx.IfThenElse(tirx.all(*conditions), done, None) if conditions else done
 
     def _loads(self) -> Iterator[Any]:
         source, vector = self.turn.source, self.turn.load_vector
@@ -197,9 +187,9 @@ class TurnedKernel:
     def _stores(self) -> Any:
         tile, plan, turn = self.tile, self.plan, self.turn
         vector, along = turn.store_vector, tile.along
-        lanes, others = plan.lanes, WARP_SIZE // max(1, plan.lanes)
+        lanes, others = tile.lanes, WARP_SIZE // max(1, tile.lanes)
         units = plan.row * along
-        in_patches = plan.lanes and units % WARP_SIZE == 0 and plan.row % others == 0
+        in_patches = lanes and units % WARP_SIZE == 0 and plan.row % others == 0
 
         def unit(n: Any) -> Any:
             number = n * plan.threads + self.thread
@@ -224,7 +214,7 @@ class TurnedKernel:
         put = self.put + self._wide(row) * turn.row.store
         skew: Any = tirx.const(0, "int32")
         if turn.stores_askew:
-            skew = tirx.floormod(put, self.plan.unit).astype("int32")
+            skew = tirx.floormod(put, turn.unit).astype("int32")
         begin = first - skew + tile.margin
         fill = unrolled(
             vector,
@@ -261,11 +251,8 @@ class TurnedKernel:
         buffers = [self.held, self.own, self.out]
         notes = {**notes, INSTRUCTIONS: self.instructions}
         block = s_tir.SBlock([], reads, writes, name, body, None, buffers, [], notes)
-        stmt: Any = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
-        for var, extent, tag in (
+        axes = (
             (self.thread, self.plan.threads, "threadIdx.x"),
             (self.grid, prod(self.tile.grid), "blockIdx.x"),
-        ):
-            axis = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, tag)
-            stmt = tirx.For(var, 0, extent, tirx.ForKind.THREAD_BINDING, stmt, axis, {})
-        return stmt
+        )
+        return on_threads(block, axes)

@@ -64,14 +64,15 @@ class Turn:
         return any(step % self.load_vector for step in steps)
 
     @property
-    def store_sector(self) -> int:
-        """Elements of a sector of the result."""
-        return SECTOR_BYTES // element_bytes(self.target)
-
-    @property
     def stores_askew(self) -> bool:
         """Whether rows of the result begin inside of sectors."""
-        return self._is_cut(self.store_sector)
+        return self._is_cut(SECTOR_BYTES // element_bytes(self.target))
+
+    @property
+    def unit(self) -> int:
+        """Elements at whose multiples a row of the result is cut: a sector, or a vector."""
+        bytes_of = SECTOR_BYTES if self.stores_askew else MAX_ACCESS_BYTES
+        return bytes_of // element_bytes(self.target)
 
     @property
     def cuts_vectors(self) -> bool:
