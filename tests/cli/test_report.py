@@ -15,7 +15,7 @@ from tests.cli.test_cli import invoke
 from tests.cli.test_logs import write
 from tests.report.page.logs import transposes
 from tests.tune.helpers import make_record
-from tvm_layout_ext.report.page import kernel
+from tvm_layout_ext.report.page import kernel, render
 
 
 def test_report_writes_the_page_and_the_plots(tmp_path: Path) -> None:
@@ -43,6 +43,8 @@ def test_report_writes_json_alone(tmp_path: Path) -> None:
 
 def test_a_second_report_simulates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_LAYOUT_EXT_CACHE", str(tmp_path / "cache"))
+    # The page says when it was written.
+    monkeypatch.setattr(render, "now", lambda: "2026-01-01T00:00:00.000Z")
     log = write(tmp_path / "log", *transposes())
     first, second = tmp_path / "first.html", tmp_path / "second.html"
     assert invoke("report", log, "-o", first).code == 0
