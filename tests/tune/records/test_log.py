@@ -21,9 +21,7 @@ from tvm_layout_ext.tune.space.operator import Workload
 _seconds = st.floats(min_value=1e-9, max_value=1e3)
 _maybe_text = st.none() | st.text(max_size=40)
 _OPTIONAL = {
-    **dict.fromkeys(
-        ("median", "spread", "tflops", "gbps", "clock_mhz", "modelled_seconds"), _seconds
-    ),
+    **dict.fromkeys(("median", "spread", "tflops", "gbps", "clock_mhz"), _seconds),
     **dict.fromkeys(("smem_bytes", "registers", "spill_bytes"), st.integers(0, 1 << 20)),
     **dict.fromkeys(
         ("verified_on", "error_class", "error_text", "git_id", "server"), st.text(max_size=40)
@@ -76,8 +74,7 @@ def test_line_has_the_fields_users_were_promised() -> None:
         "schema_version", "id", "time", "runner", "device", "arch", "versions", "workload", "trial",
         "config", "status", "times", "median", "spread", "tflops", "gbps", "smem_bytes",
         "registers", "conflict_model", "verified_on", "error_class", "error_text", "seed", "git_id",
-        "kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server",
-        "phases", "program",
+        "kind", "l2", "protocol", "clock_mhz", "spill_bytes", "server", "phases", "program",
     }  # fmt: skip
     assert set(data["workload"]) == {"operator", "shape", "dtype", "hash"}
 
@@ -116,7 +113,7 @@ def test_corrupt_line_is_skipped_and_counted(tmp_path: Path, line: str) -> None:
 
 
 _LATER = (
-    "kind", "l2", "protocol", "clock_mhz", "spill_bytes", "modelled_seconds", "server", "phases",
+    "kind", "l2", "protocol", "clock_mhz", "spill_bytes", "server", "phases",
 )  # fmt: skip
 
 
@@ -133,7 +130,7 @@ def test_line_from_before_the_later_fields_is_read(tmp_path: Path) -> None:
     [
         *((name, "object?") for name in ("config", "times", "workload", "status", "seed")),
         ("kind", "winner"), ("l2", "cold"), ("protocol", [1]), ("clock_mhz", "fast"),
-        ("spill_bytes", 0.5), ("modelled_seconds", "1"), ("server", 3), ("phases", [1.0]),
+        ("spill_bytes", 0.5), ("server", 3), ("phases", [1.0]),
         ("runner", "tpu"), ("conflict_model", {}), ("conflict_model", {"cost": 1.0}),
         ("conflict_model", make_model(1.0) | {"cost": "low"}), ("conflict_model", []),
         ("conflict_model", 3), ("config", {"tile": [1]}), ("config", {"tile": {}}),

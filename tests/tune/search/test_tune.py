@@ -277,36 +277,6 @@ def test_finalists_take_turns_and_the_winner_is_named_by_those_times(
     assert (runner.ran, backends[1].verified, later.best) == ([], [], result.best)
 
 
-def test_a_second_run_into_a_log_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def search() -> Result:
-        return tune("transpose", shape=(32, 32), trials=1, runner="simulate", log=tmp_path)
-
-    assert search().warning is None
-    with Log(tmp_path).in_use() as others, caplog.at_level("WARNING", "tvm_layout_ext"):
-        assert not others
-        found = search()
-    assert "Another run writes to" in (found.warning or "")
-    assert len([r for r in caplog.records if "Another run writes to" in r.message]) == 1
-    assert search().warning is None
-
-
-def test_a_second_run_takes_the_trials_that_the_first_has_ended_meanwhile(
-    tmp_path: Path, runner: FakeRunner
-) -> None:
-    other = FakeRunner()
-    begun: list[int] = []
-
-    def first(*_: Any) -> None:
-        # The first run ends when the second has read the log and done one trial.
-        if not begun:
-            begun.append(len(run(other, 8, log=tmp_path).trials))
-
-    with Log(tmp_path).in_use():
-        found = run(runner, 8, log=tmp_path, progress=first)
-    assert (begun, len(other.ran), len(runner.ran), found.resumed) == ([8], 7, 1, 7)
-    assert [one.config for one in found.trials] == [*runner.ran, *other.ran]
-
-
 class Building(TakingTurns):
     """A backend that builds ahead, and whose trials end when something else was done twice."""
 

@@ -92,8 +92,6 @@ def _measured(best: float | None) -> Iterator[_Source]:
     yield "GB/s", "least traffic over the median", lambda r: r.gbps or None, _figures
     yield "TFLOPS", "work over the median", lambda r: r.tflops or None, _figures
     yield "MHz", "clock of the multiprocessors", lambda r: r.clock_mhz, _figures
-    forecast = "forecast of the closed-form model, no measurement"
-    yield "modelled us", forecast, _microseconds("modelled_seconds"), _figures
 
 
 def _of_best(best: float | None) -> _Source:

@@ -7,11 +7,9 @@ verification is added to an append-only file.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,9 +20,6 @@ from .files import append_line, refusing
 from .record import SCHEMA_VERSION, Record
 
 _FILE = "trials.jsonl"
-#: Locked by a run as long as it writes; empty.
-_IN_USE = ".in_use"
-
 
 T = TypeVar("T")
 
@@ -60,25 +55,6 @@ class Log:
         with refusing(f"Cannot write a log in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / _FILE).open("ab").close()
-
-    @contextmanager
-    def in_use(self) -> Iterator[bool]:
-        """Count as a run that writes here; whether there is another one, also in another process.
-
-        The system ends it with the process, however that ends.
-        """
-        what = f"Cannot write a log in {self.folder}"
-        with refusing(what):
-            handle = os.open(self.folder / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                others = False
-            except OSError:
-                others = True
-            yield others
-        finally:
-            os.close(handle)
 
     def append(self, record: Record) -> None:
         """Add one record, wholly or not at all; RecordError if it could not be written."""

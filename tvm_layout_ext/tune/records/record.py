@@ -65,7 +65,6 @@ class Record:
     protocol: dict[str, Value | float] | None = None
     clock_mhz: float | None = None
     spill_bytes: int | None = None
-    modelled_seconds: float | None = None
     server: str | None = None
     phases: dict[str, float] | None = None
     program: str | None = None

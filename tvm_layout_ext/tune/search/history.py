@@ -90,8 +90,6 @@ class History:
     interrupt: Interrupt
     #: Does something of use while a trial is waited for; whether it did.
     meanwhile: Callable[[], bool] = bool
-    #: Whether another run writes to the log, whose trials need not be run again.
-    shared: bool = False
     trials: list[Record] = field(default_factory=list)
     resumed: int = 0
     changed: set[str] = field(default_factory=set)
@@ -108,22 +106,12 @@ class History:
 
     def __post_init__(self) -> None:
         self._logged = {record.id: record for record in self.reading.records}
-        self._stamp: Any = None
         self._position: dict[str, int] = {}
         self._begun: dict[tuple[Any, ...], Begun] = {}
-
-    def _look(self) -> None:
-        """Take in what another run has written to the log since."""
-        if self.shared and self.records is not None:
-            stamp = self.records.log.stamp()
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._logged |= {one.id: one for one in self.records.log.read().records}
 
     def begin(self, modules: Sequence[tvm.IRModule]) -> list[Begun]:
         """Begin to build and run the candidates of which nothing is known yet."""
         self.interrupt.check()
-        self._look()
         configs = [config_of(module, self.task.operator.knobs) for module in modules]
         fresh: dict[tuple[Any, ...], tuple[Config, tvm.IRModule]] = {}
         for config, module in zip(configs, modules, strict=True):
@@ -140,10 +128,6 @@ class History:
 
     def _ended(self, config: Config, begun: Begun) -> Any:
         """Wait for a trial and write it down; what TVM's tuner learns of it."""
-        if self.shared and not begun.done():
-            self._look()
-            if record := self.known(config):
-                return _result(record)
         try:
             measured: Measurement | ReportedError = begun.result()
         except ReportedError as error:

@@ -50,7 +50,6 @@ class Run:
         trials: int,
         progress: Callable[[Record, int, int], None] | None,
         meanwhile: Callable[[], bool] = bool,
-        shared: bool = False,
     ) -> None:
         self.task, self.backend, self.prepared = prepared.task, backend, prepared
         self.interrupt = Interrupt()
@@ -64,7 +63,6 @@ class Run:
             progress,
             self.interrupt,
             meanwhile,
-            shared,
         )
         #: Finalists of this run, which have not met fresh inputs.
         self._timed: set[str] = set()

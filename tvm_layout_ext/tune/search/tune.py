@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +28,6 @@ from .history import History
 from .prepare import Prepared
 from .run import STRATEGIES, Run
 
-_log = logging.getLogger("tvm_layout_ext")
 #: Called after each trial with its record, how many are done, and how many there will be.
 Progress = Callable[[Record, int, int], None]
 
@@ -168,31 +165,18 @@ def tune(
         prepared = pool.prepared.pop(task, None) or Prepared(task)
         records = None if log is None else Records(log)
         reading = Reading([]) if records is None else records.prepare()
-        with nullcontext(False) if records is None else records.log.in_use() as shared:
-            shared_text = _of_another_run(log) if shared else None
-            run = Run(prepared, backend, records, reading, trials, tell, pool.meanwhile, shared)
-            best, interrupted = run.search(strategy)
+        run = Run(prepared, backend, records, reading, trials, tell, pool.meanwhile)
+        best, interrupted = run.search(strategy)
     finally:
         if pool is not runner:
             pool.close()
-    history, warning = run.history, _warning(reading, run.history, shared_text)
+    history = run.history
+    warning = _warning(reading, history)
     return Result(task, best, history.trials, history.resumed, interrupted, warning)
 
 
-def _of_another_run(log: Any) -> str:
-    """Say at once, and in the result, that trials may be done twice."""
-    text = (
-        f"Another run writes to {log}; trials that have ended there are taken from it, and what "
-        "both try at once is run twice."
-    )
-    _log.warning("%s", text)
-    return text
-
-
-def _warning(reading: Reading[Record], history: History, *told: str | None) -> str | None:
-    told = (
-        *told, reading.warning, _of_other_versions(reading, history), _of_other_schedules(history)
-    )  # fmt: skip
+def _warning(reading: Reading[Record], history: History) -> str | None:
+    told = reading.warning, _of_other_versions(reading, history), _of_other_schedules(history)
     return " ".join(filter(None, told)) or None
 
 
