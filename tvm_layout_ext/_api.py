@@ -119,7 +119,6 @@ def install() -> None:
 
 def uninstall() -> None:
     """Give TVM its own pipeline, namespaces and schedule methods back."""
-    notebook.uninstall()
     schedule.uninstall()
     pipeline.uninstall()
 

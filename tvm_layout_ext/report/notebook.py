@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from math import prod
 from typing import Any
-
-from tvm import s_tir, tirx
 
 from ..errors import LayoutExtError
 from ..layout import Layout
@@ -104,31 +102,6 @@ def _schedule(schedule: Schedule) -> str:
     return table(("stage", "scope", "loops"), rows)
 
 
-def _tensor_ir(sch: s_tir.Schedule) -> str:
-    """Each block below its loops, with extents and bindings, and the program."""
-    functions = [func for func in sch.mod.functions.values() if isinstance(func, tirx.PrimFunc)]
-    rows = [row for func in functions for row in _blocks(func.body, [])]
-    code = f"<details><summary>Program</summary>{_text(sch.mod.script())}</details>"
-    return table(("block", "writes", "loops"), rows) + code
-
-
-def _blocks(stmt: Any, loops: list[str]) -> Iterator[list[str]]:
-    """Name, scope and loops of the blocks that write; a schedule knows not those of intrinsics."""
-    if isinstance(stmt, s_tir.SBlockRealize):
-        block = stmt.block
-        if block.writes:
-            scopes = {str(region.source.scope()) for region in block.writes}
-            yield [block.name_hint, ", ".join(sorted(scopes)), " ".join(loops)]
-        yield from _blocks(block.body, loops)
-    elif isinstance(stmt, tirx.For):
-        bound = stmt.thread_binding
-        kind = f" {bound.thread_tag}" if bound is not None else ""
-        yield from _blocks(stmt.body, [*loops, f"{stmt.loop_var.name}:{stmt.extent}{kind}"])
-    elif isinstance(stmt, tirx.SeqStmt):
-        for one in stmt.seq:
-            yield from _blocks(one, loops)
-
-
 _SHOWN: dict[type, Callable[[Any], str]] = {
     Explanation: _explanation,
     Report: _report,
@@ -136,7 +109,6 @@ _SHOWN: dict[type, Callable[[Any], str]] = {
     ModuleResult: _module_result,
     Layout: _layout,
     Schedule: _schedule,
-    s_tir.Schedule: _tensor_ir,
 }
 
 
@@ -144,9 +116,3 @@ def install() -> None:
     """Give each class the method by which a notebook shows it."""
     for kind, show in _SHOWN.items():
         kind._repr_html_ = show  # type: ignore[attr-defined]
-
-
-def uninstall() -> None:
-    """Take the method of TVM's class away."""
-    if hasattr(s_tir.Schedule, "_repr_html_"):
-        del s_tir.Schedule._repr_html_
