@@ -2,9 +2,8 @@
 
 ``python -m benchmarks.tuning_speed CASE --out FILE`` runs one of :data:`CASES` from a fresh process
 on, as users do: what is imported, started and compiled counts. It tells the wall time of each
-function and what its trials waited for, the CPU time of this process and of what it started itself,
-which forked processes are not, and where the main thread was, by samples. ``--seconds`` ends it
-there, with what it knows until then.
+function and what its trials waited for, the CPU time of this process and of what it started, and
+where the main thread was, by samples. ``--seconds`` ends it there, with what it knows until then.
 """
 
 from __future__ import annotations

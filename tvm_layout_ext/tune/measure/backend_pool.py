@@ -13,7 +13,6 @@ from ..space.knobs import Config
 from ..space.task import Task
 from . import environment
 from .backend import Backend, InProcess, Runner
-from .builder.forks import fork_server
 from .measured import MeasuringBackend
 from .rpc.run import RpcRunner
 from .run_local import LocalRunner
@@ -63,9 +62,6 @@ class BackendPool:
         self.prepared: dict[Task, Any] = {}
         #: Does a part of what is to be prepared, while trials are waited for; whether it did.
         self.meanwhile: Callable[[], bool] = bool
-        if isinstance(runner, str) and _measures(runner):
-            # It takes seconds to start.
-            fork_server()
 
     def backend(self, task: Task) -> Backend:
         """What tries the candidates of a task; the one before must have ended."""
@@ -95,10 +91,6 @@ class BackendPool:
         if self._backend is not None:
             self._backend.close()
             self._backend = None
-
-
-def _measures(runner: str) -> bool:
-    return runner.startswith(f"{RPC}:") or (runner in ("auto", "cuda") and has_gpu())
 
 
 def _remote(runner: str, task: Task) -> Backend:

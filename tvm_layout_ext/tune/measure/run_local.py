@@ -27,7 +27,7 @@ class DeviceSlot(WorkerSlot):
 
     def __init__(self, log: Path) -> None:
         super().__init__()
-        self.worker = Worker(log)
+        self.worker = Worker(log, __name__)
         # It takes seconds to start, while the first candidate is built.
         self.worker.begin()
 

@@ -1,34 +1,40 @@
 """Processes that answer calls: whatever may crash or hang runs in one of its own.
 
-A call is a pickled function with its arguments, an answer JSON: whoever calls a server that others
-run takes nothing from it but text.
+A call is a pickled function with its arguments. An answer is pickled, too, but JSON where a server
+gives it that others run: nothing is taken from it but text.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+from tvm.support.popen_pool import kill_child_processes
+
 from .backend import ReportedError, failure_text
 
-#: The begin of a process's program: where PyTorch is installed, TVM imports it, which takes longer
-#: than all else that a process imports, and initialises CUDA. What needs it there fails.
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
-#: What measures is imported before the first call.
-_PROGRAM = (
-    f"{WITHOUT_TORCH}import tvm_layout_ext.tune.measure.run_local\n"
-    "from tvm_layout_ext.tune.measure.worker import main; main()"
-)
+#: A process's program. Ctrl-C, which a terminal sends to all processes, is for the one that started
+#: this. Where PyTorch is installed, TVM imports it, which takes longer than all else that a process
+#: imports, and initialises CUDA; what needs it there fails. ``{}`` is imported before any call.
+_PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.modules["torch"] = None
+import {}
+from tvm_layout_ext.tune.measure.worker import main
+main()
+"""
 
 
 class TrialTimeoutError(TimeoutError):
@@ -40,43 +46,75 @@ class TrialCrashError(ChildProcessError):
 
 
 def ask(
-    pipe: Connection, function: Callable[..., Any], *args: Any, timeout: float | None = None
+    pipe: Connection,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout: float | None = None,
+    read: Callable[[bytes], Any] = pickle.loads,
 ) -> Any:
     """Have a function called at the other end; a ReportedError says what it raised.
 
     TrialTimeoutError without an answer in ``timeout`` seconds; EOFError or OSError if the other end
-    goes away.
+    goes away. ``read`` takes an answer apart.
     """
-    pipe.send((function, args))
+    pipe.send_bytes(cloudpickle.dumps((function, args)))
     if not pipe.poll(timeout):
         raise TrialTimeoutError(f"It was ended after {timeout:g} seconds.")
-    result, failure = json.loads(pipe.recv_bytes())
+    result, failure = read(pipe.recv_bytes())
     if failure is not None:
         raise ReportedError(failure)
     return result
 
 
-def answer(pipe: Connection, idle: float = 0.0) -> None:
-    """Answer calls until the other end goes away, or says nothing for ``idle`` seconds."""
+def answer(
+    pipe: Connection, idle: float = 0.0, write: Callable[[Any], bytes] = cloudpickle.dumps
+) -> None:
+    """Answer calls until the other end goes away, or says nothing for ``idle`` seconds.
+
+    ``write`` makes bytes of an answer, which may refuse to be written.
+    """
     with suppress(EOFError, OSError):
         pipe.send_bytes(b"ready")
         while True:
             signal.setitimer(signal.ITIMER_REAL, idle)
-            function, args = pipe.recv()
+            asked = pipe.recv_bytes()
             try:
-                result, failure = function(*args), None
+                function, args = pickle.loads(asked)
+                given = write([function(*args), None])
             except Exception as error:
-                result, failure = None, failure_text(error)
-            pipe.send_bytes(json.dumps([result, failure]).encode())
+                given = write([None, failure_text(error)])
+            pipe.send_bytes(given)
 
 
 class Worker:
-    """Runs functions in a process of this machine, which is started anew after it ended."""
+    """Runs functions in a process of this machine, which is started anew after it ended.
 
-    def __init__(self, log: Path) -> None:
-        self._log, self._closed, self._ready = log, False, False
+    Parameters
+    ----------
+    log : Path
+        File of what the process says.
+    imports : str
+        Modules that it imports at once, by commas.
+    first : tuple, optional
+        A function and its arguments, called in each process before all others.
+    environment : mapping, optional
+        Variables that differ from those here.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        imports: str = "tvm",
+        first: tuple[Any, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._log, self._first = log, first
+        self._program, self._environment = _PROGRAM.format(imports), environment or {}
+        self._closed = self._ready = False
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
+        #: Calls that the present process has had.
+        self.calls = 0
 
     @property
     def pid(self) -> int | None:
@@ -90,15 +128,18 @@ class Worker:
                 raise TrialCrashError("Its process was closed.")
             ours, theirs = socket.socketpair()
             with theirs, self._log.open("wb") as log:
-                command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno())]
                 self._process = subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdout=log, stderr=log
+                    [sys.executable, "-c", self._program, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **self._environment},
                 )
-            self._pipe, self._ready = Connection(ours.detach()), False
+            self._pipe, self._ready, self.calls = Connection(ours.detach()), False, 0
         return self._pipe
 
     def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Run a function there; its result as JSON has it.
+        """Run a function there.
 
         TrialTimeoutError if it took longer than ``timeout`` seconds, TrialCrashError if the process
         ended or did not start; a ReportedError says what the function raised.
@@ -108,12 +149,15 @@ class Worker:
             if not self._ready:
                 pipe.recv_bytes()
                 self._ready = True
+                if self._first:
+                    ask(pipe, *self._first)
+            self.calls += 1
             return ask(pipe, function, *args, timeout=timeout)
         except TrialTimeoutError:
             self.replace()
             raise
         except (EOFError, OSError):
-            ended = "Its process ended" if self._ready else "A process to measure in did not start"
+            ended = "Its process ended" if self._ready else "A process did not start"
             words = self._last_words()
             self.replace()
             raise TrialCrashError(f"{ended}: {words}.") from None
@@ -137,6 +181,8 @@ class Worker:
         process, pipe = self._process, self._pipe
         self._process = self._pipe = None
         if process is not None and pipe is not None:
+            # Such as a compiler that hangs.
+            kill_child_processes(process.pid)
             process.kill()
             process.wait()
             pipe.close()
@@ -147,14 +193,8 @@ class Worker:
         self._end()
 
 
-def ignore_ctrl_c() -> None:
-    """Leave Ctrl-C, which a terminal sends to all processes, to the one that started this."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def main() -> None:
     """Answer calls at the socket whose number is the first argument."""
-    ignore_ctrl_c()
     faulthandler.enable()
     answer(Connection(int(sys.argv[1])))
     # A GPU's driver may have nothing left that can be taken down in order.

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import tvm
@@ -31,6 +32,7 @@ from tvm_layout_ext.cubin import (
 )
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.target import cuda_target
+from tvm_layout_ext.tune.measure import worker_pool
 from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY, Building, CubinBuilder
 from tvm_layout_ext.tune.measure.worker import Worker
 from tvm_layout_ext.tune.space.task import make_task
@@ -98,7 +100,7 @@ def test_candidates_become_machine_code_that_another_process_loads(
         assert info["compiler"] == "nvcc"
     worker = Worker(tmp_path / "log")
     path = str(Path(built[0].folder) / LIBRARY)
-    assert worker.call(_look, path, builder._objects.driver) == ["cuda", True, True]
+    assert worker.call(_look, path, builder._objects.driver) == ("cuda", True, True)
     worker.close()
 
 
@@ -306,6 +308,41 @@ def test_traits_that_nothing_uses_are_left_out_and_lines_keep_their_numbers() ->
     assert [line for line in before if kernel in line] == [line for line in after if kernel in line]
     for use in ("std::is_same<int, int>", "cuda::std::conditional<true, int, int>"):
         assert cubin._without_traits(source + use) == source + use
+
+
+def facts() -> list[object]:
+    """What a process knows of itself."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [os.getcwd(), os.environ.get("MARK"), gpu, sys.modules.get("torch", "none")]
+
+
+def test_build_processes_have_the_environment_of_now_and_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process elsewhere finds no module of the tests.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), *sys.path]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MARK", "one")
+    builder = CubinBuilder(ARCH, workers=1)
+    assert builder.apart(facts).result() == [str(tmp_path), "one", "", None]
+    builder.close()
+
+
+def test_a_build_process_that_crashes_hangs_or_is_worn_is_started_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    builder = CubinBuilder(ARCH, workers=1)
+    found = [builder.apart(os.getpid).result()]
+    with pytest.raises(ChildProcessError):
+        builder.apart(os._exit, 3).result()
+    found.append(builder.apart(os.getpid).result())
+    with pytest.raises(TimeoutError):
+        builder.apart(time.sleep, 60, timeout=0.2).result()
+    monkeypatch.setattr(worker_pool, "USES", 1)
+    found += [builder.apart(os.getpid).result() for _ in range(2)]
+    assert len(set(found)) == 4
+    builder.close()
 
 
 def test_what_is_of_use_later_lets_all_else_go_first() -> None:

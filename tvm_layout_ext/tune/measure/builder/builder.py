@@ -5,26 +5,19 @@ Its results are folders that hold ``kernel.so`` and ``info.json``. Workers need 
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import json
-import logging
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import tvm
-from tvm.support.popen_pool import PopenPoolExecutor, PopenWorker
 from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
@@ -34,15 +27,16 @@ from ....errors import LayoutExtError, TargetError
 from ....target import cuda_target
 from ..backend import Begun, failure_text
 from ..environment import cores
-from ..worker import WITHOUT_TORCH, ignore_ctrl_c
-from .forks import NO_GPU, ForkRefusedError, fork_server
+from ..worker import Worker
+from ..worker_pool import WorkerPool
 from .host_objects import HostObjects, compile_objects
 
-_log = logging.getLogger("tvm_layout_ext")
 #: Files of an artifact's folder.
 LIBRARY, INFO = "kernel.so", "info.json"
-#: TVM's worker processes grow a little with each build; after so many a fresh one takes over.
-USES = 200
+#: Candidates are scheduled, ranked and simulated there, too.
+_IMPORTS = "tvm_layout_ext.tune.search.tune, tvm_layout_ext.schedules"
+#: Nothing that builds may use a GPU: each of 64 processes would hold half a gigabyte of it.
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 class Building(NamedTuple):
@@ -50,83 +44,6 @@ class Building(NamedTuple):
 
     folder: str
     error: Future[str | None]
-
-
-_PROGRAM = f"{WITHOUT_TORCH}from tvm.exec.popen_worker import main; main()"
-
-
-class _Worker(PopenWorker):
-    """TVM's worker, forked where that is possible: without PyTorch and without a GPU."""
-
-    _proc: Any
-
-    def _start(self) -> None:
-        if self._proc is not None:
-            return
-        main_read, worker_write = os.pipe()
-        worker_read, main_write = os.pipe()
-        self._proc = self._process(worker_read, worker_write)
-        os.close(worker_read)
-        os.close(worker_write)
-        self._reader, self._writer = os.fdopen(main_read, "rb"), os.fdopen(main_write, "wb")
-
-    def _process(self, reader: int, writer: int) -> Any:
-        try:
-            return fork_server().fork(reader, writer)
-        except ForkRefusedError as error:
-            _log.info("A build process is started, not forked. %s", error)
-        return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(reader), str(writer)],
-            pass_fds=(reader, writer),
-            stdout=self._stdout,
-            stderr=self._stderr,
-            env={**os.environ, **NO_GPU},
-        )
-
-
-class _Pool(PopenPoolExecutor):
-    """TVM's pool with processes of ours, and of what waits the most urgent first."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._jobs: list[tuple[bool, int, Any, Any]] = []
-        self._numbers = itertools.count()
-
-    def submit(
-        self, fn: Callable[..., Any], *args: Any, timeout: float | None, later: bool = False
-    ) -> Future[Any]:
-        """Run a function in a process, one ``later`` after all that are not."""
-        future: Future[Any] = Future()
-        job = partial(self._worker_run, fn, args, {"timeout": timeout})
-        with self._lock:
-            heapq.heappush(self._jobs, (later, next(self._numbers), future, job))
-        self._threadpool.submit(self._take)
-        return future
-
-    def _take(self) -> None:
-        with self._lock:
-            _, _, future, job = heapq.heappop(self._jobs)
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(job())
-        except BaseException as error:
-            future.set_exception(error)
-
-    def _worker_run(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        with self._lock:
-            own = threading.get_ident()
-            if own not in self._worker_map:
-                self._worker_map[own] = _Worker(
-                    self._initializer,
-                    self._initargs,
-                    self._maximum_process_uses,
-                    self._stdout,
-                    self._stderr,
-                )
-            worker = self._worker_map[own]
-        worker.send(fn, args, {}, kwargs["timeout"])
-        return worker.recv()
 
 
 class CubinBuilder:
@@ -141,15 +58,15 @@ class CubinBuilder:
         self, architecture: str, workers: int | None = None, timeout: float = 60.0
     ) -> None:
         self.target = cuda_target(architecture)
-        self.workers = workers or cores()
         self.timeout = timeout
         self._scratch = Path(tempfile.mkdtemp(prefix="tvm_layout_ext_build_"))
         self._remove = weakref.finalize(self, shutil.rmtree, str(self._scratch), True)
         self.folder = self._scratch / "artifacts"
         self.folder.mkdir()
         self._objects = compile_objects(self._scratch)
-        self._pool: _Pool | None = None
-        self._waiting: list[Future[Any]] = []
+        first = start_worker, self._objects.driver
+        logs = [self._scratch / f"{number}.log" for number in range(workers or cores())]
+        self._pool = WorkerPool([Worker(log, _IMPORTS, first, _NO_GPU) for log in logs])
 
     def begin(
         self, modules: Sequence[tvm.IRModule], target: Target | None = None, later: bool = False
@@ -187,42 +104,17 @@ class CubinBuilder:
         later: bool = False,
     ) -> Future[Any]:
         """Run a function in one of the processes, in at most :attr:`timeout` seconds or so many."""
-        running: Future[Any] = self._workers().submit(
-            function, *args, timeout=timeout or self.timeout, later=later
-        )
-        self._waiting = [*(one for one in self._waiting if not one.done()), running]
-        return running
+        timeout = timeout or self.timeout
+        return self._pool.submit(function, *args, timeout=timeout, later=later)
 
     def close(self) -> None:
         """End the workers and remove the temporary folder, and with it the artifacts there."""
-        for running in self._waiting:
-            # A thread of the pool would start another worker for it.
-            running.cancel()
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._pool.close()
         self._remove()
-
-    def _workers(self) -> _Pool:
-        if self._pool is None:
-            self._pool = _Pool(
-                max_workers=self.workers,
-                initializer=start_worker,
-                initargs=(self._objects.driver,),
-                maximum_process_uses=USES,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            # All start now, not only those that the first build needs, which is the default alone.
-            for _ in range(self.workers):
-                self._pool.submit(int, timeout=None)
-        return self._pool
 
     def _end(self, error: Future[str | None], done: Future[Any]) -> None:
         try:
             error.set_result(done.result())
-        except CancelledError:
-            error.set_result("BuildCrashError: The builder was closed.")
         except TimeoutError:
             ended = f"BuildTimeoutError: The build was ended after {self.timeout:g} seconds."
             error.set_result(ended)
@@ -256,7 +148,6 @@ class _Compiler:
 
 def start_worker(driver: str) -> None:
     """Prepare a worker process: CUDA source is compiled by :func:`machine_code`."""
-    ignore_ctrl_c()
     # Others build while a candidate is measured, and whoever measures must never wait for a core.
     os.nice(10)
     load_cuda_runtime(driver)

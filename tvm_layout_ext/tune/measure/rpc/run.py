@@ -10,6 +10,7 @@ do.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import socket
@@ -156,7 +157,7 @@ class Client(WorkerSlot):
         try:
             if self._session is None:
                 raise EOFError
-            return ask(self._session.pipe, function, *args, timeout=timeout)
+            return ask(self._session.pipe, function, *args, timeout=timeout, read=json.loads)
         except (EOFError, OSError) as error:
             raise ServerLostError(str(error) or "the session has ended") from None
 

@@ -8,6 +8,7 @@ or whose client is silent, whatever its threads do.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     _Folders.server = Path(folder)
     _Folders.own = Path(tempfile.mkdtemp(dir=folder, prefix="session_"))
-    answer(Connection(files[0]), IDLE)
+    answer(Connection(files[0]), IDLE, lambda given: json.dumps(given).encode())
     shutil.rmtree(_Folders.own, ignore_errors=True)
     # A GPU's driver may have nothing left that can be taken down in order.
     os._exit(0)
