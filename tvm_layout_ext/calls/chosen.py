@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..tune.apply.nearest import Nearest, distance
-from ..tune.records.log import Log, Record
+from ..tune.apply.nearest import Nearest
+from ..tune.records.log import Log
 from ..tune.space.knobs import describe
 from ..tune.space.task import Task
 
@@ -26,30 +26,19 @@ def chosen(task: Task, log: str | os.PathLike[str] | None) -> dict[str, Any]:
 
     A record that lacks a knob is older than it, and older than what the default knows.
     """
-    operator, work = task.operator, task.workload
-    names = {knob.name for knob in operator.knobs}
-    best = _best(Path(log) if log is not None else LOGS, task.architecture.name)
-    near = sorted(
-        (distance(one.workload.shape, task.shape), not one.measured, at)
-        for at, one in enumerate(best)
-        if (one.workload.operator, one.workload.dtype) == (work.operator, work.dtype)
-        and set(one.config) == names
-    )
-    for apart, _, at in near:
-        config = dict(best[at].config)
-        legal = not operator.check(task.shape, task.dtype, config, task.architecture)
-        if apart <= _NEAR and legal:
-            _log.info("%s: %s, as record %s.", work, describe(config), best[at].id)
+    work, names = task.workload, {knob.name for knob in task.operator.knobs}
+    folder = Path(log) if log is not None else LOGS
+    nearest = _read(folder, task.architecture.name, Log(folder).stamp())
+    for one in nearest.of_task(task):
+        config = dict(one.record.config)
+        if one.distance <= _NEAR and set(config) == names and one.is_legal():
+            _log.info("%s: %s, as record %s.", work, describe(config), one.record.id)
             return config
     config = task.space.default()
     _log.info("%s: %s, its default.", work, describe(config))
     return config
 
 
-def _best(log: Path, arch: str) -> list[Record]:
-    return _read(log, arch, Log(log).stamp())
-
-
 @lru_cache(maxsize=8)
-def _read(log: Path, arch: str, _changed: tuple[Any, ...]) -> list[Record]:
-    return Nearest.of(Log(log).read().records, arch).records
+def _read(log: Path, arch: str, _changed: tuple[Any, ...]) -> Nearest:
+    return Nearest.of(Log(log).read().records, arch)

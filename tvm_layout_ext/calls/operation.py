@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -15,17 +15,12 @@ from ..errors import ScheduleError
 from ..target import cuda_target, default_arch
 from ..tune.records.log import Log
 from ..tune.space.operator import Operator, find_operator, known_operators
+from ..tune.space.recognise import BORDER, PROBES, probe, shape_of
 from ..tune.space.task import make_task
 from . import disk
 from .arrays import Argument, Parameter, read
 from .chosen import chosen
 from .fixed import FixedKernel
-
-#: Extents by which an argument tells which dimension it has where; the later ones are counts of
-#: what the former share.
-_PROBES = (6007, 5003, 4001, 3001, 2003, 1009, 503)
-#: An argument may be so much larger than a dimension, as where its border is cut off.
-_BORDER = 16
 
 
 class Operation:
@@ -65,7 +60,8 @@ class Operation:
 
     @cached_property
     def _names(self) -> list[str]:
-        return [p.name for p in _probe(self.operator, self.operator.dtypes[0])[0]]
+        tensors, count, _ = probe(self.operator, self.operator.dtypes[0])
+        return [str(one.op.name) for one in tensors[:count]]
 
     @cached_property
     def _arch(self) -> str:
@@ -142,42 +138,28 @@ def _made(
 
     key = disk.key_of(operator.name, task.shape, dtype, arch, log and Log(log).stamp())
     module = tvm.ir.load_json(disk.remembered(f"{key}.json", lowered).decode())
-    results = len(operator.compute(task.shape, dtype)) - len(_probe(operator, dtype)[0])
-    return FixedKernel(operator.name, module, arch, results, operator.flops(task.shape))
-
-
-@lru_cache(maxsize=256)
-def _probe(operator: Operator, dtype: str) -> tuple[tuple[Parameter, ...], tuple[Any, ...]]:
-    """Inputs at extents that tell dimensions apart; of each dimension input, axis and border."""
-    primes = _PROBES[: len(operator.dims)]
-    tensors = operator.compute(primes, dtype)
-    inputs = tuple(
-        Parameter(str(t.op.name), tuple(int(n) for n in t.shape), str(t.dtype))
-        for t in tensors
-        if not getattr(t.op, "input_tensors", ())
+    tensors, inputs, _ = probe(operator, dtype)
+    return FixedKernel(
+        operator.name, module, arch, len(tensors) - inputs, operator.flops(task.shape)
     )
-    places = []
-    for prime in primes:
-        found = [
-            (at, axis, extent - prime)
-            for at, parameter in enumerate(inputs)
-            for axis, extent in enumerate(parameter.shape)
-            if 0 <= extent - prime < _BORDER
-        ]
-        places.append(min(found, key=lambda place: place[2]))
-    return inputs, tuple(places)
 
 
 def _symbolic(operator: Operator) -> list[Parameter]:
     """The inputs with names of dimensions in the place of extents."""
-    names = dict(zip(_PROBES, operator.dims, strict=False))
+    names = dict(zip(PROBES, operator.dims, strict=False))
 
     def told(extent: int) -> str:
-        prime = next(p for p in names if 0 <= extent - p < _BORDER)
+        prime = next((p for p in names if 0 <= extent - p < BORDER), None)
+        if prime is None:
+            # Such as 2, or a part of a dimension.
+            return "..."
         return names[prime] + (f" + {extent - prime}" if extent > prime else "")
 
-    inputs, _ = _probe(operator, operator.dtypes[0])
-    return [Parameter(p.name, tuple(map(told, p.shape)), p.dtype) for p in inputs]  # type: ignore[arg-type]
+    tensors, count, _ = probe(operator, operator.dtypes[0])
+    return [
+        Parameter(str(t.op.name), tuple(told(int(n)) for n in t.shape), str(t.dtype))  # type: ignore[misc]
+        for t in tensors[:count]
+    ]
 
 
 def _told(parameter: Parameter) -> str:
@@ -186,27 +168,20 @@ def _told(parameter: Parameter) -> str:
 
 def _workload(operator: Operator, arguments: Sequence[Argument]) -> tuple[tuple[int, ...], str]:
     """The shape and element type at which an operator takes some arrays; ScheduleError if none."""
-    shape = _shape(operator, [one.shape for one in arguments])
+    given = [one.shape for one in arguments]
+    shape = shape_of(operator, operator.dtypes[0], given)
+    if shape is None:
+        empty = "" if all(n > 0 for one in given for n in one) else ", none of them empty"
+        raise ScheduleError(
+            f"{operator.name} takes {', '.join(map(_told, _symbolic(operator)))}{empty}; the "
+            f"arrays given are {', '.join(str(list(one)) for one in given)}."
+        )
     types = [one.dtype for one in arguments]
     for dtype in operator.dtypes:
-        if [p.dtype for p in _probe(operator, dtype)[0]] == types:
+        tensors, count, _ = probe(operator, dtype)
+        if [str(one.dtype) for one in tensors[:count]] == types:
             return shape, dtype
     raise ScheduleError(
         f"{operator.name} takes arrays of one type ({', '.join(operator.dtypes)}), not of "
         f"{', '.join(types)}."
-    )
-
-
-def _shape(operator: Operator, given: list[tuple[int, ...]]) -> tuple[int, ...]:
-    inputs, places = _probe(operator, operator.dtypes[0])
-    if [len(shape) for shape in given] == [len(p.shape) for p in inputs]:
-        shape = tuple(given[at][axis] - more for at, axis, more in places)
-        if all(n > 0 for n in shape):
-            tensors = operator.compute(shape, operator.dtypes[0])
-            if given == [tuple(map(int, t.shape)) for t in tensors[: len(inputs)]]:
-                return shape
-    empty = "" if all(n > 0 for shape in given for n in shape) else ", none of them empty"
-    raise ScheduleError(
-        f"{operator.name} takes {', '.join(map(_told, _symbolic(operator)))}{empty}; the arrays "
-        f"given are {', '.join(str(list(shape)) for shape in given)}."
     )

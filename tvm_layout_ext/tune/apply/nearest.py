@@ -35,6 +35,15 @@ class Found:
     task: Task
     distance: float
 
+    def is_legal(self) -> bool:
+        """Whether the record's configuration is legal at the function's shape."""
+        task, config = self.task, self.record.config
+        try:
+            task.operator.check_config(config)
+        except LayoutExtError:
+            return False
+        return task.operator.check(task.shape, task.dtype, config, task.architecture) is None
+
     def scheduled(self) -> tirx.PrimFunc:
         """The function scheduled by the record's configuration.
 
@@ -87,13 +96,18 @@ class Nearest:
         found: list[Found] = []
         for name in dict.fromkeys(one.workload.operator for one in self.records):
             if task := self._task(func, name):
-                work = (task.operator.name, task.dtype)
-                own = [r for r in self.records if (r.workload.operator, r.workload.dtype) == work]
-                found += [Found(r, task, distance(r.workload.shape, task.shape)) for r in own]
+                found += self.of_task(task)
         found.sort(key=lambda one: one.distance)
         yield from (one for one in found[:1] if not one.distance)
-        legal = (one for one in found if one.distance and _is_legal(one))
+        legal = (one for one in found if one.distance and one.is_legal())
         yield from islice(legal, _ATTEMPTS)
+
+    def of_task(self, task: Task) -> list[Found]:
+        """Records of a task's operator and element type, nearest first, legal or not."""
+        work = (task.operator.name, task.dtype)
+        own = [r for r in self.records if (r.workload.operator, r.workload.dtype) == work]
+        found = [Found(r, task, distance(r.workload.shape, task.shape)) for r in own]
+        return sorted(found, key=lambda one: one.distance)
 
     def _task(self, func: tirx.PrimFunc, name: str) -> Task | None:
         architecture = hardware.architecture(self.arch)
@@ -103,12 +117,3 @@ class Nearest:
             operator = replace(operator_of(func), name=name)
             return Task(operator, (), operator.dtypes[0], architecture, 0)
         return None
-
-
-def _is_legal(found: Found) -> bool:
-    task, config = found.task, found.record.config
-    try:
-        task.operator.check_config(config)
-    except LayoutExtError:
-        return False
-    return task.operator.check(task.shape, task.dtype, config, task.architecture) is None
