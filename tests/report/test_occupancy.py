@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.report.page.logs import DEFAULT, measured
-from tvm_layout_ext.report.occupancy import occupancy, occupancy_of
+from tvm_layout_ext.report.occupancy import occupancy
 from tvm_layout_ext.report.page import workloads
 
 
@@ -35,19 +35,9 @@ def test_unknown_registers_are_said() -> None:
     )
 
 
-def test_a_records_threads_are_those_of_its_kernel() -> None:
-    record = measured(0, 9.0, config=DEFAULT, registers=32, smem_bytes=16640)
-    found = occupancy_of(record)
-    assert found is not None
-    assert found.warps == found.blocks * DEFAULT["threads"] // 32
-    assert occupancy_of(measured(0, 9.0, config={"threads": 256})) is None
-
-
-def test_the_page_tells_the_winners_and_the_defaults() -> None:
+def test_the_page_tells_the_winners() -> None:
     few = DEFAULT | {"threads": 64}
     slow = measured(0, 9.0, config=DEFAULT, registers=32, smem_bytes=65536)
     fast = measured(1, 8.0, config=few, registers=32, smem_bytes=65536)
     (view,) = workloads([slow, fast])
     assert "A multiprocessor holds 3 blocks, 6 of 64 warps, by shared memory." in view.verdict
-    (row,) = (row for row in view.counters if row[0] == "warps a multiprocessor")
-    assert row[1:] == ["24", "6", "0.25"]

@@ -1,18 +1,10 @@
-"""How many warps of a record's kernel a multiprocessor holds, and what limits them."""
+"""How many warps of a kernel a multiprocessor holds, and what limits them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-from ..analysis.device_limits import launch_extents
-from ..build import device_program
-from ..calls import disk
 from ..gpu.hardware import WARP_SIZE, architecture, resident_limits
-from ..target import cuda_target
-from ..tune.records.log import Record
-from ..tune.space.operator import Operator
-from .winner import task_of
 
 
 @dataclass(frozen=True)
@@ -47,30 +39,3 @@ def occupancy(arch: str, threads: int, registers: int | None, shared_bytes: int)
     by = tuple(name for name, most in limits.items() if most == blocks)
     warps = -(-threads // WARP_SIZE)
     return Occupancy(blocks, blocks * warps, facts.threads_per_sm // WARP_SIZE, by, registers)
-
-
-def occupancy_of(record: Record, operator: Operator | None = None) -> Occupancy | None:
-    """Of a record's kernel; None where it is not known.
-
-    Of a program of several kernels nobody wrote down what each needs; others may not build today.
-    """
-    work = record.workload
-    key = disk.key_of("threads", str(work), work.hash, record.config, record.arch, record.program)
-    try:
-        threads = int(disk.remembered(key, lambda: str(_threads(record, operator)).encode()))
-    except Exception:
-        return None  # As in page/kernel.py: a record of another version may meet anything in TVM.
-    if not threads or record.smem_bytes is None:
-        return None
-    return occupancy(record.arch, threads, record.registers, record.smem_bytes)
-
-
-def _threads(record: Record, operator: Operator | None) -> int:
-    """Threads of a block of the only kernel, or 0."""
-    task = task_of(record, operator)
-    program = device_program(task.module(record.config), target=cuda_target(record.arch))
-    if len(program.kernels) != 1:
-        return 0
-    (kernel,) = program.kernels.values()
-    extents = launch_extents(kernel)
-    return prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))

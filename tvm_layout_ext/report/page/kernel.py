@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
 
+from ...analysis.device_limits import launch_extents
 from ...calls import disk
 from ...errors import LayoutExtError
 from ...text import lines_of
@@ -24,13 +27,15 @@ class KernelView:
     """What the page tells of a kernel, or the problem why it cannot; all of it plain values.
 
     ``counted`` is the shape that the simulated GPU ran. ``tables`` are heads and rows, ``limit`` is
-    of the whole shape, ``script`` and ``cuda`` have counters beside their lines. ``banks`` and
-    ``pipeline`` are SVG, empty if there is no shared memory, or no pipeline.
+    of the whole shape, ``script`` and ``cuda`` have counters beside their lines. ``threads`` are
+    those of a block, 0 where there are several kernels. ``banks`` and ``pipeline`` are SVG, empty
+    if there is no shared memory, or no pipeline.
     """
 
     problem: str = ""
     counted: Sequence[int] = ()
     limit: str = ""
+    threads: int = 0
     shared_bytes: int = 0
     bank_conflicts: int = 0
     tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = ()
@@ -65,9 +70,11 @@ def _told(record: Record, programs: Programs | None) -> KernelView:
     operator = programs.operator(record) if programs is not None else None
     found, counted = explain_record(record, operator, blocks=_BLOCKS)
     charts = explain_pipeline(found.question.mod, target=found.question.target)
+    kernels = list(found.program.kernels.values())
     return KernelView(
         counted=counted,
         limit=str(found.limit or ""),
+        threads=_threads(kernels[0]) if len(kernels) == 1 else 0,
         shared_bytes=found.shared_bytes,
         bank_conflicts=found.bank_conflicts,
         tables=found.tables(),
@@ -78,3 +85,7 @@ def _told(record: Record, programs: Programs | None) -> KernelView:
         banks=bank_picture(worst(found.banks)) if found.banks else "",
         pipeline=charts.svg() if charts.charts else "",
     )
+
+
+def _threads(kernel: Any) -> int:
+    return prod(n for tag, n in launch_extents(kernel).items() if tag.startswith("threadIdx"))

@@ -19,7 +19,7 @@ from ...tune.records.record import best_first
 from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ..comparison import counter_rows
-from ..occupancy import Occupancy, occupancy_of
+from ..occupancy import occupancy
 from ..tuning import score_text
 from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, winner_of, work_unit
@@ -127,7 +127,6 @@ def _workload(
     operator = partial(_operator, winner or first, programs)
     roof = roofline(points, *_work(group, operator))
     after = kernel_of(winner, programs) if winner and kernels else None
-    held = _held([winner, default] if kernels else [None, None], operator)
     title = " ".join(str(first.workload).split())
     return WorkloadView(
         slug=_slug(title, index),
@@ -138,12 +137,12 @@ def _workload(
         records=group,
         search=search_of(ranked),
         roof=roof,
-        verdict=_verdict(winner, default, roof, after, held[0]),
+        verdict=_verdict(winner, default, roof, after),
         winner=winner,
         default=default,
         facts=_facts(group, winner, default),
         conditions=_conditions(group, winner or first),
-        counters=_beside(default, winner, held),
+        counters=_beside(default, winner),
         refused=unbuilt,
         failures=built,
         after=after,
@@ -151,21 +150,11 @@ def _workload(
     )
 
 
-def _held(records: Sequence[Record | None], find: Callable[[], Operator]) -> list[Occupancy | None]:
-    """The occupancy of each record's kernel, where it is known."""
-    try:
-        operator = find()
-    except LayoutExtError:
-        return [None] * len(records)
-    return [occupancy_of(one, operator) if one is not None else None for one in records]
-
-
 def _verdict(
     winner: Record | None,
     default: Record | None,
     roof: Roofline | None,
     after: KernelView | None,
-    held: Occupancy | None,
 ) -> str:
     if winner is None or not winner.score:
         return "No candidate worked."
@@ -176,14 +165,17 @@ def _verdict(
         gain = default.score / winner.score
         is_default = default.id == winner.id
         parts.append("the default" if is_default else f"{gain:.2f} times as fast as the default")
-    limit = after.limit if after is not None else ""
-    return " ".join(filter(None, [f"{', '.join(parts)}.", limit, str(held or "")]))
+    said = [f"{', '.join(parts)}."]
+    if after is not None:
+        said.append(after.limit)
+        if after.threads and winner.smem_bytes is not None:
+            needs = after.threads, winner.registers, winner.smem_bytes
+            said.append(str(occupancy(winner.arch, *needs)))
+    return " ".join(filter(None, said))
 
 
-def _beside(
-    default: Record | None, winner: Record | None, held: Sequence[Occupancy | None]
-) -> list[list[str]]:
-    """Knobs that differ, warps that a multiprocessor holds, and counters."""
+def _beside(default: Record | None, winner: Record | None) -> list[list[str]]:
+    """Knobs that differ, and counters."""
     if default is None or winner is None or default.id == winner.id:
         return []
     knobs = [
@@ -191,12 +183,7 @@ def _beside(
         for name, value in winner.config.items()
         if value != default.config.get(name)
     ]
-    new, old = held
-    warps = []
-    if new is not None and old is not None:
-        ratio = f"{new.warps / old.warps:.2f}" if old.warps else ""
-        warps = [["warps a multiprocessor", str(old.warps), str(new.warps), ratio]]
-    return knobs + warps + counter_rows(default, winner)
+    return knobs + counter_rows(default, winner)
 
 
 def _slug(title: str, index: int) -> str:
