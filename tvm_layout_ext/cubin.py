@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,16 +131,27 @@ def refusing_slow_products(arch: str) -> Iterator[None]:
 
     Another compiler than TVM's own is left in its place.
     """
-    stock, failed = tvm.get_global_func(COMPILER, allow_missing=True), list[LayoutExtError]()
+    stock = tvm.get_global_func(COMPILER, allow_missing=True)
     if stock is None or not stock.same_as(_STOCK):
         yield
         return
 
     def compiled(source: str) -> Any:
-        if "wgmma.mma_async" not in source:
-            return stock(source)
+        slow = "wgmma.mma_async" in source
+        return machine_code(source, arch).image if slow else stock(source)
+
+    with compiling_by(compiled):
+        yield
+
+
+@contextmanager
+def compiling_by(compiler: Callable[[str], Any]) -> Iterator[None]:
+    """While entered, TVM compiles CUDA source by a function, whose errors keep their class."""
+    stock, failed = tvm.get_global_func(COMPILER), list[LayoutExtError]()
+
+    def compiled(source: str) -> Any:
         try:
-            return machine_code(source, arch).image
+            return compiler(source)
         except LayoutExtError as error:
             # Its class is lost on its way through TVM.
             failed.append(error)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
 from .._compat import has_gpu
 from ..build import compile_lowered, device_program
-from ..cubin import COMPILER, machine_code
+from ..cubin import compiling_by, machine_code
 from ..errors import ScheduleError, TargetError
 from ..simulation import simulate
 from ..target import cuda_target
@@ -53,7 +51,7 @@ class FixedKernel:
     @cached_property
     def executable(self) -> Any:
         """The compiled module; its machine code is kept on disk."""
-        with _remembering(self.arch):
+        with compiling_by(partial(_machine_code, self.arch)):
             return compile_lowered(self.module, self.target)
 
     @cached_property
@@ -131,17 +129,7 @@ def _parameters(func: tirx.PrimFunc) -> list[Parameter]:
     ]
 
 
-@contextmanager
-def _remembering(arch: str) -> Iterator[None]:
-    """While entered, TVM takes the machine code of CUDA source that was compiled before."""
-    stock = tvm_ffi.get_global_func(COMPILER)
-
-    def compiled(code: str) -> bytes:
-        key = f"{disk.key_of(arch, code)}.cubin"
-        return disk.remembered(key, lambda: machine_code(code, arch).image)
-
-    tvm_ffi.register_global_func(COMPILER, compiled, override=True)
-    try:
-        yield
-    finally:
-        tvm_ffi.register_global_func(COMPILER, stock, override=True)
+def _machine_code(arch: str, source: str) -> bytes:
+    """The machine code of CUDA source, which is kept on disk."""
+    key = f"{disk.key_of(arch, source)}.cubin"
+    return disk.remembered(key, lambda: machine_code(source, arch).image)

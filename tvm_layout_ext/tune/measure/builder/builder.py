@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import tvm
 from tvm.target import Target
 
 from ...._compat import load_cuda_runtime
 from ....build import compile_checked, compile_lowered, lower
-from ....cubin import COMPILER, MachineCode, machine_code
-from ....errors import LayoutExtError, TargetError
+from ....cubin import MachineCode, compiling_by, machine_code
+from ....errors import TargetError
 from ....target import cuda_target
 from ..backend import Begun, failure_text
 from ..environment import cores
@@ -124,34 +124,11 @@ class CubinBuilder:
             error.set_result(failure_text(raised))
 
 
-class _Compiler:
-    """What compiles CUDA source in a worker, and what it said of the candidate at hand."""
-
-    arch = ""
-    code: ClassVar[MachineCode | None] = None
-    #: An error's class is lost on its way through TVM.
-    error: ClassVar[LayoutExtError | None] = None
-
-    @classmethod
-    def start(cls, arch: str) -> None:
-        cls.arch, cls.code, cls.error = arch, None, None
-
-    @classmethod
-    def compile(cls, source: str) -> bytes:
-        try:
-            cls.code = machine_code(source, cls.arch)
-        except LayoutExtError as error:
-            cls.error = error
-            raise
-        return cls.code.image
-
-
 def start_worker(driver: str) -> None:
-    """Prepare a worker process: CUDA source is compiled by :func:`machine_code`."""
+    """Prepare a worker process: TVM's CUDA runtime is there without a driver."""
     # Others build while a candidate is measured, and whoever measures must never wait for a core.
     os.nice(10)
     load_cuda_runtime(driver)
-    tvm.register_global_func(COMPILER, _Compiler.compile, override=True)
 
 
 def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
@@ -162,19 +139,25 @@ def build_one(job: tuple[tvm.IRModule, Target, str, HostObjects]) -> str | None:
         info = _write(mod, target, folder, objects)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        return failure_text(_Compiler.error or error)
+        return failure_text(error)
     (folder / INFO).write_text(json.dumps(info))
     return None
 
 
 def _write(mod: tvm.IRModule, target: Target, folder: Path, objects: HostObjects) -> dict[str, Any]:
     start = time.perf_counter()
-    _Compiler.start(str(target.attrs.get("arch", "")))
-    if target.kind.name == "cuda":
-        executable, shared = compile_checked(lower(mod, target=target), target)
-    else:
-        executable, shared = compile_lowered(mod, target), None
-    code = _Compiler.code
+    codes: list[MachineCode] = []
+
+    def compiled(source: str) -> bytes:
+        codes.append(machine_code(source, str(target.attrs["arch"])))
+        return codes[-1].image
+
+    with compiling_by(compiled):
+        if target.kind.name == "cuda":
+            executable, shared = compile_checked(lower(mod, target=target), target)
+        else:
+            executable, shared = compile_lowered(mod, target), None
+    code = codes[-1] if codes else None
     if target.kind.name == "cuda" and code is None:
         raise TargetError(
             "TVM did not compile the kernel, because its CUDA runtime cannot be loaded here; "
