@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ...cubin import CompileError, PtxasError
-from ...errors import LayoutError, LayoutExtError, ScheduleError, TargetError
+from ...errors import LayoutExtError
 from ...text import number
 from ...tune.apply.programs import Programs
 from ...tune.model.cost import FORMULA
@@ -25,11 +24,6 @@ from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, winner_of, work_unit
 from .search import Search, search_of
 from .table import Table, trial_table
-
-#: Errors of scheduling, lowering and compiling, by the names that records have.
-BUILDING = frozenset(
-    one.__name__ for one in (LayoutError, ScheduleError, TargetError, CompileError, PtxasError)
-)
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,7 @@ class WorkloadView:
     facts: list[tuple[str, str]]  #: Score, gain and trials in a few words
     conditions: list[tuple[str, str]]  #: Device, clock, protocol, versions
     counters: list[list[str]]  #: Counter or knob, default, winner, ratio
-    #: Rule, how many combinations it refused while building, the first sentence; the most first.
-    refused: list[list[str]]
-    failures: list[tuple[str, int]]  #: Each reason why what was built failed, and how many trials
+    failures: list[list[str]]  #: Error, how many trials it ended, the first sentence
     after: KernelView | None  #: The winner's kernel
     formula: str  #: Of the modelled cost, for modelled scores
     verdict: str  #: How good the winner is, and what limits it
@@ -121,7 +113,6 @@ def _workload(
     default = next((record for record in group if record.trial == 0), None)
     named = [("default", default), ("winner", winner)]
     points = [(name, record) for name, record in named if record is not None]
-    built, unbuilt = _failures(group)
     first = group[0]
     # Of a trial that failed no program was kept. It is looked up where it is needed.
     operator = partial(_operator, winner or first, programs)
@@ -143,8 +134,7 @@ def _workload(
         facts=_facts(group, winner, default),
         conditions=_conditions(group, winner or first),
         counters=_beside(default, winner),
-        refused=unbuilt,
-        failures=built,
+        failures=_failures(group),
         after=after,
         formula="" if first.measured else FORMULA,
     )
@@ -211,23 +201,16 @@ def _work(group: Sequence[Record], find: Callable[[], Operator]) -> tuple[float,
     return operator.flops(workload.shape), operator.traffic(workload.shape, workload.dtype)
 
 
-def _failures(group: Sequence[Record]) -> tuple[list[tuple[str, int]], list[list[str]]]:
-    """Why trials failed that were built, and rows of what was refused while building."""
-    built: Counter[str] = Counter()
-    refused: dict[str, list[str]] = {}
+def _failures(group: Sequence[Record]) -> list[list[str]]:
+    """Why trials failed: rows of the error's class, how many, and the first one's sentence."""
+    texts: dict[str, list[str]] = {}
     for record in sorted(group, key=lambda record: record.trial):
-        if record.score is not None:
-            continue
-        kind, text = str(record.error_class), str(record.error_text)
-        if kind in BUILDING:
-            refused.setdefault(kind, []).append(text)
-        else:
-            built[f"{kind}: {text}"] += 1
-    rows = [
-        [kind, f"{len(texts):,}", _first_sentence(texts[0])]
-        for kind, texts in sorted(refused.items(), key=lambda item: -len(item[1]))
+        if record.score is None:
+            texts.setdefault(str(record.error_class), []).append(str(record.error_text))
+    return [
+        [kind, f"{len(some):,}", _first_sentence(some[0])]
+        for kind, some in sorted(texts.items(), key=lambda item: -len(item[1]))
     ]
-    return built.most_common(), rows
 
 
 def _first_sentence(text: str) -> str:
