@@ -141,11 +141,3 @@ class GuidedModel(ms.cost_model.PyCostModel):
             seconds = [self.facts.of_schedule(candidate.sch)[1] for candidate in candidates]
             return np.min(seconds) / np.array(seconds, "float64")
         return np.asarray(self.trees.predict(context, candidates), "float64")
-
-    def load(self, path: str) -> None:
-        """Read the trees that were saved."""
-        self.trees.load(path)
-
-    def save(self, path: str) -> None:
-        """Keep the trees."""
-        self.trees.save(path)
