@@ -9,7 +9,6 @@ import pytest
 import tvm
 import tvm_ffi
 
-from tests.programs.mapped import computed
 from tvm_layout_ext import _compat
 
 
@@ -69,15 +68,6 @@ def test_import_leaves_the_slow_modules_alone() -> None:
         "import tvm; assert not found - {'tvm.s_tir.meta_schedule'}, found"
     )
     subprocess.run([sys.executable, "-c", probe], check=True)
-
-
-def test_remembered_checks_answer_as_tvm_does() -> None:
-    sch = computed((4,), lambda a, i: a[i])
-    (loop,) = sch.get_loops(sch.get_sblock("B"))
-    for _ in range(2):
-        with pytest.raises(TypeError, match="has wrong type"):
-            sch.split(loop, factors="2")
-    assert len(sch.split(loop, factors=[None, 2])) == 2
 
 
 def test_remembered_callbacks_of_two_and_three_arguments_stay_apart() -> None:

@@ -291,23 +291,16 @@ def without_tensor_intrinsics() -> Iterator[None]:
 
 
 def remember_checks() -> None:
-    """Let TVM remember what it works out anew for each call that it checks, and answer as ever.
+    """Let TVM remember what it works out anew for each callback of its walks, and answer as ever.
 
-    Taking apart the type hints of a schedule's primitives, and the signatures of callbacks of
-    walks, is a third of the time of whoever schedules and lowers many functions.
+    That is a tenth of the time of whoever lowers many functions.
     """
-    from tvm.backend.cuda.ptx import engine
-    from tvm.s_tir.schedule import _type_checker
-    from tvm_ffi import container, structural
+    from tvm_ffi import structural
 
-    for name in ("_dispatcher", "_type2str"):
-        setattr(_type_checker, name, _remembered(getattr(_type_checker, name)))
     for name in ("_callback_type_to_type_index", "_callback_accepts_inplace_mode"):
         known = _callback_key if name.endswith("mode") else None
         setattr(structural, name, _remembered(getattr(structural, name), known))
     structural._normalize_callbacks = _plain_entries(structural._normalize_callbacks)
-    container.Array.__iter__ = _elements
-    engine.render_variant = _rendered(engine.render_variant)
 
 
 def look_through(node: Any, kinds: Sequence[type], look: Callable[[Any], Any]) -> None:
@@ -336,31 +329,6 @@ def _plain_entries(work: Callable[..., Any]) -> Any:
 
     entries.quick = True  # type: ignore[attr-defined]
     return entries
-
-
-def _elements(array: Any) -> Iterator[Any]:
-    """The elements of an array of TVM, which asks for its length anew before each of them."""
-    element = sys.modules["tvm_ffi.container"]._ffi_api.ArrayGetItem
-    for index in range(len(array)):
-        yield element(array, index)
-
-
-def _rendered(work: Callable[..., Any]) -> Any:
-    """What writes the CUDA of an instruction of PTX, once for each that differs."""
-    if hasattr(work, "answers"):
-        return work
-    answers: dict[Any, Any] = {}
-
-    @wraps(work)
-    def rendered(entry: Any, tokens: Any, *more: Any, **words: Any) -> Any:
-        key = id(entry), tuple(tokens), more, *words.items()
-        if key not in answers:
-            # An entry that is kept leaves its number to no other.
-            answers[key] = entry, work(entry, tokens, *more, **words)
-        return answers[key][1]
-
-    rendered.answers = answers  # type: ignore[attr-defined]
-    return rendered
 
 
 def _remembered(work: Callable[..., Any], key: Callable[[Any], Any] | None = None) -> Any:
