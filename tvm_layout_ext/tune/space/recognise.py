@@ -19,7 +19,7 @@ PROBES = (6007, 5003, 4001, 3001, 2003, 1009, 503)
 BORDER = 16
 
 
-class Place(NamedTuple):
+class DimPlace(NamedTuple):
     """Where an operator's inputs tell one of its dimensions, and by how much they are larger."""
 
     input: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def probe(operator: Operator, dtype: str) -> tuple[tuple[Any, ...], int, tuple[Place, ...]]:
+def probe(operator: Operator, dtype: str) -> tuple[tuple[Any, ...], int, tuple[DimPlace, ...]]:
     """An operator's tensors at :data:`PROBES`, how many are inputs, and where each dimension is."""
     primes = PROBES[: len(operator.dims)]
     tensors = tuple(operator.compute(primes, dtype))
@@ -36,7 +36,7 @@ def probe(operator: Operator, dtype: str) -> tuple[tuple[Any, ...], int, tuple[P
     places = []
     for prime in primes:
         found = [
-            Place(at, axis, extent - prime)
+            DimPlace(at, axis, extent - prime)
             for at, one in enumerate(inputs)
             for axis, extent in enumerate(_extents(one))
             if 0 <= extent - prime < BORDER
