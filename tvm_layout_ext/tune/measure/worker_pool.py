@@ -11,20 +11,23 @@ from typing import Any
 
 from .worker import Worker
 
+#: So many start at once: a search begins with 32 rankings and 17 builds. Others start when needed.
+AT_ONCE = 48
 #: A process that builds grows a little with each build; after so many calls another takes over.
 USES = 200
 
 
 class WorkerPool:
-    """Runs functions in processes, all of which start now, one at a time in each."""
+    """Runs functions in processes, one at a time in each."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
-        self._workers, self._idle = workers, list(workers)
+        # Those that have started are asked first.
+        self._workers, self._idle = workers, list(reversed(workers))
         self._threads = ThreadPoolExecutor(len(workers))
         self._lock = threading.Lock()
         self._jobs: list[tuple[bool, int, Future[Any], Callable[[Worker], Any]]] = []
         self._numbers = itertools.count()
-        for worker in workers:
+        for worker in workers[:AT_ONCE]:
             worker.begin()
 
     def submit(
