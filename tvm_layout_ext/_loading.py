@@ -1,20 +1,14 @@
-"""Ctrl-C while the command line is still loading ends it without a traceback.
+"""When the package is imported whole: at once as a library, on the command line by a command.
 
-Loading takes a second, most of it TVM's, and is done when a command runs. Imported first of all;
-as a library, nothing is changed.
+Loading takes a second, most of it TVM's.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
-
-#: Exit code of an interrupted command.
-INTERRUPTED = 130
 
 
 def is_command_line(argv: list[str]) -> bool:
@@ -30,15 +24,11 @@ def is_command_line(argv: list[str]) -> bool:
     return False
 
 
-def _leave(*_: Any) -> None:
-    os._exit(INTERRUPTED)
-
-
 def load(with_torch: bool = True) -> None:
-    """Import all of the package; from then on Ctrl-C raises KeyboardInterrupt.
+    """Import all of the package; as a library it has been imported.
 
-    As a library it has been imported. TVM imports PyTorch first where it is installed, which takes
-    longer than all the rest; ``with_torch`` says whether a command has any use for that.
+    TVM imports PyTorch first where it is installed, which takes longer than all the rest;
+    ``with_torch`` says whether a command has any use for that.
     """
     modules: dict[str, Any] = sys.modules
     kept_out = not with_torch and "torch" not in modules
@@ -50,9 +40,3 @@ def load(with_torch: bool = True) -> None:
         if kept_out:
             del modules["torch"]
     vars(sys.modules["tvm_layout_ext"]).update({name: getattr(api, name) for name in api.__all__})
-    if signal.getsignal(signal.SIGINT) is _leave:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-if is_command_line(sys.orig_argv):
-    signal.signal(signal.SIGINT, _leave)
