@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import time
@@ -159,6 +160,9 @@ class _Process:
             # Else each worker's linear algebra would start a thread a core.
             os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
             self._worker = PopenWorker(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            # Ctrl-C, which a terminal sends to all processes, is for this one.
+            self._worker.send(signal.signal, (signal.SIGINT, signal.SIG_IGN))
+            self._worker.recv()
             self._worker.send(builder.start_worker, (self._driver,))
             self._worker.recv()
         self._uses += 1
