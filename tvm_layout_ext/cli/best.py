@@ -22,7 +22,7 @@ def best(
     from ..tune.apply.programs import Programs
     from ..tune.apply.replay import best_records
 
-    records = best_records(read_log(log))
+    records = best_records(read_log(log).records)
     if not records:
         typer.echo(f"No trial in {log} worked.", err=True)
         raise typer.Exit(FAILED)

@@ -37,7 +37,7 @@ def export(
     from ..tune.apply.replay import best_records, find_record
     from ..tune.export.export import export as run
 
-    records = read_log(log)
+    records = read_log(log).records
     winners = [find_record(records, record_id)] if record_id else best_records(records)
     if len(winners) != 1:
         names = ", ".join(f"{r.id} ({r.workload})" for r in winners) or "none"

@@ -42,7 +42,7 @@ def replay(
 
     where = runner_text(runner, tracker, key)
     if record_id:
-        record = find_record(read_log(log), record_id)
+        record = find_record(read_log(log).records, record_id)
         chosen = [(record, Programs(log).operator(record))]
     else:
         chosen, _ = winners_of(log, "to replay")

@@ -124,14 +124,19 @@ def runner_text(runner: str, tracker: str, key: str) -> str:
     return f"rpc:{host}:{port}:{key}"
 
 
-def read_log(log: Path) -> list[Record]:
+def read_log(log: Path) -> Reading[Record]:
     """Read a log's records; a warning counts what was skipped."""
-    return _read(log).records
+    from ..tune.records.log import Log as Records
+
+    reading = Records(log).read()
+    if reading.warning:
+        typer.echo(f"Warning: {reading.warning}", err=True)
+    return reading
 
 
 def some_records(log: Path) -> Reading[Record]:
     """Read a log that holds a record; a warning counts what was skipped."""
-    reading = _read(log)
+    reading = read_log(log)
     if not reading.records:
         raise RecordError(f"The log {log} holds no record.")
     return reading
@@ -145,7 +150,7 @@ def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], 
     from ..tune.apply.programs import Programs
     from ..tune.apply.replay import best_records
 
-    winners = best_records(read_log(log))
+    winners = best_records(read_log(log).records)
     if not winners:
         raise RecordError(f"No trial in {log} worked, so there is no winner {purpose}.")
     programs = Programs(log)
@@ -161,15 +166,6 @@ def winners_of(log: Path, purpose: str) -> tuple[list[tuple[Record, Operator]], 
     for text in missing:
         typer.echo(f"Warning: {text}", err=True)
     return found, len(missing)
-
-
-def _read(log: Path) -> Reading[Record]:
-    from ..tune.records.log import Log as Records
-
-    reading = Records(log).read()
-    if reading.warning:
-        typer.echo(f"Warning: {reading.warning}", err=True)
-    return reading
 
 
 def print_command(*words: str) -> None:
