@@ -78,7 +78,7 @@ def tune(
 
 def _print_result(console: Console, result: Result, log: Path) -> None:
     from ..report.comparison import comparison_table
-    from ..report.tuning import failures, phase_line, trial_table
+    from ..report.tuning import failures, phase_line, result_table
     from ..tune.model.cost import FORMULA
 
     if result.warning:
@@ -86,7 +86,7 @@ def _print_result(console: Console, result: Result, log: Path) -> None:
     if not result.trials:
         console.print("Interrupted before the first trial ended.")
         return
-    console.print(trial_table(result))
+    console.print(result_table(result))
     legal, refused = result.task.space.legal, result.task.space.refused
     console.print(
         f"\n{len(result.trials)} of {len(legal):,} legal configurations tried, {result.resumed} of "

@@ -12,6 +12,7 @@ from ..tune.measure.backend import Measurement
 from ..tune.records.log import Record
 from ..tune.search.tune import Result
 from ..tune.space.knobs import describe
+from .trials import trial_table
 
 #: What is told of :class:`.cost.Counters`, in this order.
 COUNTERS = (
@@ -24,6 +25,9 @@ COUNTERS = (
     "bank_conflicts",
     "barriers",
 )
+#: Columns of the page's table that a terminal has no room for.
+_WIDE = ("MHz", "registers", "spilled", "server", "failed with", "id")
+_STYLES = {"winner": "bold green", "failed": "dim"}
 #: Head and cell of each column.
 Row = Sequence[tuple[str, str]]
 
@@ -52,13 +56,12 @@ def make_table(
     return table
 
 
-def trial_table(result: Result) -> Table:
-    """All trials, best first; those that failed last, with their reason."""
-    rows = [_trial_row(record, result) for record in result.ranking]
-    styles = [
-        "bold green" if record is result.best else "dim" if record.score is None else ""
-        for record in result.ranking
-    ]
+def result_table(result: Result) -> Table:
+    """All trials, best first; those that failed last."""
+    found = trial_table(result.ranking, result.best)
+    columns = [c for c in found.columns if c.name not in _WIDE or c.detail.startswith("knob ")]
+    rows = [[(c.name, c.texts[at]) for c in columns] for at in range(len(found.rows))]
+    styles = [_STYLES.get(kind, "") for kind, _ in found.rows]
     title = f"{result.task.workload} on {result.trials[0].device}"
     return make_table(title, rows, styles=styles)
 
@@ -88,24 +91,6 @@ def phase_line(trials: Sequence[Record]) -> str | None:
     return f"Seconds of a trial, medians of {len(told)}: {parts}."
 
 
-def _trial_row(record: Record, result: Result) -> Row:
-    best, measured = result.best.score if result.best else None, result.trials[0].measured
-    timing = [
-        ("spread", _micro(record.spread)),
-        ("GB/s", _figure(record.gbps)),
-        ("TFLOPS", _figure(record.tflops)),
-    ]
-    return [
-        ("trial", str(record.trial)),
-        ("median" if measured else "modelled cost", score_text(record)),
-        ("of best", f"{record.score / best:.2f}x" if best and record.score else ""),
-        *(timing if measured else []),
-        *_counters(record),
-        *((knob.name, str(knob.of(record.config))) for knob in result.task.operator.knobs),
-        ("verified", "yes" if record.verified_on else ""),
-    ]
-
-
 def _counters(record: Record) -> Row:
     model, shared = record.conflict_model, record.smem_bytes
     return [
@@ -117,10 +102,6 @@ def _counters(record: Record) -> Row:
 
 def _micro(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e6:,.2f} us"
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:,.4g}"
 
 
 def best_table(records: Sequence[Record]) -> Table:

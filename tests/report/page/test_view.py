@@ -13,7 +13,7 @@ from tvm_layout_ext.errors import RecordError
 from tvm_layout_ext.report.page import render_page, workloads, write_plots
 from tvm_layout_ext.report.page.kernel import kernel_of
 from tvm_layout_ext.report.page.search import importance, search_of
-from tvm_layout_ext.report.page.table import trial_table
+from tvm_layout_ext.report.trials import trial_table
 from tvm_layout_ext.report.winner import counted_shape
 from tvm_layout_ext.tune.space.operator import Workload
 from tvm_layout_ext.tune.space.task import make_task

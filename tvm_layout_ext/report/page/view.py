@@ -19,11 +19,11 @@ from ...tune.space.knobs import describe
 from ...tune.space.operator import Operator, find_operator
 from ..comparison import counter_rows
 from ..occupancy import occupancy
+from ..trials import Table, trial_table
 from ..tuning import score_text
 from .kernel import KernelView, kernel_of
 from .roofline import Roofline, roofline, winner_of, work_unit
 from .search import Search, search_of
-from .table import Table, trial_table
 
 
 @dataclass(frozen=True)

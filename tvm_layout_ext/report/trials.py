@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...text import number
-from ...tune.records.log import Record
+from ..text import number
+from ..tune.records.log import Record
 
 
 @dataclass(frozen=True)
