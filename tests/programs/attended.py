@@ -25,7 +25,9 @@ class Heads:
     Where it is ``merged``, heads of Q, K and V lie side by side in a row.
 
     ``seen`` are conditions that must all hold; ``bias`` adds an input to scores, and ``shown``
-    hides those where an input is false.
+    hides those where an input is false. Scores are at most ``cap``, if that is not 0. ``factors``
+    multiplies scores by an input by head, and ``slopes`` adds one times the distance to the key;
+    ``sinks`` adds the power of one to a row's sum.
     """
 
     heads: int = 1
@@ -39,6 +41,10 @@ class Heads:
     seen: tuple[Condition, ...] = ()
     bias: bool = False
     shown: bool = False
+    cap: float = 0
+    factors: bool = False
+    slopes: bool = False
+    sinks: bool = False
     #: Rows of K and V behind those that are read.
     spare: int = 0
     #: Whether the function takes any number of rows; ``queries`` are those of ``arrays``.
@@ -67,6 +73,11 @@ class Heads:
         bias = te.placeholder((n, m), "float16", name="bias")
         shown = te.placeholder((m,), "bool", name="shown")
         inputs += [bias] * self.bias + [shown] * self.shown
+        factors, slopes, sinks = by_head = [
+            te.placeholder((h,), self.dtype, name=name) for name in ("factors", "slopes", "sinks")
+        ]
+        asked = self.factors, self.slopes, self.sinks
+        inputs += [one for one, is_asked in zip(by_head, asked, strict=True) if is_asked]
         q, k, v = inputs[:3]
         r = te.reduce_axis((0, self.depth), "r")
         js = [te.reduce_axis((0, m), name) for name in "koj"]
@@ -77,6 +88,10 @@ class Heads:
 
         def logit(h: Any, i: Any, j: Any) -> Any:
             found = scores[h, i, j] * tirx.const(self.depth**-0.5, "float32")
+            found = found * factors[h].astype("float32") if self.factors else found
+            found = tirx.tanh(found / self.cap) * self.cap if self.cap else found
+            if self.slopes:
+                found = found + slopes[h].astype("float32") * (j - i).astype("float32")
             found = found + bias[i, j].astype("float32") if self.bias else found
             parts = [condition(i, j) for condition in self.seen] + [shown[j]] * self.shown
             hidden = tirx.const(HIDDEN, "float32")
@@ -86,7 +101,10 @@ class Heads:
             return te.sum(wide(q, h, i, r) * wide(k, h // of, j, r), axis=r)
 
         def weight(h: Any, i: Any, j: Any) -> Any:
-            return (shares[h, i, j] / total[h, i]).astype(self.dtype)
+            sums = total[h, i]
+            if self.sinks:
+                sums = sums + tirx.exp(sinks[h].astype("float32") - top[h, i])
+            return (shares[h, i, j] / sums).astype(self.dtype)
 
         def weighted(h: Any, i: Any, x: Any) -> Any:
             one = weights[h, i, js[2]].astype("float32")
@@ -96,6 +114,11 @@ class Heads:
         scores = te.compute(every, score, "scores")
         logits = te.compute(every, logit, "logits")
         top = te.compute((h, n), lambda h, i: te.max(logits[h, i, js[0]], axis=js[0]), "top")
+        if self.sinks:
+            own = top
+            top = te.compute(
+                (h, n), lambda h, i: tirx.max(own[h, i], sinks[h].astype("float32")), "with_sink"
+            )
         shares = te.compute(every, lambda h, i, j: tirx.exp(logits[h, i, j] - top[h, i]), "shares")
         total = te.compute((h, n), lambda h, i: te.sum(shares[h, i, js[1]], axis=js[1]), "total")
         weights = te.compute(every, weight, "weights")
@@ -123,7 +146,11 @@ class Heads:
             made.append(rng.standard_normal((self.queries, self.keys)).astype(np.float16))
         if self.shown:
             made.append(rng.random(self.keys) < 0.5)
-        return made
+        by_head = rng.standard_normal((3, self.heads), np.float32)
+        by_head[1] = -np.abs(by_head[1]) / 8
+        by_head[2] *= 3
+        asked = self.factors, self.slopes, self.sinks
+        return made + [by_head[at].astype(kind) for at in range(3) if asked[at]]
 
     def exact(self, q: Any, k: Any, v: Any, *more: Any) -> Any:
         """The result in float64."""
@@ -132,13 +159,21 @@ class Heads:
         k, v = (np.repeat(one, self.heads // self.kept, axis=0) for one in (k, v))
         scores = q @ k.swapaxes(1, 2) * self.depth**-0.5
         i, j = np.arange(self.queries)[:, None], np.arange(self.keys)[None]
+        by_head = iter(
+            one.astype(np.float64)[:, None, None] for one in more[self.bias + self.shown :]
+        )
+        scores = scores * next(by_head) if self.factors else scores
+        scores = np.tanh(scores / self.cap) * self.cap if self.cap else scores
+        scores = scores + next(by_head) * (j - i) if self.slopes else scores
         scores = scores + (more[0].astype(np.float64) if self.bias else 0)
         for condition in self.seen:
             scores = np.where(condition(i, j), scores, HIDDEN)
         if self.shown:
-            scores = np.where(more[-1], scores, HIDDEN)
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        mean = shares / shares.sum(-1, keepdims=True) @ v
+            scores = np.where(more[self.bias], scores, HIDDEN)
+        sinks = next(by_head) if self.sinks else np.full((1, 1, 1), -np.inf)
+        top = np.maximum(scores.max(-1, keepdims=True), sinks)
+        shares = np.exp(scores - top)
+        mean = shares / (shares.sum(-1, keepdims=True) + np.exp(sinks - top)) @ v
         return mean[None] if self.order == "bhs" else mean.swapaxes(0, 1)[None]
 
     def _by_head(self, array: Any) -> Any:

@@ -14,33 +14,81 @@ from tvm import s_tir, sym, tirx
 from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import choice_parts, is_zero
-from ..ir.queries import is_among, is_call_of, loads_in, nodes_in, size_of, substitute, uses
+from ..ir.queries import (
+    ARITHMETIC,
+    COMPARISONS,
+    is_among,
+    is_call_of,
+    loads_in,
+    nodes_in,
+    size_of,
+    substitute,
+    uses,
+)
 from ..ir.walk import top_statements
 from .contraction import term_of
 from .quotients import simplified
 
 #: What is not above it is taken for "hidden" where a program selects it in place of a score.
 _HIDDEN = -1e4
+#: The lowest number of ``float16``.
+_LOWEST = -65504.0
 LOG2_E = 1.4426950408889634
 _REDUCED = tirx.IterVar.CommReduce
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The exponent, a power of two, of a key's weight: ``scale * score + bias``.
+class Curve:
+    """What becomes of each score by itself, as a cap: ``value`` of ``score``, in ``float32``.
 
-    ``bias`` is None, or an expression of ``row`` and ``key``. Where one of ``visible`` does not
-    hold, the weight is zero.
+    It may read inputs, by row, key and batch.
+    """
+
+    score: Any
+    value: Any
+
+    def of(self, score: Any) -> Any:
+        """The value of another score."""
+        return substitute(self.value, {self.score: score})
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The exponent, a power of two, of a key's weight: ``scale * curve(score) + bias``.
+
+    ``curve`` is None where it leaves scores as they are. ``bias`` is None, or an expression of
+    ``row`` and ``key``. Where one of ``visible`` does not hold, the weight is zero. ``sink`` is
+    None, or the exponent of what a row's sum has beside its keys, an expression of ``row``.
     """
 
     scale: float
     bias: Any = None
     visible: tuple[Any, ...] = ()
+    curve: Curve | None = None
+    sink: Any = None
 
     def times(self, factor: float) -> Scores:
         """The same of a score that is multiplied before, or of a base that is a power of two."""
         bias = None if self.bias is None else self.bias * tirx.const(factor, "float32")
-        return Scores(self.scale * factor, bias, self.visible)
+        return replace(self, scale=self.scale * factor, bias=bias)
+
+    def of(self, factor: float) -> Scores:
+        """The same of a score that is by so much smaller."""
+        if self.curve is None:
+            return replace(self, scale=self.scale * factor)
+        if factor == 1:
+            return self
+        value = self.curve.of(self.curve.score * tirx.const(factor, "float32"))
+        return replace(self, curve=Curve(self.curve.score, value))
+
+    def at(self, values: dict[Any, Any], analyzer: Any) -> Scores:
+        """The same at other values of variables."""
+        bias, sink = (
+            None if one is None else substitute(one, values) for one in (self.bias, self.sink)
+        )
+        curve = self.curve and Curve(self.curve.score, substitute(self.curve.value, values))
+        visible = tuple(analyzer.simplify(substitute(one, values)) for one in self.visible)
+        return Scores(self.scale, bias, visible, curve, sink)
 
 
 @dataclass(frozen=True)
@@ -109,7 +157,6 @@ def _with_heads_as_rows(one: Attention) -> Attention:
             q, k, v = (_indexed(load, values, analyzer) for load in (one.q, one.k, one.v))
             if uses(k, row) or uses(v, row) or not uses(q, row):
                 continue
-            bias = one.scores.bias
             return replace(
                 one,
                 batch=(*one.batch[:at], (group, count // shared), *one.batch[at + 1 :]),
@@ -118,11 +165,7 @@ def _with_heads_as_rows(one: Attention) -> Attention:
                 q=q,
                 k=k,
                 v=v,
-                scores=Scores(
-                    one.scores.scale,
-                    None if bias is None else substitute(bias, values),
-                    tuple(analyzer.simplify(substitute(c, values)) for c in one.scores.visible),
-                ),
+                scores=one.scores.at(values, analyzer),
                 store=substitute(one.store, values),
             )
     return one
@@ -210,6 +253,31 @@ def _scaled(value: Any) -> tuple[Any, float]:
     return value, 1.0
 
 
+def _is_float(value: Any) -> bool:
+    return "float" in str(value.ty.dtype)
+
+
+def _wide(value: Any, given: Any = None, score: Any = None) -> Any:
+    """An expression of floats in ``float32``, by a variable in the place of a load.
+
+    Each step of 16 bits would round.
+    """
+    if isinstance(value, tirx.Cast) and _is_float(value.value):
+        return _wide(value.value, given, score)
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(float(value.value), "float32")
+    if isinstance(value, ARITHMETIC):
+        return type(value)(*(_wide(one, given, score) for one in (value.a, value.b)))
+    if isinstance(value, tvm.ir.Call) and all(map(_is_float, value.args)):
+        inner = [_wide(one, given, score) for one in value.args]
+        return tirx.call_intrin("float32", value.op.name, *inner)
+    if given is not None and tvm_ffi.structural_equal(value, given):
+        return score
+    if isinstance(value, tvm.ir.TensorLoad | tirx.Cast):
+        return value.astype("float32")
+    raise ScheduleError(f"A score is made by {value}, which is no function of floats.")
+
+
 @dataclass
 class _AttentionReader:
     func: Any
@@ -254,7 +322,7 @@ class _AttentionReader:
             q,
             k,
             v,
-            Scores(scores.scale * factor, scores.bias, scores.visible),
+            scores.of(factor),
             total,
             store,
             self._places(last),
@@ -364,7 +432,13 @@ class _AttentionReader:
             indices = [simplified(at, self.analyzer) for at in one.indices]
             return tirx.BufferLoad(one.source, indices)
 
-        return tvm_ffi.structural_map(expr, [(tvm.ir.TensorLoad, load)], order="post")
+        def compared(one: Any) -> Any:
+            if not str(one.a.ty.dtype).startswith("int") or loads_in(one):
+                return one
+            return type(one)(*(simplified(side, self.analyzer) for side in (one.a, one.b)))
+
+        rules = [(tvm.ir.TensorLoad, load), *((kind, compared) for kind in COMPARISONS)]
+        return tvm_ffi.structural_map(expr, rules, order="post")
 
     def _indices(self, mean: Any, value: Any) -> list[Any]:
         """Which element of the second product the last block has, by its own iterators."""
@@ -416,17 +490,26 @@ class _AttentionReader:
 
     def _softmax(self, weights: Any, key: Any) -> tuple[Scores, Any]:
         share, total = self._quotient(_plain(weights))
-        block = self._made_by(_plain(total), "the sum of weights")
+        total, beside = self._apart(_plain(total))
+        block = self._made_by(total, "the sum of weights")
         term = term_of(block, tirx.Add)
         if term is None or len(_summed(block)) != 1:
             raise ScheduleError(f"Block {block.name_hint} is no sum of weights.")
-        values = self._values_at(block, _plain(total).indices) | {_summed(block)[0].var: key.var}
+        values = self._values_at(block, total.indices) | {_summed(block)[0].var: key.var}
         added = self._simplified(self._resolved(substitute(term, values)))
         if not tvm_ffi.structural_equal(_plain(added), _plain(share)):
             raise ScheduleError(
                 f"Block {block.name_hint} adds up other weights than those that are divided by it."
             )
-        return self._power(_plain(share), key.var)
+        return self._power(_plain(share), key.var, beside)
+
+    def _apart(self, total: Any) -> tuple[Any, Any]:
+        """The sum over keys, and what is added to it, or None."""
+        if isinstance(total, tirx.Add):
+            for one, other in ((total.a, total.b), (total.b, total.a)):
+                if isinstance(_plain(one), tvm.ir.TensorLoad) and _has_exponential(other):
+                    return _plain(one), _plain(other)
+        return total, None
 
     def _quotient(self, value: Any) -> tuple[Any, Any]:
         if isinstance(value, tirx.Div):
@@ -438,23 +521,37 @@ class _AttentionReader:
                     return one, turned.b
         raise ScheduleError(f"Weights are {value}, which is no quotient by their sum.")
 
-    def _power(self, share: Any, key: Any) -> tuple[Scores, Any]:
+    def _power(self, share: Any, key: Any, beside: Any) -> tuple[Scores, Any]:
         """The exponent of a weight, and the load of its score."""
         visible = []
         while (parts := choice_parts(share)) and is_zero(parts[2]):
             visible.append(self.analyzer.simplify(parts[0]))
             share = _plain(parts[1])
-        if not is_call_of(share, ops.EXP, ops.EXP2):
-            raise ScheduleError(f"A weight is {share}, which is no power.")
-        exponent, factor = _scaled(share.args[0])
-        factor *= LOG2_E if is_call_of(share, ops.EXP) else 1
+        logit, top, factor = self._exponent(share)
+        highest = _plain(top)
+        if beside is not None and isinstance(highest, tirx.Max):
+            highest = next((one for one in (highest.a, highest.b) if not self._is_given(one)), top)
+        block = self._made_by(_plain(highest), "a maximum")
+        if term_of(block, tirx.Max) is None or uses(top, key):
+            raise ScheduleError(f"Block {block.name_hint} is no maximum of a row.")
+        found, load = self._logit(_plain(logit), tuple(visible))
+        found = found.times(factor)
+        if beside is None:
+            return found, load
+        sink, other, factor = self._exponent(beside)
+        if not tvm_ffi.structural_equal(other, top) or uses(sink, key) or not self._is_given(sink):
+            raise ScheduleError(f"A sum of weights has {beside} beside them, which is no sink.")
+        return replace(found, sink=_wide(sink) * tirx.const(factor, "float32")), load
+
+    def _exponent(self, power: Any) -> tuple[Any, Any, float]:
+        """A logit and the maximum that is taken off, and the factor that makes it one of base 2."""
+        if not is_call_of(power, ops.EXP, ops.EXP2):
+            raise ScheduleError(f"A weight is {power}, which is no power.")
+        exponent, factor = _scaled(power.args[0])
+        factor *= LOG2_E if is_call_of(power, ops.EXP) else 1
         if not isinstance(exponent, tirx.Sub):
             raise ScheduleError(f"The exponent of a weight is {exponent}; no maximum is taken off.")
-        top = self._made_by(_plain(exponent.b), "a maximum")
-        if term_of(top, tirx.Max) is None or uses(exponent.b, key):
-            raise ScheduleError(f"Block {top.name_hint} is no maximum of a row.")
-        found, load = self._logit(_plain(exponent.a), tuple(visible))
-        return found.times(factor), load
+        return exponent.a, exponent.b, factor
 
     def _logit(self, value: Any, visible: tuple[Any, ...]) -> tuple[Scores, Any]:
         value, factor = _scaled(value)
@@ -479,7 +576,22 @@ class _AttentionReader:
                     return self._biased(one, other, taken, visible)
         if isinstance(value, tvm.ir.TensorLoad):
             return Scores(1.0, None, visible), value
-        raise ScheduleError(f"A score is {value}; it may be scaled, hidden, or added to.")
+        if isinstance(value, tirx.Max):
+            for one, other in ((value.a, value.b), (value.b, value.a)):
+                # Nothing that is seen is as low as the lowest number of a type.
+                if (number := _number(other)) is not None and number <= _LOWEST:
+                    return self._logit(_plain(one), visible)
+        return self._curved(value, visible)
+
+    def _curved(self, value: Any, visible: tuple[Any, ...]) -> tuple[Scores, Any]:
+        """A score of which something is computed element by element."""
+        made = [load for load in loads_in(value) if not self._is_given(load)]
+        if not made or not all(tvm_ffi.structural_equal(one, made[0]) for one in made):
+            raise ScheduleError(
+                f"A score is {value}; it may be scaled, hidden, added to, or given to a function."
+            )
+        score = tirx.Var("score", "float32")
+        return Scores(1.0, None, visible, Curve(score, _wide(value, made[0], score))), made[0]
 
     def _biased(self, value: Any, bias: Any, taken: bool, visible: tuple[Any, ...]) -> Any:
         """A score to which something is added; a number far below zero hides it."""
@@ -495,7 +607,7 @@ class _AttentionReader:
         found, load = self._logit(_plain(value), visible)
         more = bias.astype("float32") * tirx.const(-1.0 if taken else 1.0, "float32")
         bias = more if found.bias is None else found.bias + more
-        return Scores(found.scale, bias, found.visible), load
+        return replace(found, bias=bias), load
 
     def _is_given(self, value: Any) -> bool:
         """Whether an expression depends on inputs alone."""

@@ -15,8 +15,10 @@ from ..errors import ScheduleError
 from ..target import resolve
 from ..transform.launch.in_sequence import InSequence
 from ..tune.apply.apply import as_module, fuse_transposes
+from .attention.band import MasksAsBands
 from .attention.compose import ComposeAttention
 from .attention.gather import GatherAttention
+from .attention.sinks import SinksApart
 from .attention.write_out import WriteOutAttention
 from .batch_norm import BatchNormsAsScales
 from .convolutions.channels_last import ChannelsLast
@@ -128,7 +130,9 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
     """What makes fused functions of operators, before any schedule."""
     return [
         # Before TVM puts its kernels of scans into masks.
+        SinksApart(),
         ComposeAttention(),
+        MasksAsBands(),
         *stock.library_dispatch_passes(target),
         TransposedConvolutions(),
         RowsAsImages(),

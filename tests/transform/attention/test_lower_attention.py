@@ -19,10 +19,11 @@ from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.kernels import changed
 from tests.sampling import beside
 from tvm_layout_ext import ScheduleError, SimulationError, decisions
-from tvm_layout_ext.analysis.attention import read_attention
+from tvm_layout_ext.analysis.attention import LOG2_E, read_attention
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.ir.annotations import ATTENTION
+from tvm_layout_ext.ir.queries import loads_in
 from tvm_layout_ext.transform.attention import lower_attention
 from tvm_layout_ext.transform.attention.fit import fit_attention
 from tvm_layout_ext.transform.attention.softmax import HIDDEN, LOWEST
@@ -72,6 +73,23 @@ CASES = {
     "heads of 160": (Heads(1, 1, 64, 100, 160, 160), {}),
     "heads of 256": (Heads(1, 1, 100, 140, 256, 256), {}),
     "three stages": (Heads(1, 1, 64, 330), {"keys": 64, "stages": 3}),
+    "capped, causal": (Heads(4, 2, 70, 100, cap=1.0, seen=(causal,)), {"keys": 64}),
+    "capped, a window, bfloat16": (
+        Heads(2, 1, 150, 150, 128, 128, dtype="bfloat16", cap=1.0, seen=(causal, recent)),
+        {"keys": 64},
+    ),
+    "a factor a head, capped, a bias": (
+        Heads(2, 1, 130, 200, cap=1.5, factors=True, bias=True), {"keys": 80, "consumers": 2},
+    ),
+    "a factor a head, a mask from memory": (Heads(3, 1, 64, 130, factors=True, shown=True), {}),
+    "a slope a head, causal": (Heads(2, 1, 70, 100, slopes=True, seen=(causal,)), {"keys": 64}),
+    "sinks": (Heads(3, 1, 70, 100, sinks=True, dtype="bfloat16"), {"keys": 64}),
+    "sinks, a window": (
+        Heads(4, 2, 200, 200, sinks=True, seen=(causal, recent)), {"keys": 64, "consumers": 2},
+    ),
+    "one row, sinks and slopes, keys in parts": (
+        Heads(4, 2, 1, 64 * 7 - 3, sinks=True, slopes=True, order="bsh"), {"keys": 64},
+    ),
 }  # fmt: skip
 
 
@@ -106,6 +124,10 @@ TURNS = {
     "a bias in turns": (Heads(3, 3, 130, 200, bias=True), (64, 2, 2, 1, 0, 2)),
     "a bias in turns of three warpgroups": (
         Heads(4, 4, 200, 136, bias=True, seen=(causal,)), (64, 2, 3, 1, 0, 3),
+    ),
+    "parts, sinks": (Heads(2, 1, 130, 64 * 5, sinks=True, cap=1.0), (64, 2, 2, 3, 1, 0)),
+    "turns of three warpgroups, sinks": (
+        Heads(4, 4, 200, 136, sinks=True, factors=True, seen=(causal,)), (64, 2, 3, 1, 0, 3),
     ),
     "a window in turns": (Heads(2, 2, 200, 200, seen=(causal, recent)), (64, 2, 2, 1, 0, 3)),
 }  # fmt: skip
@@ -250,10 +272,32 @@ def test_a_window_on_a_gpu(ahead: int) -> None:
     np.testing.assert_allclose(given[-1].numpy(), case.exact(*arrays), atol=2e-3)
 
 
+@pytest.mark.parametrize("highest", [60000.0, -60000.0, float("-inf")])
+def test_sinks_far_from_all_scores_leave_nothing_or_all(highest: float) -> None:
+    case = Heads(2, 1, 70, 130, sinks=True)
+    arrays = case.arrays()
+    arrays[-1][:] = highest
+    report = tlx.simulate(case.schedule(keys=64), *arrays, target=w.SM90A, progress=False)
+    (found,) = report.outputs.values()
+    np.testing.assert_allclose(found, case.exact(*arrays), atol=2e-3)
+
+
+def test_a_cap_and_a_sink_are_read() -> None:
+    case = Heads(2, 1, 64, 64, sinks=True, cap=2.0)
+    scores = read_attention(case.func()).scores
+    assert scores.curve is not None
+    assert "tanh" in str(scores.curve.value)
+    assert scores.scale == pytest.approx(2.0 * LOG2_E)
+    assert [str(load.source.name) for load in loads_in(scores.sink)] == ["sinks"]
+    kernels = w.program(case.schedule(keys=64)).kernels
+    assert len(kernels) == 1
+
+
 UNSEEN = {
     "first rows": (Heads(1, 1, 130, 200, seen=(lambda i, j: j <= i - 70,)), range(70)),
     "last rows": (Heads(2, 1, 100, 128, seen=(lambda i, j: j > i + 60,)), range(67, 100)),
     "a row, keys in parts": (Heads(2, 2, 1, 64 * 7, shown=True), range(1)),
+    "a row, sinks": (Heads(2, 2, 1, 64 * 7, shown=True, sinks=True), range(1)),
 }
 
 
@@ -262,7 +306,7 @@ def test_rows_that_see_no_key_are_zero(name: str) -> None:
     case, rows = UNSEEN[name]
     arrays = case.arrays()
     if case.shown:
-        arrays[-1][:] = False
+        arrays[3][:] = False
     report = tlx.simulate(case.schedule(keys=64), *arrays, target=w.SM90A, progress=False)
     (found,) = report.outputs.values()
     want = case.exact(*arrays)
@@ -413,8 +457,11 @@ def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
         (Heads(64, 64, 1024, 1024), 3),
         (Heads(32, 32, 1024, 1024, 128, 128, seen=(causal,)), 2),
         (Heads(8, 8, 1024, 1024, 256, 256, dtype="bfloat16"), 2),
+        (Heads(8, 4, 1024, 1024, 256, 256, dtype="bfloat16", cap=50.0, seen=(causal,)), 2),
+        (Heads(32, 8, 1024, 1024, sinks=True, seen=(causal, recent)), 3),
+        (Heads(32, 8, 1024, 1024, cap=50.0, slopes=True, seen=(causal,)), 2),
     ],
-    ids=("64, causal", "64", "128", "256"),
+    ids=("64, causal", "64", "128", "256", "256, capped", "sinks", "slopes"),
 )
 def test_ptxas_keeps_everything_in_registers(case: Heads, consumers: int, tmp_path: Path) -> None:
     """No spill, and no warning that wgmma is serialised."""

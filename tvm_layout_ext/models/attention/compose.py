@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir import PrimType
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
-from ...ir.queries import size_of
 from ..bindings import Bindings
 from ..relax_values import (
     NARROW_FLOATS,
@@ -26,6 +23,7 @@ from ..relax_values import (
     scalar_of,
     source_of,
 )
+from .band import Band
 from .gather import has_kernel
 from .write_out import safe_softmax, scores_of
 
@@ -39,8 +37,6 @@ _VIEWS = ("reshape", "broadcast_to", "astype")
 _REPEATS = ("reshape", "broadcast_to", "expand_dims")
 #: What only moves elements: a value that is widened, moved and narrowed is moved as it was.
 _MOVES = (*_REPEATS, "permute_dims", "squeeze", "strided_slice", "take")
-#: What is added to scores that no row sees; the reader of attention takes it for a condition.
-_HIDDEN = -6e4
 #: Part by which two roots of a scale in bfloat16 may be off.
 _ROUNDED = 2**-7
 
@@ -74,41 +70,6 @@ def _adds_to_scores(func: Any) -> bool:
     return any(name_of(one) == "nn.attention_bias" for one in calls)
 
 
-@dataclass(frozen=True)
-class _Band:
-    """Rows that see the keys from ``row + first`` to ``row + last``, as with a sliding window."""
-
-    rows: int
-    keys: int
-    first: int
-    last: int
-
-    @classmethod
-    def of(cls, mask: np.ndarray[Any, Any]) -> _Band | None:
-        """The band that a mask leaves, of zeros and of minus infinity elsewhere."""
-        seen = mask == 0
-        if not (seen | np.isneginf(mask)).all() or not seen.any():
-            return None
-        rows, keys = mask.shape
-        ahead = np.arange(keys) - np.arange(rows)[:, None]
-        first, last = int(ahead[seen].min()), int(ahead[seen].max())
-        band = (first <= ahead) & (ahead <= last)
-        return cls(rows, keys, first, last) if np.array_equal(seen, band) else None
-
-    def named(self) -> _Band | str | None:
-        """None where all is seen, and the name that Relax has for a causal mask."""
-        if self.first > 1 - self.rows:
-            return self
-        forms = {self.keys - self.rows: "BottomRight", 0: "TopLeft"}
-        return None if self.last == self.keys - 1 else forms.get(self.last, self)
-
-    def bias(self, dtype: str) -> relax.Expr:
-        """The mask again, of what depends on no tensor. TVM fills none with infinity."""
-        hidden = relax.op.full((1, 1, self.rows, self.keys), relax.const(_HIDDEN, dtype))
-        below = relax.op.tril(hidden, self.first - 1)
-        return relax.op.add(below, relax.op.triu(hidden, self.last + 1))
-
-
 @mutator
 class _Compose(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -120,8 +81,50 @@ class _Compose(PyExprMutator):
             # Batch and heads become one dim for a product, and two again.
             source = before.args[0]
             return source if structural_equal(extents_of(source), extents_of(call)) else call
-        found = self._attention(call) if name_of(call) == "matmul" else None
+        if name_of(call) != "matmul":
+            return call
+        call = self._narrow(call)
+        found = self._attention(call)
         return call if found is None else found
+
+    def _narrow(self, product: relax.Call) -> relax.Call:
+        """A product whose operands are cast before they are moved, and not widened for it.
+
+        PyTorch takes ``baddbmm`` of 16 bits apart so, which multiplies the same numbers. Keys that
+        are turned in ``float32`` and cast behind it would be stored once more.
+        """
+        kinds = [*map(PrimType, NARROW_FLOATS)]
+        for kind in kinds:
+            if all(self._was(one, kind) for one in product.args):
+                given = [self._cast(one, kind) for one in product.args]
+                return self.builder_.normalize(relax.op.matmul(*given, out_dtype="float32"))
+        given = [self._cast_first(one) for one in product.args]
+        if all(map(relax.Expr.same_as, given, product.args)):
+            return product
+        made = relax.Call(product.op, given, product.attrs, product.ty_args)
+        return self.builder_.normalize(made)
+
+    def _cast_first(self, value: Any) -> Any:
+        """Turned keys of 16 bits, which are moved as such."""
+        cast = self._call(self._past(value, ("reshape", "broadcast_to")))
+        if name_of(cast) != "astype" or str(cast.ty.dtype) not in NARROW_FLOATS:
+            return value
+        turned = self._call(self._past(cast.args[0], ("reshape", "broadcast_to")))
+        if name_of(turned) != "permute_dims" or str(turned.ty.dtype) != "float32":
+            return value
+        moved = self._moved(self._call(cast.args[0]), cast.ty.dtype)
+        return self.builder_.emit(relax.op.reshape(moved, value.ty.shape))
+
+    def _moved(self, call: relax.Call, dtype: Any) -> Any:
+        """A call that moves elements, of elements that are cast before."""
+        given = self._call(call.args[0])
+        if name_of(given) in (*_REPEATS, "permute_dims"):
+            inner = self._moved(given, dtype)
+        else:
+            inner = self.builder_.emit(relax.op.astype(call.args[0], dtype))
+        return self.builder_.emit(
+            relax.Call(call.op, [inner, *call.args[1:]], call.attrs, call.ty_args)
+        )
 
     def _attention(self, mean: relax.Call) -> relax.Expr | None:
         """The operator in place of a product of weights and values."""
@@ -154,8 +157,8 @@ class _Compose(PyExprMutator):
             scale = None
 
         def made(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
-            if isinstance(mask, _Band):
-                bias = mask.bias(str(kind))
+            if isinstance(mask, Band):
+                bias = mask.bias(self.builder_.emit, str(kind))
             causal = mask if isinstance(mask, str) else None
             return relax.op.nn.attention(q, k, v, bias, scale, causal)
 
@@ -280,12 +283,7 @@ class _Compose(PyExprMutator):
             return scores, None
         if mask is None or mask.ndim < 2:
             return scores, added
-        rows, keys = mask.shape[-2:]
-        every = np.reshape(mask, (-1, rows, keys))
-        whole = [size_of(one) for one in (extents_of(scores) or ())[-2:]] == [rows, keys]
-        if not whole or not (every == every[0]).all():
-            return scores, added
-        band = _Band.of(every[0])
+        band = Band.of(mask, scores)
         return scores, added if band is None else band.named()
 
     def _scaled(self, value: Any) -> tuple[Any, float]:

@@ -21,7 +21,7 @@ from ...target import has_warpgroups_around
 from ...transform.attention.fit import fit_attention
 from ..bindings import Bindings
 from ..moves.fills import lower_full
-from ..relax_values import extents_of, name_of, scalar_of
+from ..relax_values import ELEMENTWISE, extents_of, name_of, scalar_of
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, so that the kernel reads them in place.
@@ -32,10 +32,7 @@ _MOVES = (
 #: What makes tensors of nothing, and is folded into conditions.
 _MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to", "add")
 #: What may stand between scores and weights.
-_BETWEEN = (
-    *("astype", "multiply", "divide", "add", "subtract", "where", "triu", "tril", "reshape"),
-    *("nn.softmax", "exp", "max", "sum"),
-)
+_BETWEEN = (*ELEMENTWISE, "triu", "tril", "reshape", "nn.softmax", "max", "sum")
 #: Relax's operators of attention: Q, K and V as batch, place, head and element.
 OPERATORS = ("nn.attention", "nn.attention_bias")
 #: An annotation of TVM that names a buffer of nobody: no two functions with it are equal, and each
@@ -233,7 +230,7 @@ def _around(
             given = one not in inside if isinstance(one, relax.Var) else _is_tensor(one)
             if given and not any(one.same_as(other) for other in inputs):
                 inputs.append(one)
-    if not all(extents_of(one) for one in (*inputs, *inside)):
+    if any(extents_of(one) is None for one in (*inputs, *inside)):
         return None
     return _Group(bindings, last, inputs, numbers)
 

@@ -75,6 +75,7 @@ class Arithmetic:
             found[name] = partial(self._power, self._stock[name])
         more = {"amax": relax.op.max, "amin": relax.op.min}
         found |= {f"{name}.default": partial(self._extreme, op) for name, op in more.items()}
+        found["max.dim"] = self._largest
         found |= {f"any.{form}": self._any for form in ("default", "dim", "dims")}
         return found | {
             "reciprocal.default": self._reciprocal,
@@ -164,6 +165,12 @@ class Arithmetic:
 
     def _extreme(self, op: Any, node: Any) -> Any:
         return self._along(op, self._importer.env[node.args[0]], node)
+
+    def _largest(self, node: Any) -> Any:
+        """The largest elements along a dim; TVM sorts, for their places, which few ask for."""
+        if any(one.args[1:] != (0,) for one in node.users):
+            return self._stock["max.dim"](node)
+        return (self._along(relax.op.max, self._importer.env[node.args[0]], node),)
 
     def _along(self, op: Any, value: Any, node: Any) -> Any:
         """Reduce a value along the dims that a node names, or all where it names none."""

@@ -40,9 +40,11 @@ def fit_attention(
     Raises ScheduleError if the kernel is not legal.
     """
     _, count, depth, width = attention.sizes
-    keys = keys or keys_of(depth, width, count, biased=attention.scores.bias is not None)
-    # Of three warpgroups a thread has no registers for what is added to scores, too.
-    fits = max(depth, width) <= PANEL and attention.scores.bias is None
+    scores = attention.scores
+    biased, curved = scores.bias is not None, scores.curve is not None
+    keys = keys or keys_of(depth, width, count, biased, curved)
+    # Of three warpgroups a thread has no registers for what becomes of scores, too.
+    fits = max(depth, width) <= PANEL and not biased and not curved
     begun = AttentionPlan(attention, keys, stages or 2, 1, most_rows=most_rows)
     usual = [n for n in PER_ROW if n < 3 or fits]
     plans = [
@@ -62,13 +64,17 @@ def fit_attention(
     return checked(best, gpu)
 
 
-def keys_of(depth: int, width: int, count: int | None = None, biased: bool = False) -> int:
+def keys_of(
+    depth: int, width: int, count: int | None = None, biased: bool = False, curved: bool = False
+) -> int:
     """Keys of a tile, where nobody asks for others: ``count`` of them fill as many tiles evenly.
 
-    Beside tiles of 96 keys of 192 columns there is no room for one of what is added to scores.
+    Beside tiles of 96 keys of 192 columns there is no room for one of what is added to scores, and
+    beside 64 of 256 columns ptxas spills 14 registers for a cap.
     """
     most = 128 if max(depth, width) <= 128 else 96 if max(depth, width) <= 192 else 64
     most = 64 if biased and most == 96 else most
+    most = 48 if curved and max(depth, width) > 192 else most
     if count is None:
         return most
     even = ceil(count / ceil(count / most))

@@ -37,7 +37,7 @@ from .bias import BiasTile, words_of
 from .parts import PartResults
 from .plan import PANEL, STEP, AttentionPlan
 from .reach import Span
-from .softmax import RowRegisters, typed, weigh
+from .softmax import RowRegisters, start, typed, weigh
 from .tile import QueryTile
 
 #: Steps of a panel along K.
@@ -187,7 +187,7 @@ class AttentionKernel:
         bars, rows, stages, tile = self.bars, self.rows, self.plan.stages, self.tile
         it = tile.step(tile.first)
         return [
-            *rows.start(),
+            *self._start(),
             asynchronous.wait_barrier(self.q_full, tile.q, tile.q_phase + tirx.const(0, "int32")),
             asynchronous.wait_barrier(bars.k[0], it % stages, phase(it, stages)),
             asynchronous.fence_sums(),
@@ -199,6 +199,15 @@ class AttentionKernel:
             *([self._release_k(it)] if self.plan.bias else []),
             *rows.pack(self.plan.dtype),
         ]
+
+    def _start(self) -> list[Any]:
+        """Begin a tile of rows, of whose parts the first one has the sinks."""
+        tile = self.tile
+        place = {**self._first_row(), **tile.batch}
+        is_first = tirx.const(True, "bool")
+        if self.plan.splits > 1:
+            is_first = tile.first.equal(tile.reach.first)
+        return start(self.plan, self.rows, place, self.thread, is_first)
 
     def _release_k(self, it: Any, *known: Any) -> Any:
         """Give a stage of K back; each thread reads what is added to scores for itself."""
@@ -289,14 +298,19 @@ class AttentionKernel:
         return [when(is_last, *self._pass_turn())]
 
     def _weigh(self, j: Any, it: Any, masked: bool) -> list[Any]:
-        one, plan = self.plan.attention, self.plan
+        plan = self.plan
         group = self.thread // WARPGROUP_THREADS
-        place = {one.row: self.tile.first_row + group * 64, one.key: j * plan.keys}
+        place = {**self._first_row(), plan.attention.key: j * plan.keys}
         tile = None
         if plan.bias is not None:
             begin = plan.bias_at + it % plan.stages * plan.bias_bytes + group * PIECE_BYTES
             tile = BiasTile(plan.bias, plan.rows, self.words, begin, self.thread)
         return weigh(plan, self.rows, place | self.tile.batch, self.thread, masked, tile)
+
+    def _first_row(self) -> dict[Any, Any]:
+        """Where the rows of a warpgroup begin."""
+        group = self.thread // WARPGROUP_THREADS
+        return {self.plan.attention.row: self.tile.first_row + group * 64}
 
     def _scores(self, it: Any, place: Any) -> list[Any]:
         """Multiply the Q of a place by a tile of K."""

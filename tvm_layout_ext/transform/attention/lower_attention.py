@@ -92,7 +92,8 @@ def _kernel(plan: AttentionPlan, parts: PartResults | None) -> Any:
     maps, host = {}, []
     for side, (boxed, count) in rows.items():
         box = boxed.box((count, PANEL))
-        maps[side], statements = asynchronous.tensor_map(boxed.buffer, boxed.extents, box)
+        map_of = asynchronous.tensor_map(boxed.buffer, boxed.extents, box, boxed.folded)
+        maps[side], statements = map_of
         host += statements
     kernel = PersistentKernel(plan, maps) if plan.resident else AttentionKernel(plan, maps, parts)
     sizes = plan.resident or plan.parts, plan.threads

@@ -127,12 +127,13 @@ class PersistentKernel(AttentionKernel):
             *(tirx.BufferStore(self.ended, rows.sums[half], [half]) for half in range(2)),
         ]
         self.tile = following
+        begun = self._start()
         weighed = self._weigh(following.first, it, following.reach.first_is_masked)
         free = self._release_k(it, rows.summed())
         self.tile = tile
         return [
             *made,
-            when(more, *rows.start(), *weighed, free),
+            when(more, *begun, *weighed, free),
             asynchronous.wait_products(0),
             release(self.thread, bars.v[1], before),
             *rows.finish(self.ended, plan.hides_rows),

@@ -15,6 +15,7 @@ from ...errors import ScheduleError
 from ...gpu.hardware import MULTIPROCESSORS, Architecture
 from ...gpu.warpgroups import (
     BOX_ELEMENTS,
+    MOST_TMA_DIMS,
     PANEL_BYTES,
     REGISTERS,
     WARPGROUP_ROWS,
@@ -135,7 +136,8 @@ class AttentionPlan:
             boxed = self._boxed(load.source, load.indices, moving)
             along = [any(index.same_as(var) for index in load.indices) for var in moving]
             narrow = np.dtype(str(load.source.dtype)).itemsize == 2
-            if narrow and all(along) and boxed.ends_with(one.key) and boxed.problem is None:
+            fits = boxed.folded is None and boxed.problem is None
+            if narrow and all(along) and boxed.ends_with(one.key) and fits:
                 return boxed
         return None
 
@@ -319,12 +321,14 @@ class AttentionPlan:
         """A buffer as TMA sees it; what lies behind the rows in use is zero."""
         one = self.attention
         used = dict(zip((one.row, one.key, one.depth, one.column), one.sizes, strict=True))
+        shape, places = _joined([size_of(n) for n in buffer.shape], [*indices], [*used])
         extents = []
-        for index, extent in zip(indices, buffer.shape, strict=True):
+        for index, extent in zip(places, shape, strict=True):
             limits = [n for var, n in used.items() if index.same_as(var)]
             known = all(isinstance(n, int) for n in limits)
-            extents.append(min([size_of(extent), *limits]) if known else limits[0])
-        return BoxedBuffer(buffer, indices=tuple(indices), moving=moving, extents=tuple(extents))
+            extents.append(min([extent, *limits]) if known else limits[0])
+        folded = None if len(shape) == len(buffer.shape) else tuple(shape)
+        return BoxedBuffer(buffer, tuple(places), moving, tuple(extents), folded)
 
     @property
     def bounds(self) -> list[Bound]:
@@ -364,6 +368,19 @@ class AttentionPlan:
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
             f"{self._blocks_told()}, {ends}"
         )
+
+
+def _joined(shape: list[Any], indices: list[Any], moving: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Shape and indices of as many dims as TMA has: neighbours along which no box goes are one."""
+    while len(indices) > MOST_TMA_DIMS:
+        still = [not any(uses(index, var) for var in moving) for index in indices]
+        at = next((i for i in range(len(still) - 1) if still[i] and still[i + 1]), None)
+        if at is None:
+            break
+        joined = indices[at] * shape[at + 1] + indices[at + 1]
+        shape = [*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :]]
+        indices = [*indices[:at], joined, *indices[at + 2 :]]
+    return shape, indices
 
 
 def why_crowded(keys: int, width: int, consumers: int) -> str | None:

@@ -16,7 +16,7 @@ from tvm import tirx
 from ...gpu.hardware import WARP_SIZE
 from ...intrin import asynchronous
 from ...ir import ops
-from ...ir.queries import substitute
+from ...ir.queries import loads_in, substitute
 from ..hopper.epilogue import column_of, row_of
 from .bias import BiasTile
 from .plan import AttentionPlan
@@ -68,14 +68,6 @@ class RowRegisters:
     def allocate(self) -> list[Any]:
         """Make room for them."""
         return [tirx.AllocBuffer(one) for one in vars(self).values()]
-
-    def start(self) -> list[Any]:
-        """Begin a tile: there is nothing in the rows yet."""
-        made = []
-        for half in range(2):
-            made.append(_put(self.tops, half, tirx.const(LOWEST, "float32")))
-            made.append(_put(self.sums, half, tirx.const(0.0, "float32")))
-        return made
 
     def rescale(self) -> list[Any]:
         """Make weighted sums relative to the highest scores of now."""
@@ -134,6 +126,34 @@ def _over_lanes(buffer: Any, index: int, combine: Any) -> list[Any]:
     return made
 
 
+def start(
+    plan: AttentionPlan, rows: RowRegisters, place: dict[Any, Any], thread: Any, owns_sink: Any
+) -> list[Any]:
+    """Begin a tile: there is nothing in the rows yet but their sinks, if this block has these.
+
+    A sink is the highest score so far, and one lane of a row has its weight, which is one.
+    """
+    scores, row, made = plan.attention.scores, plan.attention.row, list[Any]()
+    for half in range(2):
+        top, total = (tirx.const(value, "float32") for value in (LOWEST, 0.0))
+        if scores.sink is not None:
+            own = place[row] + row_of(thread, half)
+            own = own if plan.fills_tiles else tirx.min(own, plan.attention.sizes[0] - 1)
+            sink = substitute(scores.sink, typed({**place, row: own}))
+            sink = sink * tirx.const(1 / _folded(plan), "float32")
+            leads = tirx.all((thread % 4).equal(0), owns_sink)
+            top = tirx.if_then_else(owns_sink, tirx.max(sink, top), top)
+            total = tirx.Select(leads, tirx.const(1.0, "float32"), total)
+        made += [_put(rows.tops, half, top), _put(rows.sums, half, total)]
+    return made
+
+
+def _folded(plan: AttentionPlan) -> float:
+    """The factor that a power of two takes in; 1 where scores are multiplied before."""
+    scores = plan.attention.scores
+    return scores.scale if scores.bias is None and scores.scale > 0 else 1.0
+
+
 def weigh(
     plan: AttentionPlan,
     rows: RowRegisters,
@@ -150,11 +170,10 @@ def weigh(
     scores = plan.attention.scores
     plain = scores.bias is None and scores.scale > 0
     made = _limits(plan, rows, place, thread) if masked else []
-    if masked or not plain:
+    if masked or not plain or scores.curve is not None:
         hidden = _Hidden(plan, rows, place, thread, masked, plain, added)
         made += [_put(rows.scores, i, hidden.score(i)) for i in range(plan.keys // 2)]
-    factor = tirx.const(scores.scale if plain else 1.0, "float32")
-    return made + weights_of(rows, factor)
+    return made + weights_of(rows, tirx.const(_folded(plan), "float32"))
 
 
 def weights_of(rows: RowRegisters, factor: Any) -> list[Any]:
@@ -196,7 +215,7 @@ def _limits(
 
 @dataclass(frozen=True)
 class _Hidden:
-    """Scores of a tile with their bias, and what is lower than all where a key is hidden."""
+    """Scores of a tile by their curve, with their bias, and what is below all for hidden keys."""
 
     plan: AttentionPlan
     rows: RowRegisters
@@ -215,6 +234,8 @@ class _Hidden:
         key = self.place[attention.key] + column + column_of(self.thread, 0)
         values = typed({**self.place, attention.row: row, attention.key: key})
         lowest = tirx.const(HIDDEN, "float32")
+        if attention.scores.curve is not None:
+            value = substitute(attention.scores.curve.of(value), values)
         if not self.plain:
             value = value * tirx.const(attention.scores.scale, "float32")
         if attention.scores.bias is not None:
@@ -231,9 +252,13 @@ class _Hidden:
         return tirx.Select(tirx.all(*seen), value, lowest) if seen and self.masked else value
 
     def _reads_memory(self) -> bool:
-        """Whether the lanes read what is added to scores, or some of it."""
-        bias = self.plan.attention.scores.bias
-        return bias is not None and (self.added is None or not self.added.is_all_of(bias))
+        """Whether the lanes read something for a score, as what is added to it."""
+        scores = self.plan.attention.scores
+        if scores.curve is not None and loads_in(scores.curve.value):
+            return True
+        if scores.bias is None or self.added is None:
+            return scores.bias is not None and bool(loads_in(scores.bias))
+        return not self.added.is_all_of(scores.bias)
 
     def _reads_beyond(self) -> bool:
         ragged = self.plan.attention.sizes[1] % self.plan.keys > 0
