@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
 import tvm_layout_ext as tlx
@@ -53,6 +54,7 @@ CASES = {
     "a few rows, keys in parts": (
         Heads(2, 2, 5, 64 * 5, seen=(lambda i, j: j <= 200,)), {"keys": 64, "consumers": 1},
     ),
+    "one row, heads side by side": (Heads(4, 1, 1, 130, order="merged"), {"keys": 64}),
     "one row, heads of their own": (Heads(2, 2, 1, 130), {"keys": 64}),
     "a window": (Heads(1, 1, 200, 200, seen=(causal, recent)), {"keys": 64}),
     "what follows a row": (Heads(1, 1, 64, 200, seen=(lambda i, j: i < j,)), {"keys": 64}),
@@ -291,6 +293,31 @@ def test_a_cap_and_a_sink_are_read() -> None:
     assert [str(load.source.name) for load in loads_in(scores.sink)] == ["sinks"]
     kernels = w.program(case.schedule(keys=64)).kernels
     assert len(kernels) == 1
+
+
+def _positive(call: Any) -> Any:
+    (x,) = call.args
+    zero = tirx.const(0.0, "float32")
+    return tirx.tanh(tirx.if_then_else(x > zero, x, zero)) if call.op.name == "tirx.tanh" else call
+
+
+def _lower_sink(call: Any) -> Any:
+    is_sink = call.op.name == ops.EXP and "sinks" in str(call.args[0])
+    return tirx.exp(call.args[0] - tirx.const(1.0, "float32")) if is_sink else call
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "said"),
+    [
+        (Heads(cap=2.0), _positive, "which is no function of floats"),
+        (Heads(sinks=True), _lower_sink, "beside them, which is no sink"),
+    ],
+)
+def test_other_functions_and_other_sums_are_refused(case: Heads, change: Any, said: str) -> None:
+    func = case.func()
+    changed = tvm_ffi.structural_map(func.body, [(tvm.ir.Call, change)], order="post")
+    with pytest.raises(ScheduleError, match=said):
+        read_attention(func.with_body(changed))
 
 
 UNSEEN = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from tvm import sym, tirx
+from tvm.ir import Range
 
 from ...analysis.attention import Attention
 from ...errors import ScheduleError
@@ -321,13 +322,14 @@ class AttentionPlan:
         """A buffer as TMA sees it; what lies behind the rows in use is zero."""
         one = self.attention
         used = dict(zip((one.row, one.key, one.depth, one.column), one.sizes, strict=True))
-        shape, places = _joined([size_of(n) for n in buffer.shape], [*indices], [*used])
+        own = [size_of(n) for n in buffer.shape]
+        shape, places = _joined(*_split(own, [*indices], moving, used), [*used])
         extents = []
         for index, extent in zip(places, shape, strict=True):
             limits = [n for var, n in used.items() if index.same_as(var)]
             known = all(isinstance(n, int) for n in limits)
             extents.append(min([extent, *limits]) if known else limits[0])
-        folded = None if len(shape) == len(buffer.shape) else tuple(shape)
+        folded = None if shape == own else tuple(shape)
         return BoxedBuffer(buffer, tuple(places), moving, tuple(extents), folded)
 
     @property
@@ -368,6 +370,25 @@ class AttentionPlan:
             f"TMA, {self.consumers} warpgroups that multiply and 1 that copies, "
             f"{self._blocks_told()}, {ends}"
         )
+
+
+def _split(
+    shape: list[Any], indices: list[Any], moving: tuple[Any, Any], sizes: dict[Any, Any]
+) -> tuple[list[Any], list[Any]]:
+    """Shape and indices where heads that lie side by side, and are rows, have a dim of their own.
+
+    They are the rows of a single place of Q.
+    """
+    row, column = moving
+    width, last = sizes[column], indices[-1]
+    if not (uses(last, row) and uses(last, column)) or not isinstance(shape[-1], int):
+        return shape, indices
+    analyzer = sym.Analyzer()
+    analyzer.bind(column, Range(0, width))
+    head = analyzer.simplify(last // width)
+    if shape[-1] % width or not analyzer.can_prove_equal(head * width + column, last):
+        return shape, indices
+    return [*shape[:-1], shape[-1] // width, width], [*indices[:-1], head, column]
 
 
 def _joined(shape: list[Any], indices: list[Any], moving: list[Any]) -> tuple[list[Any], list[Any]]:
