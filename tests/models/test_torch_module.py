@@ -11,6 +11,7 @@ from tvm import relax
 
 import tvm_layout_ext as tlx
 from tests.models import running
+from tests.models.cpu import by_cpu
 from tvm_layout_ext.models.imported.experts import experts
 from tvm_layout_ext.models.imported.torch_module import TorchModule, exported, imported
 
@@ -653,6 +654,19 @@ def test_a_model_that_is_said_to_take_no_static_cache_is_refused() -> None:
     """Local attention of GPT-Neo cuts its mask by the cache's length: it would be wrong."""
     with pytest.raises(tlx.ScheduleError, match="takes no static cache"):
         tlx.with_static_cache(language_model("GPTNeo"), 128)
+
+
+class Largest(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: Any) -> Any:
+        return x - x.max(-1, keepdim=True).values, x.max(0).values
+
+
+def test_nothing_is_sorted_for_a_maximum_whose_place_nobody_asks_for() -> None:
+    x = torch.randn(4, 64)
+    mod, _ = imported(exported(Largest().eval(), (x,)))
+    assert "topk" not in mod.script()
+    for found, wanted in zip(by_cpu(mod, [x.numpy()]), Largest()(x), strict=True):
+        np.testing.assert_array_equal(found, wanted.numpy())
 
 
 def prompts(kind: str, dtype: str = "bfloat16", target: Any = None, **sizes: Any) -> Any:
