@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tvm
 
-from benchmarks.relax_numbers import outputs
+from benchmarks.relax_numbers import error_of, outputs
+from tests.models.running import array_of
 from tests.programs.host import CPU
 
 
 def by_cpu(mod: tvm.IRModule, arrays: list[Any], pipeline: Any = "default") -> list[Any]:
     """What TVM's CPU code gives."""
     return outputs(mod, CPU, pipeline, arrays)
+
+
+def given_to(mod: tvm.IRModule) -> list[Any]:
+    """Random values of a module's parameters."""
+    rng = np.random.default_rng(0)
+    return [array_of(one.ty, rng) for one in mod["main"].params]
+
+
+def require_same(after: tvm.IRModule, before: tvm.IRModule, most: float) -> None:
+    """Fail unless two modules give the same but for an error, a share of the largest element."""
+    arrays = given_to(before)
+    assert error_of(by_cpu(after, arrays), by_cpu(before, arrays)) <= most

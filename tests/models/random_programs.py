@@ -11,6 +11,8 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from tests.programs.relaxed import relax_module
+
 op = relax.op
 Rng = random.Random
 #: Extents of dims: 1, primes, vectors, and around them.
@@ -412,11 +414,4 @@ def random_program(seed: int) -> tuple[str, Program]:
 
 def module(program: Program) -> tvm.IRModule:
     """A Relax module with it as ``main``."""
-    kinds = [relax.TensorType(list(shape), dtype) for shape, dtype in program.params]
-    params = [relax.Var(f"x{at}", one) for at, one in enumerate(kinds)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(builder.normalize(program.build(*params)))
-        builder.emit_func_output(out)
-    return builder.get()
+    return relax_module(program.build, *program.params)

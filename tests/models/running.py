@@ -74,13 +74,20 @@ def scheduled(mod: tvm.IRModule, schedule: Any = None) -> list[Scheduled]:
     ]
 
 
-def check(one: Scheduled, seed: int = 0, **given: Any) -> Report:
+def only(mod: tvm.IRModule, part: str = "") -> Scheduled:
+    """The one function of a module, or the one whose name has a part."""
+    (one,) = (each for each in scheduled(mod) if part in each.name)
+    return one
+
+
+def check(one: Scheduled, rule: str = "", **given: Any) -> Report:
     """Fail unless a scheduled function launches kernels and gives what CPU code of it gives.
 
     ``given`` has values of parameters by name, where random ones would be illegal.
     """
     assert one.after.attrs[IS_SCHEDULED]
-    rng = np.random.default_rng(seed)
+    assert not rule or one.choice.rule == rule, one.choice.text
+    rng = np.random.default_rng(0)
     written = [r.source for _, block in blocks_of(one.before) for r in block.writes]
     drawn = [(param.name, array_of(param, rng)) for param in one.before.params]
     arrays = [given.get(name, array) for name, array in drawn]

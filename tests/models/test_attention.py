@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax
+from tvm.relax import op
 from tvm.relax.frontend import nn
 
 from tests.models import running
-from tests.models.running import check, fused, scheduled
+from tests.models.running import check, fused, only, scheduled
+from tests.programs.relaxed import relax_module
 
 
 @pytest.fixture(autouse=True)
@@ -65,46 +67,24 @@ def model(heads: int, kept: int, rows: int, size: int, form: str, dtype: str) ->
     ],
 )
 def test_products_and_softmax_become_one_kernel(form: str, kept: int, dtype: str) -> None:
-    functions = scheduled(model(2, kept, 72, 64, form, dtype))
-    (one,) = functions
-    assert one.choice.rule == "attention"
-    check(one)
+    check(only(model(2, kept, 72, 64, form, dtype)), "attention")
 
 
 @pytest.mark.parametrize("shape", [(1, 70, 2, 64), (2, 40, 2, 64), ("n", 70, 2, 64)])
 def test_the_operator_of_relax_is_attention_too(shape: tuple[Any, ...]) -> None:
-    builder = relax.BlockBuilder()
-    batch = tirx.Var("n", "int64") if shape[0] == "n" else shape[0]
-    kind = relax.TensorType((batch, *shape[1:]), "float16")
-    q, k, v = (relax.Var(name, kind) for name in "qkv")
-    with builder.function("main", [q, k, v]):
-        with builder.dataflow():
-            call = relax.op.nn.attention(q, k, v, causal_mask="TopLeft")
-            out = builder.emit_output(builder.emit(call))
-        builder.emit_func_output(out)
-    (one,) = scheduled(builder.get())
-    assert one.choice.rule == "attention"
-    check(one)
+    def build(*qkv: Any) -> Any:
+        return op.nn.attention(*qkv, causal_mask="TopLeft")
+
+    check(only(relax_module(build, *[shape] * 3)), "attention")
 
 
 @pytest.mark.parametrize("shape", [(1, "n", 4, 64), ("m", "n", 2, 64)])
 def test_queries_of_any_number_by_a_cache_of_keys(shape: tuple[Any, ...]) -> None:
     """A mask says which keys each row sees; batches of any number read as many caches."""
-    batch, rows = (tirx.Var(n, "int64") if isinstance(n, str) else n for n in shape[:2])
-    kinds = {
-        "q": (batch, rows, *shape[2:]),
-        **dict.fromkeys("kv", (batch, 130, *shape[2:])),
-        "mask": (batch, 1, rows, 130),
-    }
-    builder = relax.BlockBuilder()
-    given = [relax.Var(name, relax.TensorType(one, "float16")) for name, one in kinds.items()]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(relax.op.nn.attention(*given)))
-        builder.emit_func_output(out)
-    (one,) = scheduled(builder.get())
-    assert one.choice.rule == "attention"
-    check(one)
+    batch, rows, *heads = shape
+    keys = (batch, 130, *heads)
+    mod = relax_module(op.nn.attention, shape, keys, keys, (batch, 1, rows, 130))
+    check(only(mod), "attention")
 
 
 def test_heads_without_a_kernel_stay_products(caplog: pytest.LogCaptureFixture) -> None:
@@ -116,21 +96,14 @@ def test_heads_without_a_kernel_stay_products(caplog: pytest.LogCaptureFixture) 
 
 def test_keys_that_are_divided_and_scores_that_a_number_replaces() -> None:
     # As DeBERTa's: K is turned, then divided by a root; a number stands where keys are hidden.
-    op, builder = relax.op, relax.BlockBuilder()
-    q, k, v = (relax.Var(name, relax.TensorType((2, 40, 48), "float16")) for name in "qkv")
-    shown = relax.Var("shown", relax.TensorType((2, 40, 40), "bool"))
-    with builder.function("main", [q, k, v, shown]):
-        with builder.dataflow():
-            emit = builder.emit
-            root = emit(op.sqrt(emit(op.multiply(*(relax.const(n, "float16") for n in (16, 3))))))
-            turned = emit(op.divide(emit(op.permute_dims(k, (0, 2, 1))), root))
-            scores = emit(op.astype(emit(op.matmul(q, turned)), "float32"))
-            hidden = emit(op.logical_not(shown))
-            scores = emit(op.where(hidden, relax.const(-3e38, "float32"), scores))
-            weights = emit(op.astype(emit(op.nn.softmax(scores)), "float16"))
-            out = builder.emit_output(op.matmul(weights, v))
-        builder.emit_func_output(out)
-    functions = scheduled(builder.get())
+    def build(q: Any, k: Any, v: Any, shown: Any) -> Any:
+        root = op.sqrt(op.multiply(*(relax.const(n, "float16") for n in (16, 3))))
+        turned = op.divide(op.permute_dims(k, (0, 2, 1)), root)
+        scores = op.astype(op.matmul(q, turned), "float32")
+        scores = op.where(op.logical_not(shown), relax.const(-3e38, "float32"), scores)
+        return op.matmul(op.astype(op.nn.softmax(scores), "float16"), v)
+
+    functions = scheduled(relax_module(build, *[(2, 40, 48)] * 3, ((2, 40, 40), "bool")))
     (one,) = [one for one in functions if one.choice.rule == "attention"]
     check(one)
 
@@ -138,32 +111,21 @@ def test_keys_that_are_divided_and_scores_that_a_number_replaces() -> None:
 def test_slices_of_a_product_are_read_where_they_are() -> None:
     # In the product's rows, of all batches, 70 keys of a batch are followed by those of the next.
     batch, rows, heads, size = 2, 70, 2, 64
-    builder = relax.BlockBuilder()
-    flat = relax.Var("x", relax.TensorType((batch * rows, 3 * heads * size), "float16"))
-    op = relax.op
-    with builder.function("main", [flat]):
-        with builder.dataflow():
-            every = builder.emit(op.reshape(flat, (batch, rows, 3, heads, size)))
-            parts = [op.strided_slice(every, [2], [at], [at + 1]) for at in range(3)]
-            q, k, v = (builder.emit(op.squeeze(builder.emit(one), [2])) for one in parts)
-            out = builder.emit_output(builder.emit(op.nn.attention(q, k, v)))
-        builder.emit_func_output(out)
-    mod = fused(builder.get())
-    (one,) = scheduled(mod)
-    assert one.choice.rule == "attention"
-    check(one)
+
+    def build(flat: Any) -> Any:
+        every = op.reshape(flat, (batch, rows, 3, heads, size))
+        parts = (op.strided_slice(every, [2], [at], [at + 1]) for at in range(3))
+        return op.nn.attention(*(op.squeeze(one, [2]) for one in parts))
+
+    check(only(relax_module(build, (batch * rows, 3 * heads * size))), "attention")
 
 
 def test_a_scale_of_its_own_keeps_the_type() -> None:
-    builder = relax.BlockBuilder()
-    q, k, v = (relax.Var(name, relax.TensorType((1, 40, 2, 64), "float16")) for name in "qkv")
-    with builder.function("main", [q, k, v]):
-        with builder.dataflow():
-            out = builder.emit(relax.op.nn.attention(q, k, v, scale=0.25))
-            out = builder.emit_output(relax.op.add(out, q))
-        builder.emit_func_output(out)
+    def build(*qkv: Any) -> Any:
+        return op.add(op.nn.attention(*qkv, scale=0.25), qkv[0])
+
     # TVM lowers it to a function of float32, which is cast.
-    functions = scheduled(builder.get())
+    functions = scheduled(relax_module(build, *[(1, 40, 2, 64)] * 3))
     assert "attention" in [one.choice.rule for one in functions]
     for one in functions:
         check(one)
@@ -174,16 +136,8 @@ def test_a_scale_of_its_own_keeps_the_type() -> None:
 @pytest.mark.parametrize("batch", [2, "n"])
 def test_a_part_of_the_keys_may_be_hidden_whole(batch: Any) -> None:
     """Padding hides the last keys, and a few rows have blocks for parts of the keys."""
-    size = tirx.Var("n", "int64") if batch == "n" else batch
-    builder = relax.BlockBuilder()
-    shapes = {"q": (size, 5, 2, 64), "k": (size, 700, 2, 64), "v": (size, 700, 2, 64)}
-    shapes["mask"] = (size, 1, 1, 700)
-    given = [relax.Var(name, relax.TensorType(one, "float16")) for name, one in shapes.items()]
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(relax.op.nn.attention(*given)))
-        builder.emit_func_output(out)
-    (one,) = scheduled(builder.get())
+    keys = (batch, 700, 2, 64)
+    one = only(relax_module(op.nn.attention, (batch, 5, 2, 64), keys, keys, (batch, 1, 1, 700)))
     assert "of them for the keys of a row" in one.choice.text
     mask = np.zeros((running.SIZE if batch == "n" else batch, 1, 1, 700), "float16")
     mask[..., 100:] = -np.inf

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op
 
-from tests.models.cpu import by_cpu
-from tests.models.running import array_of, check, fused, scheduled
+from tests.models.cpu import by_cpu, given_to
+from tests.models.running import check, fused, only, scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.batch_norm import BatchNormsAsScales
 
 
 def convolved(training: bool = False, axis: int = 1, **attrs: bool) -> tvm.IRModule:
     """A convolution, its batch norm, and a ReLU; ``attrs`` are those of the norm."""
-    shapes = {"x": (1, 16, 6, 6), "w": (16, 16, 3, 3), **dict.fromkeys("gbmv", (16,))}
-    params = [relax.Var(name, relax.TensorType(one, "float16")) for name, one in shapes.items()]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            y = builder.emit(op.nn.conv2d(*params[:2], padding=1))
-            normed = op.nn.batch_norm(y, *params[2:], axis=axis, training=training, **attrs)
-            y = builder.emit(relax.TupleGetItem(builder.emit(normed), 0))
-            out = builder.emit_output(op.nn.relu(y))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def build(x: Any, w: Any, *channels: Any) -> Any:
+        y = op.nn.conv2d(x, w, padding=1)
+        return op.nn.relu(op.nn.batch_norm(y, *channels, axis=axis, training=training, **attrs)[0])
+
+    channels = dict.fromkeys("gbmv", (16,))
+    return relax_module(build, x=(1, 16, 6, 6), w=(16, 16, 3, 3), **channels)
 
 
 def test_a_norm_of_inference_and_its_relu_end_the_kernel_of_the_convolution() -> None:
-    (one,) = (one for one in scheduled(convolved()) if "conv2d" in one.name)
+    one = only(convolved(), "conv2d")
     parts = {part.rstrip("0123456789") for part in one.name.split("_")}
     assert {"subtract", "multiply", "add", "relu"} <= parts
     check(one)
@@ -54,17 +53,12 @@ def test_a_norm_of_training_reads_its_batch() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_norm_of_16_bits_is_rounded_once(dtype: str) -> None:
-    shapes = {"x": (2, 8, 3, 5), **dict.fromkeys("gbmv", (8,))}
-    params = [relax.Var(name, relax.TensorType(one, dtype)) for name, one in shapes.items()]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            normed = builder.emit(op.nn.batch_norm(*params, axis=1, training=False))
-            out = builder.emit_output(relax.TupleGetItem(normed, 0))
-        builder.emit_func_output(out)
-    rng = np.random.default_rng(0)
-    arrays = [array_of(one.ty, rng) for one in params]
-    (got,) = by_cpu(BatchNormsAsScales()(builder.get()), arrays)
+    def build(*given: Any) -> Any:
+        return op.nn.batch_norm(*given, axis=1, training=False)[0]
+
+    mod = relax_module(build, (2, 8, 3, 5), *[(8,)] * 4, dtype=dtype)
+    arrays = given_to(mod)
+    (got,) = by_cpu(BatchNormsAsScales()(mod), arrays)
     x, *channels = (one.astype("float64") for one in arrays)
     scale, shift, mean, var = (one[:, None, None] for one in channels)
     want = (x - mean) / np.sqrt(var + 1e-5) * scale + shift

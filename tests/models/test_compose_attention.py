@@ -15,11 +15,14 @@ from benchmarks.relax_numbers import error_of
 from tests.models import running
 from tests.models.cpu import by_cpu
 from tests.models.running import TARGET, check, fused, scheduled
+from tests.programs.relaxed import emit, relax_module
 from tests.sampling import beside
 from tvm_layout_ext import simulate
 from tvm_layout_ext.models.attention.compose import ComposeAttention
 
 BATCH, HEADS, HEAD = 2, 2, 64
+#: What is added to scores of keys that are seen, and of others.
+_SHOWN = [relax.const(one, "float32") for one in (0.0, float("-inf"))]
 #: A mask of rows and keys.
 WIDE = (BATCH, 1, 40, 40)
 
@@ -37,67 +40,56 @@ def decomposed(
     wide: bool = False,
     batch: Any = BATCH,
     more: Sequence[Any] = (),
-    heads: Callable[[Any], list[Any]] | None = None,
+    heads: Callable[[], list[Any]] | None = None,
 ) -> tvm.IRModule:
     """Products and a safe softmax, as ``run_decompositions`` writes them; mask adds to scores.
 
     Products are ``wide`` as ``ToMixedPrecision`` leaves them by default.
     """
-    builder = relax.BlockBuilder()
-    q, k, v = (
-        relax.Var(name, relax.TensorType((batch, HEADS, length, HEAD), dtype))
-        for name, length in (("q", rows), ("k", keys), ("v", keys))
-    )
     flat = batch * HEADS
     root = op.astype(relax.const(HEAD**-0.25, "float32"), dtype)
-
-    def emit(value: Any) -> Any:
-        return builder.emit(value)
 
     def product(*operands: Any) -> Any:
         if not wide:
             return emit(op.matmul(*operands))
         return emit(op.astype(emit(op.matmul(*operands, out_dtype="float32")), dtype))
 
-    with builder.function("main", [*(() if heads else (q, k, v)), *more]):
-        with builder.dataflow():
-            q, k, v = heads(emit) if heads else (q, k, v)
-            scaled = emit(op.multiply(q, emit(root)))
-            turned = emit(op.permute_dims(k, [0, 1, 3, 2]))
-            turned = emit(op.multiply(turned, emit(root)))
-            left = emit(op.reshape(scaled, (flat, rows, HEAD)))
-            right = emit(op.reshape(turned, (flat, HEAD, keys)))
-            scores = emit(op.reshape(product(left, right), (batch, HEADS, rows, keys)))
-            scores = emit(op.astype(scores, "float32"))
-            if mask is not None:
-                scores = emit(op.add(scores, emit(mask(emit, rows, keys))))
-            weights = emit(op.nn.softmax(scores, -1))
-            seen = emit(
-                op.logical_not(emit(op.equal(scores, relax.const(float("-inf"), "float32"))))
-            )
-            seen = emit(op.max(emit(op.astype(seen, "int8")), -1, keepdims=True))
-            empty = emit(op.logical_not(emit(op.astype(seen, "bool"))))
-            zeros = emit(op.full_like(weights, relax.const(0.0, "float32")))
-            weights = emit(op.where(empty, zeros, weights))
-            weights = emit(op.astype(emit(op.reshape(weights, (flat, rows, keys))), dtype))
-            values = emit(op.reshape(emit(op.broadcast_to(v, v.ty.shape)), (flat, keys, HEAD)))
-            if heads:  # Mixed precision casts right before a product.
-                values = emit(op.astype(values, dtype))
-            mean = product(weights, values)
-            out = builder.emit_output(op.reshape(mean, (batch, HEADS, rows, HEAD)))
-        builder.emit_func_output(out)
-    return builder.get()
+    def build(*given: Any) -> Any:
+        q, k, v = heads() if heads else given[:3]
+        scaled = emit(op.multiply(q, emit(root)))
+        turned = emit(op.permute_dims(k, [0, 1, 3, 2]))
+        turned = emit(op.multiply(turned, emit(root)))
+        left = emit(op.reshape(scaled, (flat, rows, HEAD)))
+        right = emit(op.reshape(turned, (flat, HEAD, keys)))
+        scores = emit(op.reshape(product(left, right), (batch, HEADS, rows, keys)))
+        scores = emit(op.astype(scores, "float32"))
+        if mask is not None:
+            scores = emit(op.add(scores, emit(mask(rows, keys))))
+        weights = emit(op.nn.softmax(scores, -1))
+        seen = emit(op.logical_not(emit(op.equal(scores, relax.const(float("-inf"), "float32")))))
+        seen = emit(op.max(emit(op.astype(seen, "int8")), -1, keepdims=True))
+        empty = emit(op.logical_not(emit(op.astype(seen, "bool"))))
+        zeros = emit(op.full_like(weights, relax.const(0.0, "float32")))
+        weights = emit(op.where(empty, zeros, weights))
+        weights = emit(op.astype(emit(op.reshape(weights, (flat, rows, keys))), dtype))
+        values = emit(op.reshape(emit(op.broadcast_to(v, v.ty.shape)), (flat, keys, HEAD)))
+        if heads:  # Mixed precision casts right before a product.
+            values = emit(op.astype(values, dtype))
+        mean = product(weights, values)
+        return op.reshape(mean, (batch, HEADS, rows, HEAD))
+
+    qkv = [] if heads else [(batch, HEADS, length, HEAD) for length in (rows, keys, keys)]
+    return relax_module(build, *qkv, *more, dtype=dtype)
 
 
 def causal(offset: int) -> Any:
     """A mask of keys behind a row's place."""
 
-    def mask(emit: Any, rows: int, keys: int) -> Any:
+    def mask(rows: int, keys: int) -> Any:
         places = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), -2))
         starts = emit(op.expand_dims(emit(op.arange(0, rows, 1, "int64")), -1))
         seen = emit(op.less_equal(emit(op.subtract(places, starts)), relax.const(offset, "int64")))
-        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
-        return op.where(seen, inside, outside)
+        return op.where(seen, *_SHOWN)
 
     return mask
 
@@ -105,13 +97,12 @@ def causal(offset: int) -> Any:
 def window(reach: int, ahead: int = 0) -> Any:
     """A mask of keys farther from a row's place than a sliding window reaches."""
 
-    def mask(emit: Any, rows: int, keys: int) -> Any:
+    def mask(rows: int, keys: int) -> Any:
         places = emit(op.expand_dims(emit(op.arange(ahead, keys + ahead, 1, "int64")), -2))
         starts = emit(op.expand_dims(emit(op.arange(0, rows, 1, "int64")), -1))
         away = emit(op.abs(emit(op.subtract(places, starts))))
         seen = emit(op.less_equal(away, relax.const(reach, "int64")))
-        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
-        return op.where(seen, inside, outside)
+        return op.where(seen, *_SHOWN)
 
     return mask
 
@@ -119,7 +110,7 @@ def window(reach: int, ahead: int = 0) -> Any:
 def packed(batch: Any) -> Any:
     """A causal mask as ``transformers`` makes it, of whole sequences beside one another."""
 
-    def mask(emit: Any, rows: int, keys: int) -> Any:
+    def mask(rows: int, keys: int) -> Any:
         places = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), 0))
         wide = emit(op.broadcast_to(places, (batch, keys)))
         first = emit(op.strided_slice(wide, [1], [0], [1]))
@@ -136,8 +127,7 @@ def packed(batch: Any) -> Any:
 
         same = emit(op.equal(at(documents, row), at(documents, key)))
         seen = emit(op.less_equal(at(wide, key), at(wide, row)))
-        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
-        return op.where(emit(op.bitwise_and(same, seen)), inside, outside)
+        return op.where(emit(op.bitwise_and(same, seen)), *_SHOWN)
 
     return mask
 
@@ -145,12 +135,11 @@ def packed(batch: Any) -> Any:
 def everything(batch: Any) -> Any:
     """A mask of a bidirectional model that is given none, as ``transformers`` makes it."""
 
-    def mask(emit: Any, rows: int, keys: int) -> Any:
+    def mask(rows: int, keys: int) -> Any:
         places = emit(op.reshape(emit(op.arange(0, rows, 1, "int64")), (1, 1, rows, 1)))
         seen = emit(op.greater_equal(places, relax.const(0, "int64")))
         wide = emit(op.broadcast_to(seen, (batch, 1, rows, keys)))
-        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
-        return op.where(wide, inside, outside)
+        return op.where(wide, *_SHOWN)
 
     return mask
 
@@ -158,18 +147,17 @@ def everything(batch: Any) -> Any:
 @pytest.mark.parametrize(
     ("rows", "keys", "mask", "wide", "batch"),
     [
-        (40, 40, None, True, BATCH),
-        (40, 40, causal(0), False, BATCH),
-        beside(24, 40, causal(16), True, BATCH),
-        beside(24, 40, causal(0), False, BATCH),
-        beside(40, 40, packed, True, BATCH),
         (40, 40, packed, True, "n"),
-        (24, 40, everything, False, BATCH),
+        (24, 40, causal(16), False, BATCH),
+        beside(40, 40, None, True, BATCH),
+        beside(40, 40, causal(0), False, BATCH),
+        beside(24, 40, causal(16), True, BATCH),
+        beside(24, 40, causal(0), False, "n"),
+        beside(40, 40, packed, True, BATCH),
+        beside(24, 40, everything, False, BATCH),
         beside(40, 40, everything, True, "n"),
-        beside(40, 40, None, True, "n"),
-        (24, 40, causal(16), False, "n"),
         beside(40, 40, window(5), False, BATCH),
-        (24, 40, window(3, -12), False, BATCH),
+        beside(24, 40, window(3, -12), False, BATCH),
     ],
 )
 def test_products_and_a_safe_softmax_are_attention(
@@ -198,26 +186,18 @@ def test_products_and_a_safe_softmax_are_attention(
 
 def test_heads_of_keys_that_are_repeated_are_stored_once() -> None:
     # As transformers repeats them, K after a rotation in float32.
-    builder = relax.BlockBuilder()
-    shapes = {"q": (1, 4, 40, HEAD), "k": (1, 2, 40, HEAD), "v": (1, 2, 40, HEAD)}
-    q, k, v = (relax.Var(name, relax.TensorType(one, "float16")) for name, one in shapes.items())
+    queries, keys = (1, 4, 40, HEAD), (1, 2, 40, HEAD)
 
     def repeated(one: Any) -> Any:
-        wide = builder.emit(op.expand_dims(one, [2]))
-        wide = builder.emit(op.broadcast_to(wide, (1, 2, 2, 40, HEAD)))
-        return builder.emit(op.reshape(wide, shapes["q"]))
+        return op.reshape(op.broadcast_to(op.expand_dims(one, [2]), (1, 2, 2, 40, HEAD)), queries)
 
-    with builder.function("main", [q, k, v]):
-        with builder.dataflow():
-            turned = builder.emit(op.sin(builder.emit(op.astype(k, "float32"))))
-            keys = builder.emit(op.permute_dims(repeated(turned), [0, 1, 3, 2]))
-            keys = builder.emit(op.astype(keys, "float16"))
-            narrow = builder.emit(op.multiply(q, relax.const(HEAD**-0.5, "float16")))
-            scores = builder.emit(op.astype(builder.emit(op.matmul(narrow, keys)), "float32"))
-            weights = builder.emit(op.astype(builder.emit(op.nn.softmax(scores, -1)), "float16"))
-            out = builder.emit_output(op.matmul(weights, repeated(v)))
-        builder.emit_func_output(out)
-    functions = scheduled(fused(builder.get()))
+    def build(q: Any, k: Any, v: Any) -> Any:
+        turned = op.permute_dims(repeated(op.sin(op.astype(k, "float32"))), [0, 1, 3, 2])
+        narrow = op.multiply(q, relax.const(HEAD**-0.5, "float16"))
+        scores = op.astype(op.matmul(narrow, op.astype(turned, "float16")), "float32")
+        return op.matmul(op.astype(op.nn.softmax(scores, -1), "float16"), repeated(v))
+
+    functions = scheduled(fused(relax_module(build, queries, keys, keys)))
     (rotated,) = (one for one in functions if "sin" in one.name)
     assert "attention" in {one.name for one in functions}
     assert len(functions) <= 4
@@ -237,10 +217,9 @@ def test_a_mask_that_is_given_is_added_to_scores(batch: Any) -> None:
     size = tirx.Var(batch, "int64") if isinstance(batch, str) else batch
     given = relax.Var("mask", relax.TensorType((size, 1, 1, 40), "bool"))
 
-    def padding(emit: Any, rows: int, keys: int) -> Any:
+    def padding(rows: int, keys: int) -> Any:
         wide = emit(op.broadcast_to(given, (size, 1, rows, keys)))
-        inside, outside = (relax.const(one, "float32") for one in (0.0, float("-inf")))
-        return op.where(wide, inside, outside)
+        return op.where(wide, *_SHOWN)
 
     mod = decomposed(40, 40, padding, batch=size, more=[given])
     lowered = fused(mod)
@@ -279,7 +258,7 @@ def test_heads_of_one_product_are_read_where_they_are() -> None:
     rows, wide = 40, HEADS * HEAD
     packed = relax.Var("x", relax.TensorType((rows, BATCH, 3, wide), "float16"))
 
-    def heads(emit: Any) -> list[Any]:
+    def heads() -> list[Any]:
         turned = emit(op.permute_dims(packed, [2, 0, 1, 3]))
         parts = []
         for at in range(3):
@@ -302,16 +281,11 @@ def test_heads_of_one_product_are_read_where_they_are() -> None:
 
 def test_layers_share_one_function() -> None:
     """TVM annotates a buffer of the operator's own, by which equal functions differed."""
-    builder = relax.BlockBuilder()
-    first, k, v = (
-        relax.Var(name, relax.TensorType((1, 40, 2, HEAD), "float16")) for name in ("q", "k", "v")
-    )
-    with builder.function("main", [first, k, v]):
-        with builder.dataflow():
-            between = builder.emit(op.nn.attention(first, k, v))
-            out = builder.emit_output(op.nn.attention(between, k, v))
-        builder.emit_func_output(out)
-    names = [gv.name_hint for gv in fused(builder.get()).functions]
+
+    def build(q: Any, k: Any, v: Any) -> Any:
+        return op.nn.attention(op.nn.attention(q, k, v), k, v)
+
+    names = [gv.name_hint for gv in fused(relax_module(build, *[(1, 40, 2, HEAD)] * 3)).functions]
     assert sorted(names) == ["attention", "main"]
 
 
@@ -319,7 +293,7 @@ def test_a_mask_of_which_nothing_is_hidden_leaves_what_it_is_put_over() -> None:
     """As T5's positions are, by head, under the padding of a batch that has none."""
     given = relax.Var("places", relax.TensorType((1, HEADS, 40, 40), "float32"))
 
-    def places(emit: Any, rows: int, keys: int) -> Any:
+    def places(rows: int, keys: int) -> Any:
         seen = emit(op.broadcast_to(relax.const(np.ones((BATCH, 1, 1, keys), "bool")), WIDE))
         return op.where(seen, given, relax.const(float("-inf"), "float32"))
 
@@ -332,19 +306,12 @@ def test_a_mask_of_which_nothing_is_hidden_leaves_what_it_is_put_over() -> None:
 
 
 def test_layers_share_what_is_cast_for_them() -> None:
-    builder = relax.BlockBuilder()
-    first, k, v = (
-        relax.Var(name, relax.TensorType((1, 40, 2, HEAD), "float16")) for name in ("q", "k", "v")
-    )
-    bias = relax.Var("bias", relax.TensorType((1, 2, 40, 40), "float32"))
-    with builder.function("main", [first, k, v, bias]):
-        with builder.dataflow():
-            between = first
-            for _ in range(2):
-                narrow = builder.emit(op.astype(bias, "float16"))
-                between = builder.emit(op.nn.attention(between, k, v, narrow))
-            out = builder.emit_output(op.add(between, v))
-        builder.emit_func_output(out)
-    composed = ComposeAttention()(builder.get())["main"].script()
+    def build(between: Any, k: Any, v: Any, bias: Any) -> Any:
+        for _ in range(2):
+            between = op.nn.attention(between, k, v, op.astype(bias, "float16"))
+        return op.add(between, v)
+
+    mod = relax_module(build, *[(1, 40, 2, HEAD)] * 3, ((1, 2, 40, 40), "float32"))
+    composed = ComposeAttention()(mod)["main"].script()
     assert composed.count("R.astype") == 1
     assert composed.count("R.nn.attention_bias") == 2

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm.relax import op
 
 import tvm_layout_ext as tlx
-from tests.models.running import array_of, check, fused, scheduled
+from tests.models.running import array_of, check, fused, only, scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions.channels_last import ChannelsLast
 from tvm_layout_ext.schedules import _gemm_hopper
 
-Shape = tuple[int, ...]
+Shape = tuple[Any, ...]
 HALF = "float16"
 
 
@@ -22,18 +23,11 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
     """A convolution, a bias and a ReLU."""
     channels = weight[-1 if attrs.get("kernel_layout") == "HWIO" else 0]
     bias = (1, channels, 1, 1) if "data_layout" not in attrs else (channels,)
-    params = [
-        relax.Var(name, relax.TensorType(shape, dtype))
-        for name, shape in (("x", image), ("w", weight), ("b", bias))
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit(relax.op.nn.conv2d(*params[:2], **attrs))
-            out = builder.emit(relax.op.add(out, params[2]))
-            out = builder.emit_output(relax.op.nn.relu(out))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def build(x: Any, w: Any, b: Any) -> Any:
+        return op.nn.relu(op.add(op.nn.conv2d(x, w, **attrs), b))
+
+    return relax_module(build, x=image, w=weight, b=bias, dtype=dtype)
 
 
 @pytest.mark.matrix
@@ -71,8 +65,7 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
 def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
     found = scheduled(convolution(image, weight, **attrs))
     *rest, one = sorted(found, key=lambda f: "conv2d" in f.name)
-    assert one.choice.rule == rule, one.choice.text
-    check(one)
+    check(one, rule)
     assert {other.choice.rule for other in rest} <= {"blocks"}
 
 
@@ -92,21 +85,20 @@ def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: A
     ],
 )
 def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
-    mod = convolution((tirx.Var("n", "int64"), *image), weight, **attrs)
-    found = scheduled(mod)
+    found = scheduled(convolution(("n", *image), weight, **attrs))
     (one,) = (f for f in found if "conv2d" in f.name or "matmul" in f.name)
-    assert one.choice.rule == rule, one.choice.text
     assert {f.choice.rule for f in found} <= {rule, "blocks"}
-    check(one)
+    check(one, rule)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("image", "weight", "attrs"),
     [
         ((1, 256, 6, 7), (72, 256, 3, 3), {"padding": 1}),
         ((2, 200, 9, 9), (64, 200, 3, 3), {"padding": 1, "strides": 2}),
         ((1, 512, 7, 6), (128, 256, 3, 3), {"padding": 1, "groups": 2}),
-        ((tirx.Var("n", "int64"), 256, 2, 3), (64, 256, 3, 3), {"padding": 1}),
+        (("n", 256, 2, 3), (64, 256, 3, 3), {"padding": 1}),
         (
             (2, 6, 7, 256),
             (3, 3, 256, 128),
@@ -117,35 +109,31 @@ def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs
 def test_long_sums_of_few_pixels_are_cut_into_slices(
     image: Shape, weight: Shape, attrs: Any
 ) -> None:
-    found = scheduled(convolution(image, weight, **attrs))
-    (one,) = (f for f in found if "conv2d" in f.name)
-    assert one.choice.rule == "warpgroups"
+    one = only(convolution(image, weight, **attrs), "conv2d")
     assert "4 slices of K" in one.choice.text
     assert len(one.program.kernels) == 1
-    check(one)
+    check(one, "warpgroups")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("tile", "slices"), [("128x128", 3), ("64x64", 3), ("256x64", 2)])
 def test_what_follows_is_computed_once_slices_are_added_up(tile: str, slices: int) -> None:
     """A bias, a shortcut and SiLU, also where fewer blocks finish a tile than add it up."""
-    image, channels = (3, 128, 9, 8), 136
-    shapes = image, (channels, 128, 3, 3), (1, channels, 1, 1), (3, channels, 9, 8)
-    params = [relax.Var(x, relax.TensorType(s, HALF)) for x, s in zip("xwbr", shapes, strict=True)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit(relax.op.nn.conv2d(*params[:2], padding=1))
-            out = builder.emit(relax.op.add(builder.emit(relax.op.add(out, params[2])), params[3]))
-            out = builder.emit_output(builder.emit(relax.op.nn.silu(out)))
-        builder.emit_func_output(out)
+
+    def build(x: Any, w: Any, bias: Any, residual: Any) -> Any:
+        out = op.add(op.add(op.nn.conv2d(x, w, padding=1), bias), residual)
+        return op.nn.silu(out)
+
+    shapes = (3, 128, 9, 8), (136, 128, 3, 3), (1, 136, 1, 1), (3, 136, 9, 8)
     found = {"wgmma": tile, "split_k": slices, "cluster": slices}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_gemm_hopper, "fit_windows", lambda *_: found)
-        (one,) = (f for f in scheduled(builder.get()) if "conv2d" in f.name)
+        one = only(relax_module(build, *shapes), "conv2d")
     assert f"tiles of {tile}, {slices} slices of K" in one.choice.text
     check(one)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("image", "channels", "tile", "slices"),
     [
@@ -159,8 +147,7 @@ def test_slices_are_for_multiprocessors_that_tiles_leave_idle(
     image: Shape, channels: int, tile: str, slices: int
 ) -> None:
     """As in the U-Net of Stable Diffusion 1.5."""
-    found = scheduled(convolution(image, (channels, image[1], 3, 3), padding=1))
-    (one,) = (f for f in found if "conv2d" in f.name)
+    one = only(convolution(image, (channels, image[1], 3, 3), padding=1), "conv2d")
     assert f"tiles of {tile}, {slices} slices of K" in one.choice.text
     with tlx.decisions.collect() as told:
         tlx.lower(one.after.with_attr("global_symbol", "main"), target=tlx.cuda_target("sm_90a"))
@@ -174,8 +161,7 @@ def test_slices_are_for_multiprocessors_that_tiles_leave_idle(
 def test_pixels_in_a_single_row_or_column_are_a_product(image: Shape, weight: Shape) -> None:
     # As of squeeze and excite: TVM drops no iterator of a window where all have extent 1.
     *rest, one = sorted(scheduled(convolution(image, weight)), key=lambda f: len(f.name))
-    assert one.choice.rule == "warpgroups", one.choice.text
-    check(one)
+    check(one, "warpgroups")
     assert {other.choice.rule for other in rest} == {"blocks"}
 
 
@@ -184,26 +170,20 @@ def test_bfloat16_is_taken_and_float32_keeps_its_bits() -> None:
     *_, narrow = scheduled(convolution(*sizes, "bfloat16", padding=1))
     check(narrow)
     *_, wide = scheduled(convolution(*sizes, "float32", padding=1))
-    assert wide.choice.rule == "threads"
-    check(wide)
+    check(wide, "threads")
 
 
 def test_a_chain_is_permuted_at_its_ends_only() -> None:
     first = convolution((1, 16, 6, 6), (16, 16, 3, 3), padding=1)
-    chain = relax.BlockBuilder()
-    params = [
-        relax.Var(name, relax.TensorType(shape, HALF))
-        for name, shape in (("x", (1, 16, 6, 6)), ("w", (16, 16, 3, 3)))
-    ]
-    with chain.function("main", params):
-        with chain.dataflow():
-            out = params[0]
-            for _ in range(3):
-                out = chain.emit(relax.op.nn.conv2d(out, params[1], padding=1))
-                out = chain.emit(relax.op.nn.relu(out))
-            out = chain.emit_output(relax.op.add(out, params[0]))
-        chain.emit_func_output(out)
-    calls = str(fused(chain.get())["main"]).count("R.call_tir(")
+
+    def build(x: Any, w: Any) -> Any:
+        out = x
+        for _ in range(3):
+            out = op.nn.relu(op.nn.conv2d(out, w, padding=1))
+        return op.add(out, x)
+
+    chain = relax_module(build, (1, 16, 6, 6), (16, 16, 3, 3))
+    calls = str(fused(chain)["main"]).count("R.call_tir(")
     # Image and weight in, three convolutions, the result out.
     assert calls == 6
     assert "reshape" not in {gv.name_hint for gv in fused(first).functions}
@@ -241,13 +221,7 @@ def test_a_symbolic_size_beside_a_convolution_is_computed_with() -> None:
 
 def test_a_module_without_convolutions_is_left_alone() -> None:
     """TVM's ConvertLayout fails by operators that it does not know, as PyTorch's encoders have."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((4, 8), HALF))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.exp(x))
-        builder.emit_func_output(out)
-    mod = builder.get()
+    mod = relax_module(op.exp, (4, 8))
     assert ChannelsLast()(mod).same_as(mod)
 
 
@@ -264,17 +238,10 @@ def test_results_that_fill_no_vector_are_permuted_for_tensor_cores_alone(
 
 @pytest.mark.parametrize(("dtype", "is_kept"), [(HALF, True), ("float32", False)])
 def test_a_clip_keeps_what_is_not_a_number_in_16_bits(dtype: str, is_kept: bool) -> None:
-    params = [
-        relax.Var(name, relax.TensorType(shape, dtype))
-        for name, shape in (("x", (1, 16, 5, 6)), ("w", (16, 16, 1, 1)))
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit(relax.op.nn.conv2d(*params))
-            out = builder.emit_output(builder.emit(relax.op.clip(out, 0, 6)))
-        builder.emit_func_output(out)
-    (one,) = (f for f in scheduled(builder.get()) if "conv2d" in f.name)
+    def build(*given: Any) -> Any:
+        return op.clip(op.nn.conv2d(*given), 0, 6)
+
+    one = only(relax_module(build, (1, 16, 5, 6), (16, 16, 1, 1), dtype=dtype), "conv2d")
     func = one.after.with_attr("global_symbol", "main")
     image, weight, _ = (array_of(param, np.random.default_rng(0)) for param in func.params)
     image[0, 0, 0, 0] = np.nan

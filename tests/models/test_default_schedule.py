@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tvm
@@ -14,7 +15,8 @@ from tvm.relax.frontend import nn
 
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import Model, block, convolution, head, mlp
-from tests.models.running import TARGET, Scheduled, bound_by_dlight, check, fused, scheduled
+from tests.models.running import TARGET, Scheduled, bound_by_dlight, check, fused, only, scheduled
+from tests.programs.relaxed import relax_module
 from tests.test_build import PASS_MISTAKES, Break
 from tests.tune.apply.test_apply import unscheduled
 from tvm_layout_ext.analysis.contraction import read_contraction
@@ -123,13 +125,10 @@ def test_sums_of_halves_are_wide() -> None:
 
 def test_sums_are_wide_also_where_the_type_of_results_is_named() -> None:
     # As ToMixedPrecision names it.
-    x, w = (relax.Var(name, relax.TensorType((16, 16), "float16")) for name in "xw")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            out = builder.emit_output(relax.op.matmul(x, w, out_dtype="float16"))
-        builder.emit_func_output(out)
-    (one,) = scheduled(builder.get())
+    def build(x: Any, w: Any) -> Any:
+        return relax.op.matmul(x, w, out_dtype="float16")
+
+    one = only(relax_module(build, (16, 16), (16, 16)))
     (body, *_) = (b for _, b in blocks_of(one.before) if "matmul" in b.name_hint)
     assert read_contraction(body).sums == "float32"
     assert str(one.before.params[-1].dtype) == "float16"

@@ -6,32 +6,26 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax, te
+from tvm import te
+from tvm.relax import op
 
 import tvm_layout_ext as tlx
-from tests.models.running import Scheduled, check, scheduled
+from tests.models.running import check, only, scheduled
+from tests.programs.relaxed import relax_module
 
 
 def product(
     m: int, n: int, k: int, dtype: str = "float16", *, turned: bool = True, add: bool = True
 ) -> tvm.IRModule:
     """``x @ w^T``, or ``x @ w``, plus what is added to it."""
-    shapes = {"x": [1, m, k], "w": [n, k] if turned else [k, n], "r": [1, m, n]}
-    x, w, r = (relax.Var(name, relax.TensorType(s, dtype)) for name, s in shapes.items())
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w, r]):
-        with builder.dataflow():
-            weight = builder.emit(relax.op.permute_dims(w)) if turned else w
-            out = builder.emit(relax.op.matmul(x, weight))
-            out = builder.emit(relax.op.add(out, r)) if add else out
-            out = builder.emit_output(out)
-        builder.emit_func_output(out)
-    return builder.get()
 
+    def build(x: Any, w: Any, r: Any) -> Any:
+        out = op.matmul(x, op.permute_dims(w) if turned else w)
+        return op.add(out, r) if add else out
 
-def only(mod: tvm.IRModule) -> Scheduled:
-    (one,) = scheduled(mod)
-    return one
+    return relax_module(
+        build, x=(1, m, k), w=(n, k) if turned else (k, n), r=(1, m, n), dtype=dtype
+    )
 
 
 @pytest.mark.parametrize("add", [False, True])
@@ -47,9 +41,7 @@ def only(mod: tvm.IRModule) -> Scheduled:
 def test_few_rows_are_multiplied_as_weights_lie(
     m: int, n: int, k: int, dtype: str, add: bool
 ) -> None:
-    one = only(product(m, n, k, dtype, add=add))
-    assert one.choice.rule == "few rows"
-    check(one)
+    check(only(product(m, n, k, dtype, add=add)), "few rows")
 
 
 def test_all_warps_of_a_block_share_the_terms_of_few_columns() -> None:

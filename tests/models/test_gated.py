@@ -11,7 +11,8 @@ from tvm.relax.frontend import nn
 
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import PackedLinear
-from tests.models.running import TARGET, check, fused, scheduled
+from tests.models.running import TARGET, check, fused, only, scheduled
+from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.models.pipeline import lowered_passes
 from tvm_layout_ext.schedules._generic import operator_of
@@ -63,7 +64,7 @@ def _module(
 def _exported(kind: str, shape: tuple[int, ...] = (2, 9, 72)) -> tvm.IRModule:
     """A gated product as ``run_decompositions`` and ``ToMixedPrecision`` write it."""
     builder, k, n = relax.BlockBuilder(), 64, 72
-    emit, r = builder.emit, relax.op
+    r = relax.op
     sizes = (18, k) if kind in ("flat", "outer") else (2, 9, k)
     dtype = "float16" if kind in ("flat", "outer", "blocks") else "float32"
     x = relax.Var("x", relax.TensorType(sizes, dtype))
@@ -99,33 +100,23 @@ def _exported(kind: str, shape: tuple[int, ...] = (2, 9, 72)) -> tvm.IRModule:
 
 def _biased(count: int, m: int, n: int = 72, bias: int = 0) -> tvm.IRModule:
     """A gate by products with biases, of one weight or two, as they are imported from torch."""
-    builder, k = relax.BlockBuilder(), 64
-    emit, r = builder.emit, relax.op
-    x = relax.Var("x", relax.TensorType((m, k), "float16"))
-    each = 2 * n // count
-    weights = [relax.Var(f"w{i}", relax.TensorType((each, k), "float16")) for i in range(count)]
-    # One is narrow, and cast; the other is in float32.
-    kinds = ["float16", "float32"][:count]
-    length = bias or each
-    biases = [relax.Var(f"b{i}", relax.TensorType((length,), one)) for i, one in enumerate(kinds)]
+    r, k, each = relax.op, 64, 2 * n // count
 
-    def linear(i: int) -> Any:
-        turned = emit(r.permute_dims(weights[i], [1, 0]))
-        product = emit(r.matmul(x, turned, out_dtype="float32"))
-        own = emit(r.astype(biases[i], "float32")) if kinds[i] == "float16" else biases[i]
-        return emit(r.astype(emit(r.add(own, product)), "float16"))
+    def linear(x: Any, weight: Any, bias: Any) -> Any:
+        product = r.matmul(x, r.permute_dims(weight, [1, 0]), out_dtype="float32")
+        own = r.astype(bias, "float32") if str(bias.ty.dtype) == "float16" else bias
+        return emit(r.astype(r.add(own, product), "float16"))
 
-    with builder.function("main", [x, *weights, *biases]):
-        with builder.dataflow():
-            if count == 2:
-                up, gate = linear(0), linear(1)
-            else:
-                both = linear(0)
-                up = emit(r.strided_slice(both, [1], [0], [n]))
-                gate = emit(r.strided_slice(both, [1], [n], [2 * n]))
-            out = builder.emit_output(r.multiply(up, emit(r.nn.gelu(gate))))
-        builder.emit_func_output(out)
-    return builder.get()
+    def build(x: Any, *given: Any) -> Any:
+        parts = [linear(x, *one) for one in zip(given[:count], given[count:], strict=True)]
+        if count == 1:
+            parts = [r.strided_slice(parts[0], [1], [at], [at + n]) for at in (0, n)]
+        up, gate = parts
+        return r.multiply(up, r.nn.gelu(gate))
+
+    # One bias is narrow, and cast; the other is in float32.
+    biases = [((bias or each,), kind) for kind in ("float16", "float32")[:count]]
+    return relax_module(build, (m, k), *[(each, k)] * count, *biases)
 
 
 def _rules(mod: tvm.IRModule) -> dict[str, str]:
@@ -145,21 +136,17 @@ def _rules(mod: tvm.IRModule) -> dict[str, str]:
 def test_gated_products_are_one_function_and_right(
     kind: str, rows: tuple[int, ...], dtype: str
 ) -> None:
-    made = [one for one in scheduled(_module(kind, rows, dtype=dtype)) if "gated" in one.name]
-    (one,) = made
-    assert one.choice.rule == "gated products"
-    check(one)
+    check(only(_module(kind, rows, dtype=dtype), "gated"), "gated products")
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("one", "float16"), ("two", "bfloat16")])
 @pytest.mark.parametrize("k", [36, 256])
 def test_a_single_row_has_both_sums_in_one_kernel(kind: str, dtype: str, k: int) -> None:
     """Also of terms that TMA cannot copy: no tensor core computes them."""
-    (one,) = scheduled(_module(kind, (1, 1), k=k, dtype=dtype))
+    one = only(_module(kind, (1, 1), k=k, dtype=dtype))
     assert one.name == "gated"
-    assert one.choice.rule == "rows"
     assert len(one.program.kernels) == 1
-    check(one)
+    check(one, "rows")
 
 
 @pytest.mark.parametrize("m", [1, 9, 130])

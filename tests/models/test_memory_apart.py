@@ -7,21 +7,20 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.relax import op
 
 from tests.programs.host import CPU
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.imported.memory_apart import MEMORY, MemoryApart
 
 
 def chain(rows: Any) -> tvm.IRModule:
     """Three operators in a row."""
-    x = relax.Var("x", relax.TensorType([rows, 64], "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            value = builder.emit(relax.op.exp(builder.emit(relax.op.nn.softmax(x))))
-            out = builder.emit_output(builder.emit(relax.op.add(value, relax.const(1.0))))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def build(x: Any) -> Any:
+        return op.add(op.exp(op.nn.softmax(x)), relax.const(1.0))
+
+    return relax_module(build, (rows, 64), dtype="float32")
 
 
 def planned(rows: Any) -> tvm.IRModule:
@@ -47,7 +46,7 @@ def test_main_allocates_nothing_of_known_size() -> None:
 
 
 def test_what_has_a_size_of_its_call_stays() -> None:
-    mod = planned(tvm.tirx.Var("n", "int64"))
+    mod = planned("n")
     assert "alloc_storage" in str(mod["main"])
     assert len(mod["main"].params) == 1
 

@@ -12,8 +12,9 @@ from tvm import relax
 from tvm.relax import op
 
 from benchmarks.relax_numbers import error_of
-from tests.models.cpu import by_cpu
-from tests.models.running import TARGET, array_of, check, fused, scheduled
+from tests.models.cpu import by_cpu, given_to
+from tests.models.running import TARGET, check, fused, scheduled
+from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext import cuda_target
 from tvm_layout_ext.models.bindings import Bindings
 from tvm_layout_ext.models.imported.merge_products import MergeProducts
@@ -33,19 +34,7 @@ class _Layer:
     """Writes a layer of attention as ``torch.export`` and ``MixedPrecision`` leave it."""
 
     def __init__(self, batch: Any = 2, heads: tuple[int, int] = (2, 2), bias: str = "") -> None:
-        self.builder, self.batch, self.heads, self.bias = relax.BlockBuilder(), batch, heads, bias
-        self.params = [
-            relax.Var(name, relax.TensorType(shape, HALF))
-            for name, shape in (
-                ("x", (batch, ROWS, TERMS)),
-                ("y", (batch, ROWS, TERMS)),
-                ("w", (2 * LENGTH, TERMS)),
-            )
-        ]
-
-    def emit(self, value: Any) -> Any:
-        """A variable of a value."""
-        return self.builder.emit(value)
+        self.batch, self.heads, self.bias = batch, heads, bias
 
     def weight(self, heads: int, seed: int) -> Any:
         """A constant N x K."""
@@ -53,15 +42,15 @@ class _Layer:
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> Any:
         """A product, rounded."""
-        turned = self.emit(op.permute_dims(weight, [1, 0]))
-        product = self.emit(op.matmul(x, turned, out_dtype="float32"))
-        half = self.emit(op.astype(product, HALF))
-        return half if bias is None else self.emit(op.add(bias, half))
+        turned = emit(op.permute_dims(weight, [1, 0]))
+        product = emit(op.matmul(x, turned, out_dtype="float32"))
+        half = emit(op.astype(product, HALF))
+        return half if bias is None else emit(op.add(bias, half))
 
     def split(self, value: Any, length: int = LENGTH) -> Any:
         """Its heads."""
         heads = int(value.ty.shape.values[-1]) // length
-        return self.emit(op.reshape(value, (self.batch, ROWS, heads, length)))
+        return emit(op.reshape(value, (self.batch, ROWS, heads, length)))
 
     def projected(self, x: Any, heads: int, name: str, weight: Any = None) -> Any:
         """Q, K or V by a weight of its own."""
@@ -74,16 +63,13 @@ class _Layer:
         """Attention over heads that may be shared."""
         shared = self.heads[0] // self.heads[1]
         if shared > 1:
-            k, v = (self.emit(op.repeat(one, shared, 2)) for one in (k, v))
-        return self.emit(op.nn.attention(q, k, v))
+            k, v = (emit(op.repeat(one, shared, 2)) for one in (k, v))
+        return emit(op.nn.attention(q, k, v))
 
     def module(self, build: Callable[[_Layer, Any, Any, Any], Any]) -> tvm.IRModule:
         """A module of what is built of the parameters."""
-        with self.builder.function("main", self.params):
-            with self.builder.dataflow():
-                out = self.builder.emit_output(build(self, *self.params))
-            self.builder.emit_func_output(out)
-        return self.builder.get()
+        rows = self.batch, ROWS, TERMS
+        return relax_module(lambda *given: build(self, *given), rows, rows, (2 * LENGTH, TERMS))
 
 
 def plain(one: _Layer, x: Any, *_: Any) -> Any:
@@ -96,22 +82,22 @@ def plain(one: _Layer, x: Any, *_: Any) -> Any:
 def _rotated(one: _Layer, value: Any) -> Any:
     """A rotary embedding."""
     first, last = (
-        one.emit(op.strided_slice(value, [3], [begin], [begin + LENGTH // 2]))
+        emit(op.strided_slice(value, [3], [begin], [begin + LENGTH // 2]))
         for begin in (0, LENGTH // 2)
     )
-    turned = one.emit(op.concat([one.emit(op.negative(last)), first], 3))
+    turned = emit(op.concat([emit(op.negative(last)), first], 3))
     angles = relax.const(drawn(1, ROWS, 1, LENGTH, seed=5))
-    sides = [one.emit(op.multiply(side, angles)) for side in (value, turned)]
-    return one.emit(op.add(*sides))
+    sides = [emit(op.multiply(side, angles)) for side in (value, turned)]
+    return emit(op.add(*sides))
 
 
 def _normed(one: _Layer, value: Any) -> Any:
     """A norm of each head."""
-    wide = one.emit(op.astype(value, "float32"))
-    square = one.emit(op.multiply(wide, wide))
-    mean = one.emit(op.mean(square, -1, keepdims=True))
-    root = one.emit(op.rsqrt(one.emit(op.add(mean, relax.const(1e-5, "float32")))))
-    return one.emit(op.astype(one.emit(op.multiply(wide, root)), HALF))
+    wide = emit(op.astype(value, "float32"))
+    square = emit(op.multiply(wide, wide))
+    mean = emit(op.mean(square, -1, keepdims=True))
+    root = emit(op.rsqrt(emit(op.add(mean, relax.const(1e-5, "float32")))))
+    return emit(op.astype(emit(op.multiply(wide, root)), HALF))
 
 
 def _of_heads(change: Any) -> Any:
@@ -189,8 +175,8 @@ def test_slices_are_read_in_place(
 
 @pytest.mark.parametrize(("build", "heads"), [(plain, (2, 2)), (rotated, (4, 2)), (normed, (4, 2))])
 def test_results_are_those_of_products_apart(build: Any, heads: tuple[int, int]) -> None:
-    mod, rng = _Layer(1, heads, "qk").module(build), np.random.default_rng(0)
-    arrays = [array_of(one.ty, rng) for one in mod["main"].params]
+    mod = _Layer(1, heads, "qk").module(build)
+    arrays = given_to(mod)
     merged, other = (by_cpu(one, arrays) for one in (fused(mod), apart(mod)))
     assert error_of(merged, other) <= 1e-3
     assert error_of(merged, by_cpu(mod, arrays)) <= 1e-2
@@ -206,7 +192,7 @@ def tied(one: _Layer, x: Any, *_: Any) -> Any:
     """A weight of K and V, and one that is a result, too."""
     q, k = one.weight(2, 0), one.weight(2, 1)
     heads = [one.split(one.projected(x, 2, "q", weight)) for weight in (q, k, k)]
-    return relax.Tuple([one.attention(*heads), one.emit(op.abs(q))])
+    return relax.Tuple([one.attention(*heads), emit(op.abs(q))])
 
 
 def of_other_rows(one: _Layer, x: Any, y: Any, _: Any) -> Any:
@@ -223,7 +209,7 @@ def results(one: _Layer, x: Any, *_: Any) -> Any:
 
 def with_ends(one: _Layer, x: Any, *_: Any) -> Any:
     """What ends the kernels of products."""
-    q, k = (one.emit(op.nn.relu(one.projected(x, 2, name))) for name in "qk")
+    q, k = (emit(op.nn.relu(one.projected(x, 2, name))) for name in "qk")
     return one.attention(one.split(q), one.split(k), one.split(k))
 
 
@@ -231,7 +217,7 @@ def of_operators(one: _Layer, x: Any, *_: Any) -> Any:
     """Norms that are operators, which read no slices."""
     ones = relax.const(np.ones(LENGTH, HALF)), relax.const(np.zeros(LENGTH, HALF))
     q, k = (
-        one.emit(op.nn.layer_norm(one.split(one.projected(x, 2, name)), *ones, axes=[-1]))
+        emit(op.nn.layer_norm(one.split(one.projected(x, 2, name)), *ones, axes=[-1]))
         for name in "qk"
     )
     return one.attention(q, k, k)
@@ -242,9 +228,9 @@ def of_wide_operators(one: _Layer, x: Any, *_: Any) -> Any:
     ones = relax.const(np.ones(LENGTH, WIDE)), relax.const(np.zeros(LENGTH, WIDE))
     sides = list[Any]()
     for name in "qk":
-        wide = one.emit(op.astype(one.split(one.projected(x, 2, name)), "float32"))
-        normed = one.emit(op.nn.layer_norm(wide, *ones, axes=[-1]))
-        sides.append(one.emit(op.astype(normed, HALF)))
+        wide = emit(op.astype(one.split(one.projected(x, 2, name)), "float32"))
+        normed = emit(op.nn.layer_norm(wide, *ones, axes=[-1]))
+        sides.append(emit(op.astype(normed, HALF)))
     return one.attention(*sides, sides[1])
 
 
@@ -256,38 +242,38 @@ def without_a_kernel(one: _Layer, x: Any, *_: Any) -> Any:
 def gated(one: _Layer, x: Any, *_: Any) -> Any:
     """A gate and what it is multiplied by."""
     gate, up = (one.projected(x, 2, name) for name in "qk")
-    return one.emit(op.multiply(one.emit(op.nn.silu(gate)), up))
+    return emit(op.multiply(emit(op.nn.silu(gate)), up))
 
 
 def of_short_heads(one: _Layer, x: Any, *_: Any) -> Any:
     """Heads that do not begin with a vector."""
     heads = (one.split(one.projected(x, 2, name), 4) for name in "qk")
-    return relax.Tuple([one.emit(op.abs(value)) for value in heads])
+    return relax.Tuple([emit(op.abs(value)) for value in heads])
 
 
 def of_one_column(one: _Layer, x: Any, *_: Any) -> Any:
     """Numbers of each row, seen as a matrix of whole vectors."""
     weights = (relax.const(drawn(1, TERMS, seed=seed)) for seed in range(2))
-    seen = [one.emit(op.reshape(one.linear(x, weight), (one.batch, ROWS))) for weight in weights]
-    return one.emit(op.multiply(*seen))
+    seen = [emit(op.reshape(one.linear(x, weight), (one.batch, ROWS))) for weight in weights]
+    return emit(op.multiply(*seen))
 
 
 def summed(one: _Layer, x: Any, *_: Any) -> Any:
     """Sums of heads, which are no sums of rows."""
     heads = (one.split(one.projected(x, 2, name)) for name in "qk")
-    return relax.Tuple([one.emit(op.sum(value, 2)) for value in heads])
+    return relax.Tuple([emit(op.sum(value, 2)) for value in heads])
 
 
 def doubled(one: _Layer, x: Any, *_: Any) -> Any:
     """Products that are added to themselves."""
     sums = (one.projected(x, 2, name) for name in "qk")
-    q, k = (one.split(one.emit(op.add(value, value))) for value in sums)
+    q, k = (one.split(emit(op.add(value, value))) for value in sums)
     return one.attention(q, k, k)
 
 
 def in_full(one: _Layer, x: Any, *_: Any) -> Any:
     """Products of 32 bits, rounded."""
-    x, heads = one.emit(op.astype(x, WIDE)), list[Any]()
+    x, heads = emit(op.astype(x, WIDE)), list[Any]()
     for seed in range(2):
         weight = relax.const(drawn(2 * LENGTH, TERMS, seed=seed).astype(WIDE))
         heads.append(one.split(one.linear(x, weight)))
@@ -297,8 +283,8 @@ def in_full(one: _Layer, x: Any, *_: Any) -> Any:
 def read_apart(one: _Layer, x: Any, *_: Any) -> Any:
     """Heads of which two functions compute something each."""
     q, k = (one.split(one.projected(x, 2, name)) for name in "qk")
-    computed = [one.emit(op.abs(value)) for value in (q, k)]
-    return relax.Tuple([*computed, *(one.emit(op.exp(value)) for value in (q, k))])
+    computed = [emit(op.abs(value)) for value in (q, k)]
+    return relax.Tuple([*computed, *(emit(op.exp(value)) for value in (q, k))])
 
 
 def of_layers(one: _Layer, x: Any, y: Any, _: Any) -> Any:
@@ -333,19 +319,17 @@ def test_only_those_that_are_read_in_place_are_merged() -> None:
 
 
 def test_what_another_block_reads_stays_apart() -> None:
-    one = _Layer()
-    x = one.params[0]
-    with one.builder.function("main", one.params, pure=False):
-        with one.builder.dataflow():
-            turned = (one.emit(op.permute_dims(one.weight(2, seed), [1, 0])) for seed in range(2))
-            sums = [one.emit(op.matmul(x, weight, out_dtype=WIDE)) for weight in turned]
-            results = [one.builder.emit_output(op.astype(value, HALF)) for value in sums]
-        one.emit(op.print(x, format="{}"))
-        with one.builder.dataflow():
+    one, builder = _Layer(), relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((one.batch, ROWS, TERMS), HALF))
+    with builder.function("main", [x], pure=False):
+        with builder.dataflow():
+            results = [builder.emit_output(one.projected(x, 2, name)) for name in "qk"]
+        emit(op.print(x, format="{}"))
+        with builder.dataflow():
             q, k = map(one.split, results)
-            out = one.builder.emit_output(one.attention(q, k, k))
-        one.builder.emit_func_output(out)
-    assert len(products(one.builder.get())) == 2
+            out = builder.emit_output(one.attention(q, k, k))
+        builder.emit_func_output(out)
+    assert len(products(builder.get())) == 2
 
 
 def test_other_targets_keep_their_products() -> None:

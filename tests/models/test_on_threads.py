@@ -6,32 +6,31 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
+from tvm.relax import op
 
-from tests.models.running import TARGET, check, scheduled
+from tests.models.running import TARGET, check, only, scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.build import lower
 from tvm_layout_ext.ir.queries import nodes_in, size_of
 from tvm_layout_ext.schedules import matmul
 from tvm_layout_ext.schedules.matmul import TILES, fitting
 
-Shape = tuple[int, ...]
+Shape = tuple[Any, ...]
 
 
 def product(a: Shape, b: Shape, turned: bool = False, turned_a: bool = False) -> tvm.IRModule:
     """A product, a bias and a ReLU; operands may be stored the other way round."""
-    params = [relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("a", a), ("b", b))]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            left, right = params
-            if turned_a:
-                left = builder.emit(relax.op.permute_dims(left, [*range(len(a) - 2), -1, -2]))
-            if turned:
-                right = builder.emit(relax.op.permute_dims(right, [*range(len(b) - 2), -1, -2]))
-            out = builder.emit(relax.op.matmul(left, right))
-            out = builder.emit_output(relax.op.nn.relu(out))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def turn(value: Any, rank: int) -> Any:
+        return op.permute_dims(value, [*range(rank - 2), -1, -2])
+
+    def build(left: Any, right: Any) -> Any:
+        left = turn(left, len(a)) if turned_a else left
+        right = turn(right, len(b)) if turned else right
+        return op.nn.relu(op.matmul(left, right))
+
+    return relax_module(build, a, b, dtype="float32")
 
 
 @pytest.mark.parametrize(
@@ -48,22 +47,19 @@ def product(a: Shape, b: Shape, turned: bool = False, turned_a: bool = False) ->
 def test_a_product_is_right(a: Shape, b: Shape, turns: dict[str, Any]) -> None:
     found = [one for one in scheduled(product(a, b, **turns)) if "matmul" in one.name]
     for one in found:
-        assert one.choice.rule == "threads", one.choice.text
-        check(one)
+        check(one, "threads")
 
 
-@pytest.mark.parametrize("rows", [40, None])
-def test_half_a_tile_of_columns_keeps_no_sums_of_other_threads(rows: int | None) -> None:
+@pytest.mark.parametrize("rows", [40, "n"])
+def test_half_a_tile_of_columns_keeps_no_sums_of_other_threads(rows: Any) -> None:
     """As of a prompt of any length by heads of 32: each thread had 1568 sums, or unknown many."""
-    mod = product((3, rows or tirx.Var("n", "int64"), 20), (3, 20, 32))
-    (one,) = (one for one in scheduled(mod) if "matmul" in one.name)
-    assert one.choice.rule == "threads", one.choice.text
+    one = only(product((3, rows, 20), (3, 20, 32)), "matmul")
     assert "x32," in one.choice.text
     func = lower(one.after.with_attr("global_symbol", "main"), target=TARGET)["main"]
     buffers = [node.buffer for node in nodes_in(func.body, tirx.AllocBuffer)]
     counts = [size_of(own.shape[0]) for own in buffers if own.scope() == "local"]
     assert max(counts) <= 32
-    check(one)
+    check(one, "threads")
 
 
 @pytest.mark.matrix

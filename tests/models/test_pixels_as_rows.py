@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,31 +9,18 @@ import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax import op
 
-from benchmarks.relax_numbers import error_of
-from tests.models.cpu import by_cpu
-from tests.models.running import array_of, check, scheduled
+from tests.models.cpu import require_same
+from tests.models.running import check, scheduled
 from tests.models.test_convolutions import convolution
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions.pixels_as_rows import PixelsAsRows
 from tvm_layout_ext.models.relax_values import calls_operator
 
 RNG = np.random.default_rng(0)
 LAST = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
-
-
-def module(make: Callable[..., Any], *shapes: Any, dtype: str = "float16") -> tvm.IRModule:
-    """A function of tensors of these shapes."""
-    params = [
-        relax.Var(f"p{at}", relax.TensorType(shape, dtype)) for at, shape in enumerate(shapes)
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(make(builder.emit, *params))
-        builder.emit_func_output(out)
-    return builder.get()
 
 
 def drawn(*shape: int, dtype: str = "float16") -> Any:
@@ -45,35 +31,29 @@ def drawn(*shape: int, dtype: str = "float16") -> Any:
 def excitation(images: Any, channels: int, squeezed: int, dtype: str) -> tvm.IRModule:
     """A squeeze-and-excitation, as torch has it."""
 
-    def make(emit: Any, x: Any) -> Any:
-        out = emit(op.mean(x, [2, 3], keepdims=True))
+    def make(x: Any) -> Any:
+        out = op.mean(x, [2, 3], keepdims=True)
         for ends, rows, terms in (
             (op.nn.silu, squeezed, channels),
             (op.sigmoid, channels, squeezed),
         ):
-            out = emit(op.nn.conv2d(out, drawn(rows, terms, 1, 1, dtype=dtype)))
-            bias = emit(op.reshape(drawn(rows, dtype=dtype), (1, rows, 1, 1)))
-            out = emit(ends(emit(op.add(out, bias))))
+            out = op.nn.conv2d(out, drawn(rows, terms, 1, 1, dtype=dtype))
+            out = ends(op.add(out, op.reshape(drawn(rows, dtype=dtype), (1, rows, 1, 1))))
         return op.multiply(x, out)
 
-    return module(make, (images, channels, 4, 6), dtype=dtype)
-
-
-def arrays_of(mod: tvm.IRModule) -> list[Any]:
-    return [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
+    return relax_module(make, (images, channels, 4, 6), dtype=dtype)
 
 
 def test_what_follows_is_computed_of_rows() -> None:
     mod = convolution((3, 8, 1, 1), (16, 8, 1, 1), "float16", strides=2)
 
-    def rows(emit: Any, x: Any, w: Any, b: Any) -> Any:
-        x = emit(op.reshape(x, (3, 8)))
-        turned = emit(op.permute_dims(emit(op.reshape(w, (16, 8))), [1, 0]))
-        out = emit(op.matmul(x, turned))
-        out = emit(op.add(out, emit(op.reshape(b, (1, 16)))))
-        return op.reshape(emit(op.nn.relu(out)), (3, 16, 1, 1))
+    def rows(x: Any, w: Any, b: Any) -> Any:
+        x = op.reshape(x, (3, 8))
+        out = op.matmul(x, op.permute_dims(op.reshape(w, (16, 8)), [1, 0]))
+        out = op.nn.relu(op.add(out, op.reshape(b, (1, 16))))
+        return op.reshape(out, (3, 16, 1, 1))
 
-    want = module(rows, (3, 8, 1, 1), (16, 8, 1, 1), (1, 16, 1, 1))
+    want = relax_module(rows, (3, 8, 1, 1), (16, 8, 1, 1), (1, 16, 1, 1))
     tvm.ir.assert_structural_equal(PixelsAsRows()(mod), want, map_free_vars=True)
 
 
@@ -92,24 +72,22 @@ def test_any_window_and_layout_gives_the_same(
     sizes = {"N": images, "C": terms, "O": columns, "I": terms}
     sizes |= dict(zip("HW", window, strict=True))
 
-    def make(emit: Any, x: Any, w: Any, bias: Any, y: Any) -> Any:
-        value = op.nn.conv2d(x, w, data_layout=data, kernel_layout=kernel)
-        value = emit(op.add(emit(value), bias))
-        value = emit(op.clip(emit(op.multiply(value, drawn(*factor, dtype="float32"))), -1, 1))
-        return op.subtract(y, value)
+    def make(x: Any, w: Any, bias: Any, y: Any) -> Any:
+        value = op.add(op.nn.conv2d(x, w, data_layout=data, kernel_layout=kernel), bias)
+        return op.subtract(y, op.clip(op.multiply(value, drawn(*factor, dtype="float32")), -1, 1))
 
     results = {"N": images, "C": columns}
     shape = [results.get(axis, 1) for axis in data]
     bias = [1, *shape[1:]] if data == "NCHW" else shape[-1:]
     given = ([sizes[axis] for axis in layout] for layout in (data, kernel))
-    mod = module(make, *given, bias, shape, dtype="float32")
-    after, arrays = PixelsAsRows()(mod), arrays_of(mod)
+    mod = relax_module(make, *given, bias, shape, dtype="float32")
+    after = PixelsAsRows()(mod)
     wide = [
         [axis for axis in layout[1:].replace("C", "I") if sizes[axis] > 1]
         for layout in (data, kernel)
     ]
     assert calls_operator(after, "nn.conv2d") == (wide[0] != wide[1])
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-6
+    require_same(after, mod, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +102,7 @@ def test_any_window_and_layout_gives_the_same(
     ],
 )
 def test_others_stay_as_they_are(image: Any, weight: Any, attrs: Any, dtype: str) -> None:
-    image = [tirx.Var(one, "int64") if one == "n" else one for one in image]
-    mod = module(lambda _, *given: op.nn.conv2d(*given, **attrs), image, weight, dtype=dtype)
+    mod = relax_module(lambda *given: op.nn.conv2d(*given, **attrs), image, weight, dtype=dtype)
     tvm.ir.assert_structural_equal(PixelsAsRows()(mod), mod)
 
 
@@ -147,7 +124,6 @@ def test_products_of_an_excitation_of_one_image_end_with_what_follows_them(
 def test_products_of_several_images_go_to_the_rules_of_convolutions(
     images: Any, dtype: str
 ) -> None:
-    images = tirx.Var(images, "int64") if images == "n" else images
     found = scheduled(excitation(images, 64, 16, dtype))
     products = [one for one in found if "NT_matmul" in one.name]
     rule = "threads" if dtype == "float32" else "warpgroups"
@@ -157,17 +133,14 @@ def test_products_of_several_images_go_to_the_rules_of_convolutions(
 
 
 def test_a_window_of_the_whole_image_is_added_up_by_one_kernel() -> None:
-    mod = module(
-        lambda _, x: op.nn.conv2d(x, drawn(16, 3, 4, 8), **LAST), (1, 3, 4, 8), dtype="float16"
-    )
+    mod = relax_module(lambda x: op.nn.conv2d(x, drawn(16, 3, 4, 8), **LAST), (1, 3, 4, 8))
     # What the function gives is a view, which is copied.
     one, _ = sorted(scheduled(mod), key=lambda one: "matmul" not in one.name)
-    assert one.choice.rule == "rows", one.choice.text
-    check(one)
+    check(one, "rows")
 
 
 def test_numbers_of_an_excitation_stay() -> None:
     mod = excitation(2, 24, 6, "float32")
-    after, arrays = PixelsAsRows()(mod), arrays_of(mod)
+    after = PixelsAsRows()(mod)
     assert not calls_operator(after, "nn.conv2d")
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-6
+    require_same(after, mod, 1e-6)

@@ -15,7 +15,7 @@ from tvm.relax.frontend import nn
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import PackedLinear, llama
 from tests.models import running
-from tests.models.running import TARGET, Scheduled, check, scheduled
+from tests.models.running import TARGET, Scheduled, check, only, scheduled
 from tests.programs import warpgroups as w
 from tvm_layout_ext import simulate
 from tvm_layout_ext.models.quantised.unpacked import widened
@@ -54,9 +54,8 @@ BYTES = {"bits": 8, "storage": "uint8", "group": 64}
     ],
 )
 def test_few_rows_go_to_one_kernel(rows: int, inside: int, out: int, how: dict[str, Any]) -> None:
-    (one,) = scheduled(net(rows, inside, out, **how))
-    assert one.choice.rule == "packed weights on threads"
-    check(one, **words(one))
+    one = only(net(rows, inside, out, **how))
+    check(one, "packed weights on threads", **words(one))
 
 
 def words(one: Scheduled) -> dict[str, np.ndarray]:
@@ -92,10 +91,9 @@ def words(one: Scheduled) -> dict[str, np.ndarray]:
 def test_some_rows_are_multiplied_by_mma_sync(
     rows: int, inside: int, out: int, how: dict[str, Any]
 ) -> None:
-    (one,) = scheduled(net(rows, inside, out, **how))
-    assert one.choice.rule == "packed weights"
+    one = only(net(rows, inside, out, **how))
     assert "mma.sync" in one.choice.text
-    check(one, **words(one))
+    check(one, "packed weights", **words(one))
 
 
 def test_kernels_of_one_file_agree_on_the_type_of_their_shared_memory() -> None:
@@ -103,7 +101,7 @@ def test_kernels_of_one_file_agree_on_the_type_of_their_shared_memory() -> None:
     types: dict[str, set[str]] = {}
     bytes_in_words = {"bits": 8, "storage": "uint32"}
     for rows, out, how in ((4, 131072, {}), (4, 64, {}), (32, 65536, {}), (4, 64, bytes_in_words)):
-        (one,) = scheduled(net(rows, 256, out, **how))
+        one = only(net(rows, 256, out, **how))
         module = tlx.build(one.after.with_attr("global_symbol", "main"), target=TARGET).mod
         text = module.imports[0].inspect_source()
         for kind, name in re.findall(r"extern __shared__ \S+ (\w+) (\w+)\[\]", text):
@@ -117,8 +115,7 @@ def test_kernels_of_one_file_agree_on_the_type_of_their_shared_memory() -> None:
     [{"group": 16}, {"storage": "uint16"}, BYTES | {"storage": "uint32", "dtype": "bfloat16"}],
 )
 def test_lanes_whose_weights_share_no_scale_are_left_to_threads(how: dict[str, Any]) -> None:
-    (one,) = scheduled(net(4, 256, 32, **how))
-    assert one.choice.rule == "packed weights on threads"
+    assert only(net(4, 256, 32, **how)).choice.rule == "packed weights on threads"
 
 
 def test_warps_that_share_terms_are_as_many_as_fill_the_gpu() -> None:
@@ -129,7 +126,7 @@ def test_warps_that_share_terms_are_as_many_as_fill_the_gpu() -> None:
 
 @pytest.mark.parametrize("how", [{}, BYTES])
 def test_each_packed_weight_is_read_once_by_16_bytes(how: dict[str, Any]) -> None:
-    (one,) = scheduled(net(4, 1024, 32, **how))
+    one = only(net(4, 1024, 32, **how))
     arrays = [
         np.zeros([int(n) for n in param.shape], str(param.dtype)) for param in one.before.params
     ]
@@ -144,13 +141,12 @@ def test_each_packed_weight_is_read_once_by_16_bytes(how: dict[str, Any]) -> Non
 
 
 def test_many_rows_are_multiplied_by_warpgroups() -> None:
-    (one,) = scheduled(net(65, 128, 64))
-    assert one.choice.rule == "warpgroups"
-    check(one, **words(one))
+    one = only(net(65, 128, 64))
+    check(one, "warpgroups", **words(one))
 
 
 def test_the_host_chooses_a_kernel_for_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    (one,) = scheduled(net("n", 256, 40))
+    one = only(net("n", 256, 40))
     assert one.choice.rule == "packed weights"
     for text in ("up to 8 rows", "up to 64 rows", "up to 128 rows", "of more NT_matmul"):
         assert text in one.choice.text
@@ -183,7 +179,7 @@ def test_more_terms_make_no_longer_kernel() -> None:
     """Chunks of terms are a loop: unrolled, nvcc took 44 s for 64 rows by 14336 terms."""
     texts = []
     for inside in (4096, 8192):
-        (one,) = scheduled(net(8, inside, 32))
+        one = only(net(8, inside, 32))
         assert one.choice.rule == "packed weights"
         (kernel,) = one.program.kernels.values()
         texts.append(str(kernel.body).count("T.ptx.mma("))

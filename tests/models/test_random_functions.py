@@ -9,8 +9,9 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tests.models.random_programs import Program, module, op, random_program
-from tests.models.running import TARGET, check, scheduled
+from tests.models.random_programs import module, op, random_program
+from tests.models.running import TARGET, check, only, scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext import simulate
 from tvm_layout_ext.ir.walk import launches
 
@@ -28,7 +29,7 @@ def test_random_functions_are_right(seed: int) -> None:
 
 
 def compute(shape: list[Any], build: Any, *others: tuple[list[Any], str]) -> tvm.IRModule:
-    return module(Program([(shape, "float32"), *others], build))
+    return relax_module(build, (shape, "float32"), *others)
 
 
 def test_functions_that_launch_kernels_are_left_alone() -> None:
@@ -63,24 +64,21 @@ def test_what_nobody_reads_is_not_computed() -> None:
         return op.nn.batch_norm(*a, axis=1, training=False)[0]
 
     lowered = relax.transform.LegalizeOps()(compute([5, 17, 4], norm, *[([17], "float32")] * 4))
-    (one,) = scheduled(lowered)
+    one = only(lowered)
     assert one.choice.text == "T_add_1 direct."
     check(one)
 
 
 @pytest.mark.parametrize("length", [1, 40])
 def test_maxima_of_which_the_place_alone_is_asked_are_not_stored(length: int) -> None:
-    (one,) = scheduled(compute([length, 3], lambda a: op.argmax(a, axis=0)))
-    check(one)
+    check(only(compute([length, 3], lambda a: op.argmax(a, axis=0))))
 
 
 def test_quotients_of_dims_of_one_element_do_not_hide_rows() -> None:
     def norm(*a: Any) -> Any:
         return op.nn.group_norm(*a, 1, 1, [2, 3])
 
-    (one,) = scheduled(compute([64, 1, 8, 3], norm, *[([1], "float32")] * 2))
-    assert one.choice.rule == "rows"
-    check(one)
+    check(only(compute([64, 1, 8, 3], norm, *[([1], "float32")] * 2)), "rows")
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -96,9 +94,7 @@ def test_symbolic_sums_of_several_axes_do_not_race(places: str, keep: bool) -> N
 
 def test_functions_without_loops_have_one_thread() -> None:
     # Its reshape from no dims to none is dropped.
-    (total,) = scheduled(compute([3, 5], op.sum))
-    assert total.choice.rule == "blocks"
-    check(total)
+    check(only(compute([3, 5], op.sum)), "blocks")
 
 
 def test_products_of_one_term_are_no_matrices() -> None:
@@ -112,6 +108,4 @@ def test_places_may_be_floats_that_were_rounded(method: str) -> None:
     def resized(a: Any) -> Any:
         return op.image.resize2d(a, [7, 5], layout="NCHW", method=method)
 
-    (one,) = scheduled(compute([1, 3, 4, 6], resized))
-    assert one.choice.rule == "blocks"
-    check(one)
+    check(only(compute([1, 3, 4, 6], resized)), "blocks")

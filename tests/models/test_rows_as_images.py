@@ -4,41 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax, tirx
+from tvm.relax import op
 
-from benchmarks.relax_numbers import error_of
-from tests.models.cpu import by_cpu
-from tests.models.running import array_of, check, fused, scheduled
+from tests.models.cpu import require_same
+from tests.models.running import check, fused, only, scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions.rows_as_images import RowsAsImages
 from tvm_layout_ext.models.relax_values import calls_operator
 
 Shape = tuple[Any, ...]
-HALF = "float16"
 
 
-def chain(row: Shape, *layers: tuple[Shape, Any], dtype: str = HALF) -> tvm.IRModule:
+def chain(row: Shape, *layers: tuple[Shape, Any], dtype: str = "float16") -> tvm.IRModule:
     """Convolutions, each with a bias and a GELU, and channels last in the end."""
     shapes: list[Shape] = [row]
     for weight, attrs in layers:
         channels = weight[-1 if attrs.get("kernel_layout") == "WIO" else 0]
         shapes += [weight, (1, 1, channels) if "data_layout" in attrs else (1, channels, 1)]
-    params = [relax.Var(f"p{i}", relax.TensorType(one, dtype)) for i, one in enumerate(shapes)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out: Any = params[0]
-            for i, (_, attrs) in enumerate(layers):
-                out = builder.emit(relax.op.nn.conv1d(out, params[2 * i + 1], **attrs))
-                out = builder.emit(relax.op.add(out, params[2 * i + 2]))
-                out = builder.emit(relax.op.nn.gelu(out))
-            out = builder.emit_output(relax.op.permute_dims(out, [0, 2, 1]))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def build(out: Any, *weights: Any) -> Any:
+        for (_, attrs), weight, bias in zip(layers, weights[::2], weights[1::2], strict=True):
+            out = op.nn.gelu(op.add(op.nn.conv1d(out, weight, **attrs), bias))
+        return op.permute_dims(out, [0, 2, 1])
+
+    return relax_module(build, *shapes, dtype=dtype)
 
 
 @given(
@@ -57,28 +50,20 @@ def test_any_window_step_and_padding_gives_the_same(
     mod = chain((2, each * groups, length), ((out, each, window), attrs), dtype="float32")
     after = RowsAsImages()(mod)
     assert not calls_operator(after, "nn.conv1d")
-    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-6
+    require_same(after, mod, 1e-6)
 
 
 def test_what_follows_is_computed_of_the_image() -> None:
     mod = chain((2, 8, 9), ((16, 8, 3), {"padding": [1, 2], "strides": 2}))
-    x, w, b = (
-        relax.Var(f"p{i}", relax.TensorType(shape, HALF))
-        for i, shape in enumerate([(2, 8, 9), (16, 8, 3), (1, 16, 1)])
-    )
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w, b]):
-        with builder.dataflow():
-            image, window = (builder.emit(relax.op.expand_dims(one, 2)) for one in (x, w))
-            conv = relax.op.nn.conv2d(image, window, strides=[1, 2], padding=[0, 1, 0, 2])
-            out = builder.emit(conv)
-            bias = builder.emit(relax.op.expand_dims(b, 2))
-            out = builder.emit(relax.op.nn.gelu(builder.emit(relax.op.add(out, bias))))
-            row = builder.emit(relax.op.squeeze(out, [2]))
-            out = builder.emit_output(relax.op.permute_dims(row, [0, 2, 1]))
-        builder.emit_func_output(out)
-    tvm.ir.assert_structural_equal(RowsAsImages()(mod), builder.get())
+
+    def build(x: Any, w: Any, b: Any) -> Any:
+        image, window = (op.expand_dims(one, 2) for one in (x, w))
+        out = op.nn.conv2d(image, window, strides=[1, 2], padding=[0, 1, 0, 2])
+        out = op.nn.gelu(op.add(out, op.expand_dims(b, 2)))
+        return op.permute_dims(op.squeeze(out, [2]), [0, 2, 1])
+
+    want = relax_module(build, (2, 8, 9), (16, 8, 3), (1, 16, 1))
+    tvm.ir.assert_structural_equal(RowsAsImages()(mod), want, map_free_vars=True)
 
 
 def test_other_layouts_stay_as_they_are() -> None:
@@ -95,21 +80,19 @@ def test_other_layouts_stay_as_they_are() -> None:
         ((2, 96, 100), (96, 96, 3), {"padding": 1, "strides": 2}),
         ((1, 64, 129), (64, 64, 3), {"strides": 2}),
         ((2, 64, 70), (64, 64, 3), {"padding": [2, 1], "dilation": 2}),
-        ((tirx.Var("n", "int64"), 80, 66), (72, 80, 3), {"padding": 1}),
+        (("n", 80, 66), (72, 80, 3), {"padding": 1}),
     ],
 )
 def test_a_convolution_goes_to_warpgroups(row: Shape, weight: Shape, attrs: Any) -> None:
     found = scheduled(chain(row, (weight, attrs)))
     *rest, one = sorted(found, key=lambda f: "conv2d" in f.name)
-    assert one.choice.rule == "warpgroups", one.choice.text
     assert one.name.endswith("add_gelu")
-    check(one)
+    check(one, "warpgroups")
     assert {other.choice.rule for other in rest} <= {"blocks"}
 
 
 def test_steps_of_five_pixels_have_no_boxes() -> None:
-    found = scheduled(chain((1, 64, 131), ((72, 64, 10), {"strides": 5})))
-    (one,) = (f for f in found if "conv2d" in f.name)
+    one = only(chain((1, 64, 131), ((72, 64, 10), {"strides": 5})), "conv2d")
     assert one.choice.rule == "tensor cores"
     assert "TMA has no boxes of 64 such pixels" in one.choice.text
 

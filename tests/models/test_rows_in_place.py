@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from tests.models.running import TARGET, fused
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext import DefaultSchedule, simulate
 from tvm_layout_ext.models.imported.rows_in_place import write_rows
 
@@ -20,15 +21,12 @@ def written(
     shape: tuple[int, ...], dim: int, rows: int, dtype: str, in_place: bool = True
 ) -> tvm.IRModule:
     """A module that writes rows along a dim of its first input."""
-    new = [*shape[:dim], rows, *shape[dim + 1 :]]
-    types = {"held": (shape, dtype), "at": ([rows], "int64"), "new": (new, dtype)}
-    params = [relax.Var(name, relax.TensorType(*kind)) for name, kind in types.items()]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(write_rows(builder, *params, dim, in_place))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def build(*given: Any) -> Any:
+        return write_rows(relax.BlockBuilder.current(), *given, dim, in_place)
+
+    new = (*shape[:dim], rows, *shape[dim + 1 :])
+    return relax_module(build, held=shape, at=((rows,), "int64"), new=new, dtype=dtype)
 
 
 def scheduled(*args: Any) -> Any:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tvm import relax
 from tvm.relax import op
 
-from benchmarks.relax_numbers import error_of
-from tests.models.cpu import by_cpu
-from tests.models.running import TARGET, array_of, fused
+from tests.models.cpu import require_same
+from tests.models.running import TARGET, fused
+from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.models.moves.regroup import regroup
 from tvm_layout_ext.models.moves.sink_permutations import SinkPermutations
 from tvm_layout_ext.models.pipeline import lowered_passes
@@ -23,16 +23,9 @@ LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 CHANNELS = 16
 
 
-def of_images(body: Any, count: int = 1) -> tvm.IRModule:
-    """A function of an image NCHW, vectors of channels, and weights that are constants."""
-    builder = relax.BlockBuilder()
-    shapes = [(2, CHANNELS, 6, 6), *[(1, CHANNELS, 1, 1)] * count]
-    params = [relax.Var(f"p{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(body(builder.emit, *params))
-        builder.emit_func_output(out)
-    return builder.get()
+def of_images(body: Any) -> tvm.IRModule:
+    """A function of an image NCHW and a vector of channels; weights are constants."""
+    return relax_module(body, (2, CHANNELS, 6, 6), (1, CHANNELS, 1, 1), dtype="float32")
 
 
 def constant(*shape: int) -> Any:
@@ -40,40 +33,32 @@ def constant(*shape: int) -> Any:
     return relax.const(rng.standard_normal(shape, np.float32) / 4, "float32")
 
 
-def convolved(emit: Any, x: Any, window: int = 3) -> Any:
-    weight = constant(CHANNELS, CHANNELS, window, window)
-    return emit(op.nn.conv2d(x, weight, padding=window // 2))
+def convolved(x: Any, window: int = 3) -> Any:
+    return op.nn.conv2d(x, constant(CHANNELS, CHANNELS, window, window), padding=window // 2)
 
 
-def normed(emit: Any, x: Any) -> Any:
-    """A norm of the channels of an image NHWC."""
-    ones = (relax.const(np.ones(CHANNELS, "float32")), relax.const(np.zeros(CHANNELS, "float32")))
-    return emit(op.nn.layer_norm(x, *ones, axes=[-1]))
-
-
-def convnext(emit: Any, x: Any, scale: Any) -> Any:
+def convnext(x: Any, scale: Any) -> Any:
     """Two blocks: a convolution, a norm channels last, a scale and the shortcut channels first."""
-    x = convolved(emit, x, 1)
+    ones = (relax.const(np.ones(CHANNELS, "float32")), relax.const(np.zeros(CHANNELS, "float32")))
+    x = convolved(x, 1)
     for _ in range(2):
-        inner = normed(emit, emit(op.permute_dims(convolved(emit, x), LAST)))
-        back = emit(op.permute_dims(emit(op.nn.gelu(inner)), FIRST))
-        x = emit(op.add(emit(op.multiply(back, scale)), x))
-    return convolved(emit, x, 1)
+        inner = op.nn.layer_norm(op.permute_dims(convolved(x), LAST), *ones, axes=[-1])
+        x = op.add(op.multiply(op.permute_dims(op.nn.gelu(inner), FIRST), scale), x)
+    return convolved(x, 1)
 
 
-def rank_one(emit: Any, x: Any, scale: Any) -> Any:
+def rank_one(x: Any, scale: Any) -> Any:
     """A factor with fewer dims than the image, along its last one; a clip, which has numbers."""
-    x = emit(op.permute_dims(convolved(emit, x), LAST))
-    flat = emit(op.reshape(scale, (CHANNELS,)))
-    x = emit(op.clip(emit(op.multiply(emit(op.permute_dims(x, FIRST)), constant(6))), -1, 1))
-    x = emit(op.multiply(emit(op.permute_dims(x, LAST)), flat))
-    return convolved(emit, emit(op.permute_dims(x, FIRST)))
+    x = op.permute_dims(op.permute_dims(convolved(x), LAST), FIRST)
+    x = op.permute_dims(op.clip(op.multiply(x, constant(6)), -1, 1), LAST)
+    x = op.multiply(x, op.reshape(scale, (CHANNELS,)))
+    return convolved(op.permute_dims(x, FIRST))
 
 
-def crossed(emit: Any, x: Any, _: Any) -> Any:
+def crossed(x: Any, _: Any) -> Any:
     """Two operands that are permuted otherwise: neither order is that of the sum."""
-    both = emit(op.permute_dims(x, LAST)), emit(op.permute_dims(x, [0, 3, 2, 1]))
-    return op.permute_dims(emit(op.add(*both)), FIRST)
+    both = op.permute_dims(x, LAST), op.permute_dims(x, [0, 3, 2, 1])
+    return op.permute_dims(op.add(*both), FIRST)
 
 
 def permutations(mod: tvm.IRModule) -> int:
@@ -86,64 +71,53 @@ def test_only_the_ends_of_a_function_are_permuted(body: Any) -> None:
     mod = of_images(body)
     after = fused(mod)
     assert permutations(after) == 2
-    rng = np.random.default_rng(0)
-    arrays = [array_of(one.ty, rng) for one in mod["main"].params]
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5
+    require_same(after, mod, 1e-5)
 
 
 def test_operands_of_other_orders_are_not_mixed_up() -> None:
     mod = of_images(crossed)
-    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
-    assert error_of(by_cpu(SinkPermutations()(mod), arrays), by_cpu(mod, arrays)) <= 1e-5
+    require_same(SinkPermutations()(mod), mod, 1e-5)
 
 
 def test_a_function_stays_where_nothing_is_gained() -> None:
     # Both results of the one permutation are wanted; behind the ReLU there would be two.
-    def body(emit: Any, x: Any, _: Any) -> Any:
-        turned = emit(op.permute_dims(x, LAST))
-        return relax.Tuple([turned, emit(op.nn.relu(turned))])
+    def body(x: Any, _: Any) -> Any:
+        turned = op.permute_dims(x, LAST)
+        return relax.Tuple([turned, op.nn.relu(turned)])
 
     mod = of_images(body)
     tvm.ir.assert_structural_equal(SinkPermutations()(mod), mod)
 
 
-def heads(emit: Any, x: Any) -> Any:
+def heads(x: Any) -> Any:
     """What PyTorch's ``MultiheadAttention`` writes of a batch first, but for scores."""
     batch, rows, dims = x.ty.shape.values
-    turned = emit(op.permute_dims(x, [1, 0, 2]))
-    wide = emit(op.matmul(turned, emit(op.broadcast_to(constant(32, 96), (rows, dims, 96)))))
-    parts = emit(op.expand_dims(emit(op.reshape(wide, (rows, batch, 3, dims))), 0))
-    parts = emit(op.squeeze(emit(op.permute_dims(parts, [3, 1, 2, 0, 4])), [-2]))
+    turned = op.permute_dims(x, [1, 0, 2])
+    wide = op.matmul(turned, op.broadcast_to(constant(32, 96), (rows, dims, 96)))
+    parts = op.expand_dims(op.reshape(wide, (rows, batch, 3, dims)), 0)
+    parts = op.squeeze(op.permute_dims(parts, [3, 1, 2, 0, 4]), [-2])
 
     def head(at: int) -> Any:
-        one = emit(op.take(parts, relax.const(at, "int64"), 0, "fast"))
-        one = emit(op.permute_dims(emit(op.reshape(one, (rows, batch * 4, 8))), [1, 0, 2]))
-        return emit(op.reshape(one, (batch, 4, rows, 8)))
+        one = op.take(parts, relax.const(at, "int64"), 0, "fast")
+        one = op.permute_dims(op.reshape(one, (rows, batch * 4, 8)), [1, 0, 2])
+        return op.reshape(one, (batch, 4, rows, 8))
 
-    mixed = emit(op.add(emit(op.multiply(head(0), head(1))), head(2)))
-    back = emit(op.permute_dims(mixed, [2, 0, 1, 3]))
-    flat = emit(op.matmul(emit(op.reshape(back, (batch * rows, dims))), constant(32, 32)))
-    whole = emit(op.permute_dims(emit(op.reshape(flat, (rows, batch, dims))), [1, 0, 2]))
+    mixed = op.add(op.multiply(head(0), head(1)), head(2))
+    back = op.permute_dims(mixed, [2, 0, 1, 3])
+    flat = op.matmul(op.reshape(back, (batch * rows, dims)), constant(32, 32))
+    whole = op.permute_dims(op.reshape(flat, (rows, batch, dims)), [1, 0, 2])
     return op.add(x, whole)
 
 
-@pytest.mark.parametrize("batch", [3, None])
-def test_nothing_is_permuted_around_heads(batch: int | None) -> None:
-    builder = relax.BlockBuilder()
-    size = tvm.tirx.Var("n", "int64") if batch is None else batch
-    x = relax.Var("x", relax.TensorType((size, 6, 32), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(heads(builder.emit, x))
-        builder.emit_func_output(out)
-    mod = after = builder.get()
+@pytest.mark.parametrize("batch", [3, "n"])
+def test_nothing_is_permuted_around_heads(batch: Any) -> None:
+    mod = relax_module(heads, (batch, 6, 32), dtype="float32")
     passes = lowered_passes(TARGET)
     ends = [one.info.name for one in passes].index("tvm_layout_ext.SinkPermutations")
     with TARGET:
         after = tvm.transform.Sequential(passes[: ends + 1])(mod)
     assert "permute_dims" not in after.script()
-    arrays = [array_of(x.ty, np.random.default_rng(0))]
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5
+    require_same(after, mod, 1e-5)
 
 
 @given(st.data())
@@ -180,14 +154,14 @@ def test_dims_of_two_variables_are_not_taken_for_each_other() -> None:
 def test_products_by_one_value_share_its_permutation() -> None:
     """As Q, K and V of an image do, in which channels come before places."""
 
-    def body(emit: Any, x: Any, _: Any) -> Any:
-        flat = emit(op.reshape(x, (2, CHANNELS, 36)))
+    def body(x: Any, _: Any) -> Any:
+        flat = op.reshape(x, (2, CHANNELS, 36))
         parts = []
         for at in range(3):
             turned = emit(op.permute_dims(flat, [0, 2, 1]))
             weight = relax.const(np.full((CHANNELS, 8), at, "float32"))
-            part = emit(op.matmul(emit(op.reshape(turned, (72, CHANNELS))), weight))
-            parts.append(emit(op.reshape(part, (2, 36, 1, 8))))
+            part = op.matmul(op.reshape(turned, (72, CHANNELS)), weight)
+            parts.append(op.reshape(part, (2, 36, 1, 8)))
         return relax.Tuple(parts)
 
     after = fused(of_images(body))["main"].script()
@@ -198,14 +172,12 @@ def test_products_by_one_value_share_its_permutation() -> None:
 def test_keys_of_one_head_are_read_where_they_are(heads: int) -> None:
     """Those of several are stored by heads for the product."""
 
-    def body(emit: Any, x: Any, _: Any) -> Any:
-        places = emit(op.reshape(x, (2, CHANNELS, heads, 36 // heads)))
-        keys = emit(op.permute_dims(emit(op.permute_dims(places, [0, 2, 1, 3])), [0, 1, 3, 2]))
-        queries = emit(op.permute_dims(places, [0, 2, 1, 3]))
-        return op.matmul(queries, keys)
+    def body(x: Any, _: Any) -> Any:
+        places = op.reshape(x, (2, CHANNELS, heads, 36 // heads))
+        keys = op.permute_dims(op.permute_dims(places, [0, 2, 1, 3]), [0, 1, 3, 2])
+        return op.matmul(op.permute_dims(places, [0, 2, 1, 3]), keys)
 
     mod = of_images(body)
     after = fused(mod)
     assert ("transpose" in after["main"].script()) == (heads > 1)
-    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5
+    require_same(after, mod, 1e-5)

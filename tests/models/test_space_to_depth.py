@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import tirx
 
-from benchmarks.relax_numbers import error_of
-from tests.models.cpu import by_cpu
-from tests.models.running import array_of, check, fused, scheduled
+from tests.models.cpu import require_same
+from tests.models.running import check, fused, only, scheduled
 from tests.models.test_convolutions import convolution
 from tvm_layout_ext.models.convolutions import space_to_depth
 from tvm_layout_ext.models.convolutions.space_to_depth import SpaceToDepth
@@ -38,8 +35,7 @@ def test_any_window_step_and_padding_gives_the_same(
         after = SpaceToDepth()(mod)
     taken = max(steps) > 1 and all(n >= step for n, step in zip(window, steps, strict=True))
     assert ("permute_dims" in str(after)) == taken
-    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5
+    require_same(after, mod, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +57,6 @@ def test_others_stay_as_they_are(attrs: Any, weight: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("batch", [2, "n"])
 def test_a_first_convolution_is_right(batch: Any) -> None:
-    batch = tirx.Var(batch, "int64") if batch == "n" else batch
     mod = convolution((batch, 3, 16, 16), (16, 3, 7, 7), strides=2, padding=3)
     found = {one.name: one for one in scheduled(mod)}
     (product,) = (one for name, one in found.items() if "conv2d" in name)
@@ -75,9 +70,7 @@ def test_a_first_convolution_is_right(batch: Any) -> None:
 
 def test_patches_of_an_image_are_rows_of_a_product() -> None:
     mod = convolution((2, 3, 32, 32), (64, 3, 16, 16), strides=16)
-    (product,) = (one for one in scheduled(mod) if "conv2d" in one.name)
-    assert product.choice.rule == "warpgroups"
-    check(product)
+    check(only(mod, "conv2d"), "warpgroups")
 
 
 def test_a_channels_last_chain_begins_with_the_first_convolution() -> None:

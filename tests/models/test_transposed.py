@@ -10,10 +10,12 @@ import tvm
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tvm import relax
+from tvm.relax import op
 
 from benchmarks.relax_numbers import error_of
-from tests.models.cpu import by_cpu
-from tests.models.running import array_of, check, scheduled
+from tests.models.cpu import by_cpu, given_to, require_same
+from tests.models.running import check, scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions.transposed import TransposedConvolutions
 from tvm_layout_ext.models.fold_constants import FoldConstants
 from tvm_layout_ext.models.relax_values import name_of, nodes_of
@@ -25,16 +27,10 @@ def transposed(
     image: tuple[int, ...], weight: tuple[int, ...], dtype: str = "float16", **attrs: Any
 ) -> tvm.IRModule:
     """A transposed convolution of one or two dims and a ReLU."""
-    kind = f"conv{len(image) - 2}d_transpose"
-    pairs = (("x", image), ("w", weight))
-    params = [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape in pairs]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit(getattr(relax.op.nn, kind)(*params, **attrs))
-            out = builder.emit_output(relax.op.nn.relu(out))
-        builder.emit_func_output(out)
-    return builder.get()
+    call = getattr(op.nn, f"conv{len(image) - 2}d_transpose")
+    return relax_module(
+        lambda x, w: op.nn.relu(call(x, w, **attrs)), x=image, w=weight, dtype=dtype
+    )
 
 
 def operators(mod: tvm.IRModule) -> set[str]:
@@ -66,7 +62,7 @@ def test_any_window_step_and_padding_gives_the_same(dims: Any, groups: int) -> N
     )
     found = TransposedConvolutions()(mod)
     assert not any("transpose" in one for one in operators(found))
-    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
+    arrays = given_to(mod)
     (got,), (wanted,) = by_cpu(found, arrays), by_cpu(mod, arrays)
     assert got.shape == wanted.shape
     assert error_of([got], [wanted]) <= 1e-5
@@ -90,54 +86,38 @@ def test_weights_that_are_constants_are_turned_while_compiling() -> None:
     assert error_of(by_cpu(found, [array]), by_cpu(mod, [array])) <= 1e-2
 
 
-def test_a_step_of_the_window_is_a_product() -> None:
-    mod = transposed((1, 64, 8, 8), (64, 32, 2, 2), strides=[2, 2])
-    found = {one.name: one for one in scheduled(mod)}
-    (product,) = (one for name, one in found.items() if "conv2d" in name)
-    assert product.choice.rule == "warpgroups", product.choice.text
-    for one in found.values():
-        check(one)
-
-
-def test_one_pixel_is_a_product() -> None:
-    """As a generator's first one, whose every pixel is of one sum."""
-    mod = transposed((8, 64, 1, 1), (64, 16, 4, 4), strides=[1, 1])
-    found = {one.name: one for one in scheduled(mod)}
-    assert any("matmul" in name for name in found)
-    assert not any("conv2d" in name for name in found)
-    for one in found.values():
-        check(one)
-
-
-def test_few_channels_of_an_image_are_of_warpgroups() -> None:
-    """As a generator's last one, of 3 channels at each of four pixels."""
-    mod = transposed((1, 64, 16, 16), (64, 3, 4, 4), strides=[2, 2], padding=[1, 1])
-    found = {one.name: one for one in scheduled(mod)}
-    (convolution,) = (one for name, one in found.items() if "conv2d" in name)
-    assert convolution.choice.rule == "warpgroups", convolution.choice.text
-    for one in found.values():
+@pytest.mark.parametrize(
+    ("image", "weight", "attrs", "part"),
+    [
+        # A step of the window.
+        ((1, 64, 8, 8), (64, 32, 2, 2), {"strides": [2, 2]}, "conv2d"),
+        # A generator's last one, of 3 channels at each of four pixels.
+        ((1, 64, 16, 16), (64, 3, 4, 4), {"strides": [2, 2], "padding": [1, 1]}, "conv2d"),
+        # Its first one, whose every pixel is of one sum.
+        ((8, 64, 1, 1), (64, 16, 4, 4), {"strides": [1, 1]}, "matmul"),
+    ],
+)
+def test_they_are_of_warpgroups(image: Any, weight: Any, attrs: Any, part: str) -> None:
+    found = scheduled(transposed(image, weight, **attrs))
+    (rule,) = (one.choice.rule for one in found if "conv2d" in one.name or "matmul" in one.name)
+    assert any(part in one.name for one in found)
+    assert rule == "warpgroups"
+    for one in found:
         check(one)
 
 
 def test_sums_are_cast_before_they_are_moved() -> None:
-    params = [
-        relax.Var(name, relax.TensorType(shape, "float16"))
-        for name, shape in (("x", (1, 16, 4, 4)), ("w", (16, 8, 4, 4)))
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            attrs = {"strides": [2, 2], "padding": [1, 1], "out_dtype": "float32"}
-            out = builder.emit(relax.op.nn.conv2d_transpose(*params, **attrs))
-            out = builder.emit_output(relax.op.astype(out, "float16"))
-        builder.emit_func_output(out)
-    found = TransposedConvolutions()(builder.get())
+    def build(*given: Any) -> Any:
+        attrs = {"strides": [2, 2], "padding": [1, 1], "out_dtype": "float32"}
+        return op.astype(op.nn.conv2d_transpose(*given, **attrs), "float16")
+
+    mod = relax_module(build, (1, 16, 4, 4), (16, 8, 4, 4))
+    found = TransposedConvolutions()(mod)
     moved = [one for one in nodes_of(found["main"]) if name_of(one) in ("reshape", "permute_dims")]
     of_sums = [one for one in moved if str(one.args[0].ty.dtype) == "float32"]
     alive = relax.transform.DeadCodeElimination()(found)["main"]
     assert not [one for one in of_sums if any(one.same_as(x) for x in nodes_of(alive))]
-    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in params]
-    assert error_of(by_cpu(found, arrays), by_cpu(builder.get(), arrays)) <= 2e-3
+    require_same(found, mod, 2e-3)
 
 
 def test_a_pixel_a_step_is_a_convolution_alone() -> None:

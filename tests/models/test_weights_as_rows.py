@@ -9,24 +9,22 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.relax import op
 
-from tests.models.running import check, scheduled
+from tests.models.running import check, only
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.moves.weights_as_rows import WeightsAsRows
 
 RNG = np.random.default_rng(0)
 
 
-def product(rows: tuple[int, ...], weight: Any, k: int = 64) -> tvm.IRModule:
-    """Rows times a weight, and a bias."""
-    x = relax.Var("x", relax.TensorType([*rows, k], str(weight.ty.dtype)))
-    given = [x, weight] if isinstance(weight, relax.Var) else [x]
-    builder = relax.BlockBuilder()
-    with builder.function("main", given):
-        with builder.dataflow():
-            out = builder.emit(relax.op.matmul(x, weight))
-            out = builder.emit_output(builder.emit(relax.op.add(out, relax.const(1.0, "float16"))))
-        builder.emit_func_output(out)
-    return builder.get()
+def product(rows: tuple[int, ...], weight: Any) -> tvm.IRModule:
+    """Rows times a weight, and a bias; the weight is a parameter where it has a shape alone."""
+
+    def build(x: Any, weight: Any = weight) -> Any:
+        return op.add(op.matmul(x, weight), relax.const(1.0, "float16"))
+
+    return relax_module(build, (*rows, 64), *([weight] if isinstance(weight, tuple) else []))
 
 
 def constant(dtype: Any = "float16") -> Any:
@@ -34,20 +32,16 @@ def constant(dtype: Any = "float16") -> Any:
 
 
 def test_one_row_by_a_constant_k_by_n_is_added_up_in_vectors_by_one_kernel() -> None:
-    (one,) = scheduled(product((1, 1), constant()))
-    assert one.choice.rule == "rows"
+    one = only(product((1, 1), constant()))
     assert "NT_matmul" in one.choice.text
     assert "param_0[T.Ramp(" in str(*one.program.kernels.values())
-    check(one)
+    check(one, "rows")
 
 
 def test_the_constant_is_turned_and_keeps_its_type() -> None:
-    weight = relax.const(RNG.uniform(-1, 1, (64, 48)).astype(ml_dtypes.bfloat16))
-    x = relax.Var("x", relax.TensorType([1, 64], "bfloat16"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        builder.emit_func_output(builder.emit(relax.op.matmul(x, weight)))
-    func = WeightsAsRows()(builder.get())["main"]
+    weight = constant(ml_dtypes.bfloat16)
+    mod = relax_module(lambda x: op.matmul(x, weight), (1, 64), dtype="bfloat16")
+    func = WeightsAsRows()(mod)["main"]
     (turned,) = (
         one.value.args[0] for one in func.body.blocks[0].bindings if "permute" in str(one.value)
     )
@@ -55,12 +49,11 @@ def test_the_constant_is_turned_and_keeps_its_type() -> None:
     np.testing.assert_array_equal(turned.value.numpy(), weight.value.numpy().T)
 
 
-@pytest.mark.parametrize("kind", ["rows", "input", "batch"])
-def test_other_products_stay_as_they_are(kind: str) -> None:
-    weight: Any = constant()
-    if kind == "input":
-        weight = relax.Var("weight", relax.TensorType([64, 48], "float16"))
-    if kind == "batch":
-        weight = relax.const(np.ones((2, 64, 48), "float16"))
-    mod = product((1, 3) if kind == "rows" else (1, 1), weight)
+@pytest.mark.parametrize(
+    ("rows", "weight"),
+    [(3, constant()), (1, (64, 48)), (1, relax.const(np.ones((2, 64, 48), "float16")))],
+    ids=["rows", "input", "batch"],
+)
+def test_other_products_stay_as_they_are(rows: int, weight: Any) -> None:
+    mod = product((1, rows), weight)
     tvm.ir.assert_structural_equal(WeightsAsRows()(mod), mod)

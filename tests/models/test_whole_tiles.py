@@ -7,17 +7,23 @@ from typing import Any
 import pytest
 import tvm
 from tvm import te, tirx
+from tvm.relax import op
 from tvm.script import tirx as T
 
 from benchmarks.model_zoo import block, mlp
 from tests.models import running
-from tests.models.random_programs import Program, module, op
-from tests.models.running import check, fused, scheduled
+from tests.models.running import check, fused, only, scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.models import on_tensor_cores
 from tvm_layout_ext.models.merged_rows import merge_rows
 from tvm_layout_ext.models.whole_tiles import TILE, whole_tiles
 from tvm_layout_ext.transform.hopper import plan
+
+
+def product_and(x: Any, w: Any, y: Any) -> Any:
+    """A product, and what is added to it."""
+    return op.add(op.matmul(x, w), y)
 
 
 def test_products_of_any_tokens_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +51,12 @@ def test_rows_of_several_dims_are_counted_through(
     def build(x: Any, w: Any, bias: Any, more: Any) -> Any:
         return op.nn.relu(op.add(op.add(op.matmul(x, w), bias), more))
 
-    b, s = (tirx.Var(name, "int64") for name in "bs")
     # Two sizes of 1021, as which symbolic ones count, and the columns are no 32-bit index.
-    shapes = [[b, s, 24], [24, 2080], [2080], [b, s, 2080]]
-    (one,) = scheduled(module(Program([(shape, dtype) for shape in shapes], build)))
-    assert one.choice.rule == rule
+    shapes = ("b", "s", 24), (24, 2080), (2080,), ("b", "s", 2080)
+    one = only(relax_module(build, *shapes, dtype=dtype))
     for size in (1, 9) if rule == "threads" else (9,):
         monkeypatch.setattr(running, "SIZE", size)
-        check(one)
+        check(one, rule)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -74,12 +78,8 @@ def test_the_host_chooses_a_kernel_for_few_rows_or_for_many(
     monkeypatch: pytest.MonkeyPatch, by_wgmma: bool
 ) -> None:
     """Few rows by their own tiles of ``wgmma``, or by slices of K where it takes many alone."""
-    b, s = (tirx.Var(name, "int64") for name in "bs")
     k, n = (64, 2048) if by_wgmma else (1024, 64)
-    shapes = [[b, s, k], [k, n], [b, s, n]]
-    program = Program(
-        [(shape, "float16") for shape in shapes], lambda x, w, y: op.add(op.matmul(x, w), y)
-    )
+    mod = relax_module(product_and, ("b", "s", k), (k, n), ("b", "s", n))
     monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
     if not by_wgmma:
         real = on_tensor_cores._as_if_of
@@ -88,7 +88,7 @@ def test_the_host_chooses_a_kernel_for_few_rows_or_for_many(
             return None if rows == on_tensor_cores._FEW else real(func, size, rows, *more)
 
         monkeypatch.setattr(on_tensor_cores, "_as_if_of", of_many)
-    (one,) = scheduled(module(program))
+    one = only(mod)
     assert one.choice.rule == "warpgroups"
     assert "of up to 10 rows" in one.choice.text
     few = "1 slices" if by_wgmma else "8 slices"
@@ -112,19 +112,15 @@ def test_nests_of_as_many_rows_beside_a_product_are_no_case_for_wgmma(
     )
     twice = te.compute((n, 64), lambda i, c: x[i, c] + x[i, c], name="twice")
     func = te.create_prim_func([x, w, product, twice])
-    (one,) = scheduled(tvm.IRModule({"both": func}))
+    one = only(tvm.IRModule({"both": func}))
     assert "of more" not in one.choice.text
     monkeypatch.setattr(running, "SIZE", 140)
     check(one)
 
 
 def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    b = tirx.Var("b", "int64")
-    shapes = [[b, 136], [136, 192], [b, 192]]
-    program = Program(
-        [(shape, "float16") for shape in shapes],
-        lambda x, w, y: op.add(op.nn.gelu(op.matmul(x, w)), y),
-    )
+    def build(x: Any, w: Any, y: Any) -> Any:
+        return op.add(op.nn.gelu(op.matmul(x, w)), y)
 
     def chosen(*_: Any, any_rows: bool) -> dict[str, Any]:
         return {} if any_rows else {"wgmma": "2x64x128", "split_k": 1}
@@ -132,7 +128,7 @@ def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(on_tensor_cores, "_wgmma", chosen)
     monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
     monkeypatch.setattr(plan, "MULTIPROCESSORS", 3)
-    (one,) = scheduled(module(program))
+    one = only(relax_module(build, ("b", 136), (136, 192), ("b", 192)))
     assert "of more" in one.choice.text
     assert "tiles of 2x64x128" in one.choice.text
     for size in (11, 290):
@@ -141,60 +137,40 @@ def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_stay_apart_where_a_place_in_them_counts() -> None:
-    b, s = (tirx.Var(name, "int64") for name in "bs")
-    shapes = [[b, s, 24], [24, 16], [s, 16]]
-    program = Program(
-        [(shape, "float32") for shape in shapes], lambda x, w, p: op.add(op.matmul(x, w), p)
-    )
-    (product,) = (
-        f for f in fused(module(program)).functions.values() if isinstance(f, tirx.PrimFunc)
-    )
+    mod = relax_module(product_and, ("b", "s", 24), (24, 16), ("s", 16), dtype="float32")
+    (product,) = (f for f in fused(mod).functions.values() if isinstance(f, tirx.PrimFunc))
     assert merge_rows(product) is None
 
 
 @pytest.mark.parametrize(("dtype", "rule"), [("float16", "warpgroups"), ("float32", "threads")])
 def test_rows_whose_places_count_are_a_batch_of_products(dtype: str, rule: str) -> None:
-    shapes = [[tirx.Var("b", "int64"), 24, 64], [64, 72], [24, 72]]
-    program = Program(
-        [(shape, dtype) for shape in shapes], lambda x, w, p: op.add(op.matmul(x, w), p)
-    )
-    (one,) = scheduled(module(program))
-    assert one.choice.rule == rule
-    check(one)
+    mod = relax_module(product_and, ("b", 24, 64), (64, 72), (24, 72), dtype=dtype)
+    check(only(mod), rule)
 
 
 def test_one_sequence_has_the_tile_of_its_rows_alone() -> None:
     # A batch of one takes no tiles from others: 128 x 4096 by 1024 took 42 us in tiles of 128x256.
     found = []
     for rows in ([128], [1, 128]):
-        shapes = [[*rows, 1024], [1024, 4096]]
-        (one,) = scheduled(module(Program([(shape, "float16") for shape in shapes], op.matmul)))
-        found.append(one.choice.text)
+        found.append(only(relax_module(op.matmul, (*rows, 1024), (1024, 4096))).choice.text)
     assert found[0] == found[1]
 
 
 def test_ragged_rows_of_one_product_take_the_transpose() -> None:
-    found = []
-    of_rows = (
-        [[400, 72], [72, 1536]],
-        [[1, 400, 72], [72, 1536], [1536]],
-        [[2, 200, 72], [72, 1536]],
-    )
-    for shapes in (*of_rows, [[2, 200, 72], [2, 72, 1536]]):
+    def build(x: Any, w: Any, *bias: Any) -> Any:
+        return op.add(op.matmul(x, w), *bias) if bias else op.matmul(x, w)
 
-        def build(x: Any, w: Any, *bias: Any) -> Any:
-            return op.add(op.matmul(x, w), *bias) if bias else op.matmul(x, w)
-
-        found += scheduled(module(Program([(shape, "float16") for shape in shapes], build)))
+    weight = 72, 1536
+    of_rows = [(400, 72), weight], [(1, 400, 72), weight, (1536,)], [(2, 200, 72), weight]
+    found = [only(relax_module(build, *shapes)) for shapes in of_rows]
+    found.append(only(relax_module(build, (2, 200, 72), (2, *weight))))
     assert ["tiles of t" in one.choice.text for one in found] == [True, True, True, False]
     check(found[1])
     check(found[2])
 
 
 def test_long_sequences_have_no_kernel_for_few_rows() -> None:
-    b = tirx.Var("b", "int64")
-    program = Program([([b, 200, 24], "float16"), ([24, 16], "float16")], op.matmul)
-    (one,) = scheduled(module(program))
+    one = only(relax_module(op.matmul, ("b", 200, 24), (24, 16)))
     assert "of up to" not in one.choice.text
     assert not one.choice.fell_back, one.choice.text
 

@@ -9,13 +9,14 @@ import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import relax, s_tir, te, tirx
+from tvm import s_tir, te, tirx
+from tvm.relax import op
 
 import tvm_layout_ext as tlx
-from benchmarks.relax_numbers import error_of
-from tests.models.cpu import by_cpu
-from tests.models.running import TARGET, Scheduled, array_of, check, fused, scheduled
+from tests.models.cpu import require_same
+from tests.models.running import TARGET, Scheduled, array_of, check, fused, only, scheduled
 from tests.models.test_convolutions import convolution
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions import wide_groups
 from tvm_layout_ext.models.convolutions.groups_as_batch import groups_as_batch
 from tvm_layout_ext.models.convolutions.wide_groups import WideGroups, merged_groups
@@ -50,8 +51,7 @@ def blocks_by_name(func: tirx.PrimFunc) -> list[tuple[str, Any]]:
 
 
 def convolved(mod: tvm.IRModule) -> Scheduled:
-    (one,) = (f for f in scheduled(mod) if "conv2d" in f.name)
-    return one
+    return only(mod, "conv2d")
 
 
 @pytest.mark.matrix
@@ -63,8 +63,7 @@ def test_a_grouped_convolution_is_right(
     groups: int, channels: int, results: int, rule: str, attrs: Any
 ) -> None:
     one = convolved(grouped(groups, channels, results, **attrs))
-    assert one.choice.rule == rule, one.choice.text
-    check(one)
+    check(one, rule)
 
 
 @pytest.mark.parametrize(("groups", "channels", "results"), [(2, 64, 64), (3, 48, 40)])
@@ -88,7 +87,7 @@ def test_older_gpus_multiply_groups_by_mma(groups: int, channels: int, results: 
 
 
 def test_a_batch_may_have_any_size() -> None:
-    one = convolved(grouped(4, 16, 16, (tirx.Var("n", "int64"), 6, 6)))
+    one = convolved(grouped(4, 16, 16, ("n", 6, 6)))
     assert one.choice.rule in ("warpgroups", "tensor cores"), one.choice.text
     check(one)
 
@@ -117,8 +116,7 @@ def test_merged_groups_give_the_same(
     merged = merged_groups(groups, channels, results)
     taken = merged > 1 and (channels, results) != (1, 1)
     assert ("where" in str(after)) == taken
-    arrays = [array_of(one.ty, np.random.default_rng(0)) for one in mod["main"].params]
-    assert error_of(by_cpu(after, arrays), by_cpu(mod, arrays)) <= 1e-5
+    require_same(after, mod, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -137,18 +135,14 @@ def test_others_stay_as_they_are(image: Any, weight: Any, attrs: Any) -> None:
     tvm.ir.assert_structural_equal(WideGroups()(wide), wide)
 
 
-def size(name: str) -> tirx.Var:
-    return tirx.Var(name, "int64")
-
-
 @pytest.mark.parametrize(
     ("arch", "sides", "is_merged"),
     [
         ("sm_90a", (2, 9, 9), True),
-        ("sm_80", (size("n"), 9, 9), True),
+        ("sm_80", ("n", 9, 9), True),
         ("sm_75", (2, 9, 9), False),
-        ("sm_90a", (2, size("h"), size("w")), False),
-        ("sm_80", (size("n"), size("h"), size("w")), False),
+        ("sm_90a", (2, "h", "w"), False),
+        ("sm_80", ("n", "h", "w"), False),
     ],
 )
 def test_groups_are_merged_for_tensor_cores_alone(arch: str, sides: Any, is_merged: bool) -> None:
@@ -163,15 +157,11 @@ def test_groups_are_merged_for_tensor_cores_alone(arch: str, sides: Any, is_merg
 
 
 def test_operands_of_two_types_are_no_product_of_tensor_cores() -> None:
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((1, 16, 6, 6), "float16"))
-    w = relax.Var("w", relax.TensorType((16, 4, 3, 3), "bfloat16"))
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            conv = relax.op.nn.conv2d(x, w, groups=4, out_dtype="float32")
-            out = builder.emit_output(builder.emit(conv))
-        builder.emit_func_output(out)
-    tvm.ir.assert_structural_equal(WideGroups()(builder.get()), builder.get())
+    def build(x: Any, w: Any) -> Any:
+        return op.nn.conv2d(x, w, groups=4, out_dtype="float32")
+
+    mod = relax_module(build, (1, 16, 6, 6), ((16, 4, 3, 3), "bfloat16"))
+    tvm.ir.assert_structural_equal(WideGroups()(mod), mod)
 
 
 def test_groups_of_float32_keep_their_layout() -> None:
@@ -200,19 +190,12 @@ def test_what_is_not_finite_stays_in_its_group(attrs: Any) -> None:
 
 def test_what_reads_the_sums_twice_is_split_once() -> None:
     """As ``x * sigmoid(x)`` does: the product is reached from both."""
-    builder = relax.BlockBuilder()
-    x, w = (
-        relax.Var(name, relax.TensorType(shape, "float16"))
-        for name, shape in (("x", (1, 96, 5, 5)), ("w", (224, 24, 3, 3)))
-    )
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            out = builder.emit(relax.op.nn.conv2d(x, w, padding=1, groups=4))
-            out = builder.emit_output(relax.op.nn.silu(out))
-        builder.emit_func_output(out)
-    one = convolved(builder.get())
-    assert one.choice.rule == "warpgroups", one.choice.text
-    check(one)
+
+    def build(x: Any, w: Any) -> Any:
+        return op.nn.silu(op.nn.conv2d(x, w, padding=1, groups=4))
+
+    one = convolved(relax_module(build, (1, 96, 5, 5), (224, 24, 3, 3)))
+    check(one, "warpgroups")
 
 
 def test_sums_that_leave_keep_their_dims() -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.relax import op
 
-from tests.models import running
-from tests.models.running import TARGET, scheduled
+from tests.models.running import TARGET, check, only, scheduled
 from tests.programs.emitted import cuda_text, nvcc_says
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext import simulate
 from tvm_layout_ext.ir.queries import nodes_in
 from tvm_layout_ext.models.widen_functions import legalize_ops
@@ -45,22 +46,12 @@ EXACT: dict[str, Any] = {
 ROUNDING = {"float16": 2**-11, "bfloat16": 2**-8}
 
 
-def made(function: Any, *arguments: relax.Var) -> tvm.IRModule:
-    """A module of one call."""
-    builder = relax.BlockBuilder()
-    with builder.function("main", [*arguments]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(function(*arguments)))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
 def module(name: str, dtype: str, shape: tuple[int, ...], axis: int | None = None) -> tvm.IRModule:
-    function: Any = relax.op
+    function: Any = op
     for part in name.split("."):
         function = getattr(function, part)
-    x = relax.Var("x", relax.TensorType(shape, dtype))
-    return made(lambda x: function(x) if axis is None else function(x, axis), x)
+    axes = [] if axis is None else [axis]
+    return relax_module(lambda x: function(x, *axes), shape, dtype=dtype)
 
 
 def given(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -69,13 +60,17 @@ def given(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def result(name: str, x: np.ndarray, axis: int | None = None) -> np.ndarray:
-    """What the one kernel of a function gives, without hazards."""
     return simulated(module(name, str(x.dtype), x.shape, axis), x)
 
 
+def called(call: Any, *arrays: np.ndarray) -> np.ndarray:
+    """What a call of arrays gives."""
+    return simulated(relax_module(call, *((one.shape, str(one.dtype)) for one in arrays)), *arrays)
+
+
 def simulated(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
-    (one,) = scheduled(mod)
-    func = one.after.with_attr("global_symbol", "main")
+    """What the one kernel of a function gives, without hazards."""
+    func = only(mod).after.with_attr("global_symbol", "main")
     report = simulate(func, *arrays, None, target=TARGET, progress=False)
     assert not report.hazards
     (got,) = report.outputs.values()
@@ -121,30 +116,21 @@ SUMS: dict[str, Any] = {
 def test_sums_are_of_float32(name: str, dtype: str, axes: list[int]) -> None:
     x = np.random.default_rng(0).uniform(19, 21, (2, 60, 72))
     x = (x / 100 if name == "sum" else x).astype(getattr(ml_dtypes, dtype, dtype))
-    mod = made(lambda x: getattr(relax.op, name)(x, axes), relax.Var("x", _type_of(x)))
-    got = simulated(mod, x).astype("float64")
+    got = called(lambda x: getattr(op, name)(x, axes), x).astype("float64")
     want = SUMS[name](x.astype("float64"), tuple(axes))
     assert (np.abs(got - want) <= 1.01 * ROUNDING[dtype] * np.abs(want) + 1e-4).all()
 
 
-def _type_of(x: np.ndarray) -> relax.TensorType:
-    return relax.TensorType(x.shape, str(x.dtype))
-
-
 def test_a_sum_is_fused_with_what_it_adds_up() -> None:
-    def squares(x: Any) -> Any:
-        return relax.op.sum(relax.op.multiply(x, x), [1, 2])
-
-    x = np.ones((1, 64, 96), "float16")
-    got = simulated(made(squares, relax.Var("x", _type_of(x))), x)
+    got = called(lambda x: op.sum(op.multiply(x, x), [1, 2]), np.ones((1, 64, 96), "float16"))
     assert (got == 64 * 96).all()
 
 
 POOLS: dict[str, Any] = {
-    "of all": lambda x: relax.op.nn.adaptive_avg_pool2d(x, (1, 1)),
-    "of none": lambda x: relax.op.nn.adaptive_avg_pool2d(x),
-    "along rows": lambda x: relax.op.nn.avg_pool2d(x, (1, 96), padding=(0, 1)),
-    "channels last": lambda x: relax.op.nn.adaptive_avg_pool2d(x, (1, 1), "NHWC"),
+    "of all": lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1)),
+    "of none": lambda x: op.nn.adaptive_avg_pool2d(x),
+    "along rows": lambda x: op.nn.avg_pool2d(x, (1, 96), padding=(0, 1)),
+    "channels last": lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1), "NHWC"),
 }
 
 
@@ -153,8 +139,7 @@ POOLS: dict[str, Any] = {
 def test_pools_are_added_up_in_float32(name: str, dtype: str) -> None:
     """Of ones, whose sum stands still at 256 in bfloat16."""
     x = np.ones((1, 1, 96, 96) if name != "channels last" else (1, 96, 96, 8), "float32")
-    x = x.astype(getattr(ml_dtypes, dtype, dtype))
-    got = simulated(made(POOLS[name], relax.Var("x", relax.TensorType(x.shape, dtype))), x)
+    got = called(POOLS[name], x.astype(getattr(ml_dtypes, dtype, dtype)))
     ends = (np.float32(95 / 96).astype(got.dtype), 1)
     assert np.isin(got.astype("float32"), np.asarray(ends, "float32")).all()
     assert name == "along rows" or (got == 1).all()
@@ -169,29 +154,17 @@ def _normed(x: np.ndarray, axes: tuple[int, ...], gamma: np.ndarray, beta: Any) 
 OF_BFLOAT16: dict[str, Any] = {
     "layer_norm": (
         3,
-        lambda x, gamma, beta: relax.op.nn.layer_norm(x, gamma, beta, [-1]),
+        lambda x, gamma, beta: op.nn.layer_norm(x, gamma, beta, [-1]),
         lambda x, gamma, beta: _normed(x, (2,), gamma, beta),
     ),
     "instance_norm": (
         3,
-        lambda x, gamma, beta: relax.op.nn.instance_norm(x, gamma, beta, 2, [1]),
+        lambda x, gamma, beta: op.nn.instance_norm(x, gamma, beta, 2, [1]),
         lambda x, gamma, beta: _normed(x, (1,), gamma, beta),
     ),
-    "power": (
-        2,
-        relax.op.power,
-        np.power,
-    ),
-    "a number's power": (
-        1,
-        lambda x: relax.op.power(x, relax.const(3, "bfloat16")),
-        lambda x: x**3,
-    ),
-    "log_add_exp": (
-        2,
-        relax.op.log_add_exp,
-        np.logaddexp,
-    ),
+    "power": (2, op.power, np.power),
+    "a number's power": (1, lambda x: op.power(x, relax.const(3, "bfloat16")), lambda x: x**3),
+    "log_add_exp": (2, op.log_add_exp, np.logaddexp),
 }
 
 
@@ -199,25 +172,21 @@ OF_BFLOAT16: dict[str, Any] = {
 def test_what_tvm_has_of_float16_alone_is_exact_but_for_one_rounding(name: str) -> None:
     count, call, exact = OF_BFLOAT16[name]
     arrays = [given("bfloat16", shape) for shape in ((4, 6, 64), (64,), (64,))[:count]]
-    types = [relax.TensorType(one.shape, "bfloat16") for one in arrays]
-    arguments = [relax.Var(letter, ty) for letter, ty in zip("xyz", types, strict=False)]
-    got = simulated(made(call, *arguments), *arrays).astype("float64")
+    got = called(call, *arrays).astype("float64")
     want = exact(*(one.astype("float64") for one in arrays))
     assert (np.abs(got - want) <= 2**-8 * np.abs(want) * 1.001 + 2**-16).all()
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_a_group_norm_of_what_is_widened_is_one_kernel(dtype: str) -> None:
-    op, shape = relax.op, (2, 8, 4, 4)
+    shape = (2, 8, 4, 4)
     numbers = [relax.const(np.full(8, one, "float32")) for one in (0.7, 1.3)]
-    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, dtype))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            wide = builder.emit(op.astype(x, "float32"))
-            wide = builder.emit(op.nn.group_norm(wide, *numbers, 2, 1, [2, 3]))
-            out = builder.emit_output(op.astype(wide, dtype))
-        builder.emit_func_output(out)
-    (one,) = scheduled(builder.get())
+
+    def build(x: Any) -> Any:
+        wide = op.nn.group_norm(op.astype(x, "float32"), *numbers, 2, 1, [2, 3])
+        return op.astype(wide, dtype)
+
+    one = only(relax_module(build, shape, dtype=dtype))
     assert not one.choice.fell_back
     array, scales = given(dtype, shape), [np.full(8, one, "float32") for one in (0.7, 1.3)]
     func = one.after.with_attr("global_symbol", "main")
@@ -251,32 +220,20 @@ def test_cuda_of_them_compiles(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_function_of_a_number_and_pixels_between_others_lower(dtype: str) -> None:
-    number = relax.const(np.asarray(0.5, dtype))
-    params = [
-        relax.Var(name, relax.TensorType(shape, dtype))
-        for name, shape in (("x", (1, 2, 4, 4)), ("at", (1, 2, 3, 5)))
-    ]
-    builder = relax.BlockBuilder()
-    with builder.function("main", params):
-        with builder.dataflow():
-            found = builder.emit(relax.op.image.grid_sample(*params))
-            scale = builder.emit(relax.op.exp(number))
-            out = builder.emit_output(relax.op.multiply(found, scale))
-        builder.emit_func_output(out)
-    lowered = legalize_ops()(builder.get())
-    assert str(lowered["main"].ret_ty.dtype) == dtype
+    def build(*given: Any) -> Any:
+        scale = op.exp(relax.const(np.asarray(0.5, dtype)))
+        return op.multiply(op.image.grid_sample(*given), scale)
+
+    mod = relax_module(build, (1, 2, 4, 4), (1, 2, 3, 5), dtype=dtype)
+    assert str(legalize_ops()(mod)["main"].ret_ty.dtype) == dtype
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_tensors_of_an_infinite_value_of_any_size(dtype: str) -> None:
     """TVM asks whether "float" is in its type, which is no text any more."""
     n = tirx.Var("n", "int64")
-    x = relax.Var("x", relax.TensorType((n, 4), dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            low = builder.emit(relax.op.full((n, 4), relax.const(-float("inf"), dtype), dtype))
-            out = builder.emit_output(builder.emit(relax.op.maximum(x, low)))
-        builder.emit_func_output(out)
-    (one,) = scheduled(builder.get())
-    running.check(one)
+
+    def build(x: Any) -> Any:
+        return op.maximum(x, op.full((n, 4), relax.const(-float("inf"), dtype), dtype))
+
+    check(only(relax_module(build, (n, 4), dtype=dtype)))

@@ -8,13 +8,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
 from tvm.relax import op
 
 import tvm_layout_ext as tlx
 from tests.models import running
 from tests.models.cpu import by_cpu
 from tests.models.running import scheduled
+from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.attention.write_out import WriteOutAttention
 from tvm_layout_ext.models.relax_values import calls_operator
 
@@ -24,17 +24,12 @@ BATCH, HEADS, SIZE = 2, 3, 12
 def module(
     dtype: str, rows: Any, keys: Any, causal: str = "", biased: bool = False, **options: Any
 ) -> tvm.IRModule:
+    def build(*given: Any) -> Any:
+        return op.nn.attention(*given, causal_mask=causal or None, **options)
+
     shapes = [(BATCH, n, HEADS, SIZE) for n in (rows, keys, keys)]
-    if biased:
-        shapes.append((BATCH, 1, rows, keys))
-    given = [relax.Var(f"x{i}", relax.TensorType(one, dtype)) for i, one in enumerate(shapes)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", given):
-        with builder.dataflow():
-            call = op.nn.attention(*given, causal_mask=causal or None, **options)
-            out = builder.emit_output(builder.emit(call))
-        builder.emit_func_output(out)
-    return builder.get()
+    bias = [(BATCH, 1, rows, keys)] if biased else []
+    return relax_module(build, *shapes, *bias, dtype=dtype)
 
 
 def exact(arrays: list[Any], causal: str = "", scale: float = SIZE**-0.5) -> Any:
@@ -66,7 +61,7 @@ def arrays_of(mod: tvm.IRModule) -> list[Any]:
 def test_values_are_those_of_attention(
     rows: Any, keys: int, causal: str, biased: bool, dtype: str
 ) -> None:
-    mod = module(dtype, tirx.Var("n", "int64") if rows == "n" else rows, keys, causal, biased)
+    mod = module(dtype, rows, keys, causal, biased)
     written = WriteOutAttention()(mod)
     assert not calls_operator(written, "nn.attention")
     assert not calls_operator(written, "nn.attention_bias")
@@ -89,7 +84,7 @@ def test_a_scale_of_its_own_is_kept() -> None:
 )
 def test_others_stay(dtype: str, rows: Any, causal: str) -> None:
     """Of float32, and where it is not known which keys are hidden, or some rows see none."""
-    mod = module(dtype, tirx.Var("n", "int64") if rows == "n" else rows, 8, causal)
+    mod = module(dtype, rows, 8, causal)
     assert calls_operator(WriteOutAttention()(mod), "nn.attention")
 
 

@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
 
 from benchmarks.model_zoo import PackedLinear
-from tests.models.random_programs import Program, module
+from tests.programs.relaxed import relax_module
 
 op, F32, HALF = relax.op, "float32", "float16"
 N = tirx.Var("n", "int64")
@@ -18,7 +18,7 @@ N = tirx.Var("n", "int64")
 
 def of(build: Callable[..., Any], *params: Any) -> Callable[[], tvm.IRModule]:
     """A program of parameters ``(shape, dtype)``, or shapes of ``float32``."""
-    return lambda: module(Program([_typed(one) for one in params], build))
+    return lambda: relax_module(build, *params, dtype=F32)
 
 
 def _typed(param: Any) -> tuple[Any, str]:

@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import relax, s_tir, te, tirx
 
 import tvm_layout_ext as tlx
+from tests.programs.relaxed import relax_module
 from tests.programs.running import gives
 from tests.programs.stages import chain, elementwise
 from tvm_layout_ext import decisions
@@ -140,14 +141,9 @@ def test_a_first_kernel_that_waits_for_nobody_gives_the_same() -> None:
 
 
 def test_the_pipeline_of_models_says_so_of_every_function() -> None:
-    x = relax.Var("x", relax.TensorType([64, 64], "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(relax.op.nn.softmax(x)))
-        builder.emit_func_output(out)
+    mod = relax_module(relax.op.nn.softmax, (64, 64), dtype="float32")
     target = tlx.cuda_target("sm_90a")
-    built = tvm.compile(builder.get(), target, relax_pipeline=tlx.relax_pipeline(target))
+    built = tvm.compile(mod, target, relax_pipeline=tlx.relax_pipeline(target))
     (source,) = (one.inspect_source() for one in built.mod.imports[0].imports)
     assert source.count("griddepcontrol_wait();") == 1
 

@@ -18,6 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.tirx import compilation_pipeline
 
 import tvm_layout_ext as tlx
+from tests.programs.relaxed import relax_module
 from tests.programs.running import gives
 from tests.tune.helpers import make_record, transpose_schedule
 from tvm_layout_ext import ApplyBest, RecordError, apply_best, cuda_target, decisions
@@ -205,15 +206,11 @@ def _source(executable: Any) -> str:
     return str(executable.mod.imports[0].inspect_source())
 
 
-def relax_module(extent: int) -> tvm.IRModule:
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((extent, extent), "float32"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            turned = builder.emit(relax.op.permute_dims(x, [1, 0]))
-            out = builder.emit_output(relax.op.nn.softmax(turned))
-        builder.emit_func_output(out)
-    return builder.get()
+def turned_softmax(extent: int) -> tvm.IRModule:
+    def build(x: Any) -> Any:
+        return relax.op.nn.softmax(relax.op.permute_dims(x, [1, 0]))
+
+    return relax_module(build, (extent, extent), dtype="float32")
 
 
 def test_record_that_no_longer_fits_is_passed_over(

@@ -14,8 +14,9 @@ from tvm.relax.frontend import nn
 from tvm.s_tir import meta_schedule as ms
 
 from tests.programs.mapped import computed
+from tests.programs.relaxed import relax_module
 from tests.schedules.test_generic import gather, linear
-from tests.tune.apply.test_apply import relax_module, unscheduled
+from tests.tune.apply.test_apply import turned_softmax, unscheduled
 from tvm_layout_ext import (
     ApplyBest,
     ScheduleError,
@@ -43,7 +44,7 @@ def scheduled_names(mod: tvm.IRModule) -> dict[str, bool]:
 
 
 def test_module_is_tuned_and_compiled_by_our_pass_and_by_tvms(tmp_path: Path) -> None:
-    mod = relax_module(64)
+    mod = turned_softmax(64)
     result = tune_module(mod, TARGET, trials=2, log=tmp_path, runner="simulate")
     tasks = {name: one.task for name, one in sorted(result.results.items())}
     assert sorted(tasks) == ["softmax", "transpose"]
@@ -117,18 +118,12 @@ def test_records_of_a_function_are_found_by_its_digest_from_lines_alone(tmp_path
 def relax_linear(dtype: str, sums: str) -> tvm.IRModule:
     """``x @ w.T``, added up in another type and cast back, as a half-precision Linear is."""
     m, n, k = 96, 64, 128
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((m, k), dtype))
-    w = relax.Var("w", relax.TensorType((n, k), dtype))
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            turned = builder.emit(relax.op.permute_dims(w))
-            out = builder.emit(relax.op.matmul(x, turned, out_dtype=sums))
-            if sums == "float32":
-                out = builder.emit(relax.op.astype(out, dtype))
-            out = builder.emit_output(out)
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def build(x: Any, w: Any) -> Any:
+        out = relax.op.matmul(x, relax.op.permute_dims(w), out_dtype=sums)
+        return relax.op.astype(out, dtype) if sums == "float32" else out
+
+    return relax_module(build, x=(m, k), w=(n, k), dtype=dtype)
 
 
 @pytest.mark.parametrize(
@@ -196,14 +191,11 @@ def device_source(executable: tvm.runtime.Executable) -> str:
 
 def product_by_its_own_transpose() -> tvm.IRModule:
     """``x @ x.T``, on which TVM's pass fails."""
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((64, 64), "float16"))
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            turned = builder.emit(relax.op.permute_dims(x))
-            out = builder.emit_output(relax.op.matmul(x, turned, out_dtype="float32"))
-        builder.emit_func_output(out)
-    return builder.get()
+
+    def build(x: Any) -> Any:
+        return relax.op.matmul(x, relax.op.permute_dims(x), out_dtype="float32")
+
+    return relax_module(build, (64, 64))
 
 
 def test_transposes_that_tvm_cannot_fuse_stay(tmp_path: Path) -> None:
