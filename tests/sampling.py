@@ -22,8 +22,8 @@ def sample_size(cases: int) -> int:
 
 
 def share_size(cases: int) -> int:
-    """Cases that run of a function whose cases are no large matrix: a third, at least three."""
-    return _part(cases, least=3, part=3)
+    """Cases that run of a function whose cases are no large matrix: a third, at least two."""
+    return _part(cases, least=2, part=3)
 
 
 def _part(cases: int, least: int, part: int) -> int:
@@ -37,7 +37,7 @@ def beside(*values: Any) -> Any:
 
 def matrix_examples(count: int) -> int:
     """Hypothesis examples to draw where a whole run draws ``count``."""
-    return count if whole else max(10, math.ceil(count / 20))
+    return count if whole else max(10, math.ceil(count / 30))
 
 
 def pairwise(

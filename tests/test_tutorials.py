@@ -8,20 +8,36 @@ import io
 import json
 import runpy
 import statistics
+import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 _TUTORIALS = sorted((Path(__file__).parents[1] / "tutorials").glob("0[1245678]_*.py"))
+
+
+#: Options by which tutorials write files.
+_OPTIONS = {"06_pipelined_gemm": "--svg", "07_tuning": "--out"}
+_FILES = tempfile.TemporaryDirectory()
+
+
+def files_of(path: Path) -> Path:
+    """Where a tutorial writes files."""
+    return Path(_FILES.name) / path.stem
 
 
 @cache
 def ran(path: Path) -> tuple[dict[str, Any], str]:
     """The names that a tutorial leaves, and what it prints; it runs once."""
+    option = _OPTIONS.get(path.stem)
+    words = [option, str(files_of(path))] if option else []
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [path.name, *words])
         names = runpy.run_path(str(path), run_name="__main__")
     return names, printed.getvalue()
 
@@ -54,13 +70,8 @@ def test_row_sum_refusals_are_printed() -> None:
     assert "needs 4,538,368 bytes of shared memory" in printed
 
 
-@pytest.fixture
-def transpose() -> tuple[dict[str, Any], str]:
-    return ran(_TUTORIALS[2])
-
-
-def test_transpose_counts_as_its_text_says(transpose: tuple[dict[str, Any], str]) -> None:
-    _, printed = transpose
+def test_transpose_counts_as_its_text_says() -> None:
+    _, printed = ran(_TUTORIALS[2])
     assert "load of A, 4 bytes a lane: 32 sectors a request, least 4" in printed
     assert "store of B, 4 bytes a lane: 4 sectors a request, least 4" in printed
     for side in ("load", "store"):
@@ -71,28 +82,20 @@ def test_transpose_counts_as_its_text_says(transpose: tuple[dict[str, Any], str]
     assert "in all 1024 sectors of least 1024" in printed
 
 
-def test_transpose_quotes_the_committed_measurements(
-    transpose: tuple[dict[str, Any], str],
-) -> None:
-    _, printed = transpose
-    results = Path(__file__).parents[1] / "benchmarks" / "results"
-    by_hand = json.loads((results / "h200_transpose.json").read_text())
+def test_transpose_quotes_the_committed_measurements() -> None:
+    _, printed = ran(_TUTORIALS[2])
+    by_hand = json.loads((RESULTS / "h200_transpose.json").read_text())
     for name, times in by_hand["seconds"].items():
         rate = 8 * by_hand["size"] ** 2 / statistics.median(times) / 1e12
         assert f"{name:34} {rate:5.2f} TB/s" in printed
-    rows = json.loads((results / "h200_memory_bound.json").read_text())["rows"]
+    rows = json.loads((RESULTS / "h200_memory_bound.json").read_text())["rows"]
     for name, rate in next(r for r in rows if r["name"] == "transpose float32")["tb_per_s"].items():
         assert f"{name:34} {rate:5.2f} TB/s" in printed
 
 
-@pytest.fixture
-def operand() -> tuple[dict[str, Any], str]:
-    return ran(_TUTORIALS[3])
-
-
-def test_padding_mends_the_loads_and_hurts_the_stores(operand: tuple[dict[str, Any], str]) -> None:
+def test_padding_mends_the_loads_and_hurts_the_stores() -> None:
     """128 rows of 4 vectors are 16 requests of 4 wavefronts each way, if nothing conflicts."""
-    names, printed = operand
+    names, printed = ran(_TUTORIALS[3])
     least = 16 * 4
     assert {mode: found[:4] for mode, found in names["counts"].items()} == {
         "none": (least, 0, 4 * least, 3 * least),
@@ -106,10 +109,9 @@ def test_padding_mends_the_loads_and_hurts_the_stores(operand: tuple[dict[str, A
     assert "lanes  0- 7:  0 16  0 16  0 16  0 16\n" in printed
 
 
-def test_operand_quotes_the_committed_counters(operand: tuple[dict[str, Any], str]) -> None:
-    _, printed = operand
-    file = Path(__file__).parents[1] / "benchmarks" / "results" / "h200_gemm_counters.json"
-    ncu = json.loads(file.read_text())["ncu"]
+def test_operand_quotes_the_committed_counters() -> None:
+    _, printed = ran(_TUTORIALS[3])
+    ncu = json.loads((RESULTS / "h200_gemm_counters.json").read_text())["ncu"]
     for stages in (1, 3):
         for mode in ("none", "pad", "auto"):
             row = ncu[f"float16 nt {mode} stages={stages}"]
@@ -117,20 +119,9 @@ def test_operand_quotes_the_committed_counters(operand: tuple[dict[str, Any], st
             assert f"{mode:8}{stages} stage(s)      {cells}" in printed
 
 
-@pytest.fixture
-def pipelined(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> tuple[dict[str, Any], str, Path]:
-    monkeypatch.setattr("sys.argv", ["06_pipelined_gemm.py", "--svg", str(tmp_path / "charts")])
-    names = runpy.run_path(str(_TUTORIALS[4]), run_name="__main__")
-    return names, capsys.readouterr().out, tmp_path / "charts"
-
-
-def test_pipelined_gemm_shows_what_its_text_says(
-    pipelined: tuple[dict[str, Any], str, Path],
-) -> None:
+def test_pipelined_gemm_shows_what_its_text_says() -> None:
     """Charts, mistakes with buffer, version and iteration, quoted measurements, pictures."""
-    names, printed, folder = pipelined
+    names, printed = ran(_TUTORIALS[4])
     lines = printed.splitlines()
     assert "8,192 bytes of shared memory, 2.00 barriers an iteration" in lines
     for size in ("16,384", "24,576"):
@@ -149,9 +140,8 @@ def test_pipelined_gemm_shows_what_its_text_says(
     assert {h.version for h in names["late_found"] if h.kind == "async"} == {0, 1, 2}
     assert "num_stages=28 is the largest that fits." in printed
 
-    results = Path(__file__).parents[1] / "benchmarks" / "results"
     for label, (name, config) in names["STEPS_MEASURED"].items():
-        groups = json.loads((results / f"{name}.json").read_text())["groups"]
+        groups = json.loads((RESULTS / f"{name}.json").read_text())["groups"]
         rows = {r["config"].replace(" prefetch=0", ""): r for g in groups[:1] for r in g["rows"]}
         (line,) = (one for one in lines if one.startswith(f"{label:34} "))
         row = rows.get(config)
@@ -161,19 +151,13 @@ def test_pipelined_gemm_shows_what_its_text_says(
         speed, library = row["tflops"], rows["cuBLAS"]["tflops"]
         assert line == f"{label:34} {speed:6.1f} TFLOPS, {speed / library:.2f} of cuBLAS"
 
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "prefetch.svg", "three_versions.svg", "two_versions.svg",
-    ]  # fmt: skip
-    assert all(p.read_text().startswith("<svg") for p in folder.iterdir())
+    charts = sorted(files_of(_TUTORIALS[4]).iterdir())
+    assert [one.stem for one in charts] == ["prefetch", "three_versions", "two_versions"]
+    assert all(one.read_text().startswith("<svg") for one in charts)
 
 
-def test_tuning_finds_the_padding_and_applies_what_it_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", ["07_tuning.py", "--out", str(tmp_path)])
-    names = runpy.run_path(str(_TUTORIALS[5]), run_name="__main__")
-    printed = capsys.readouterr().out
-
+def test_tuning_finds_the_padding_and_applies_what_it_found() -> None:
+    names, printed = ran(_TUTORIALS[5])
     assert "8 of 8 trials came from the log" in printed
     assert names["result"].best.score <= names["result"].default.score
     # 32 rows of 32 floats: each of 32 column reads of a warp meets one bank 32 times, 31 too often.
@@ -191,8 +175,9 @@ def test_tuning_finds_the_padding_and_applies_what_it_found(
     assert f"right on {names['own'].best.workload}" in printed
     assert "counters: the same as recorded" in printed
     assert "2 workloads in " in printed
-    assert "cannot be explained" not in (tmp_path / "report.html").read_text()
-    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    report = (files_of(_TUTORIALS[5]) / "report.html").read_text()
+    assert "cannot be explained" not in report
+    assert report.startswith("<!DOCTYPE html>")
 
 
 def test_a_second_layout_leaves_the_least_sectors() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from textwrap import dedent, indent
 from typing import Any
 
@@ -244,48 +246,59 @@ def mixed_arena_in_order(A: T.Buffer((128,), "float16"), B: T.Buffer((128,), "fl
             B[v] = D[T.bitwise_xor(v, 5)]
 
 
-poison_address = by_threads(
-    """
+#: Parsed when one is asked for: all of them took each process that collects tests 3 seconds.
+_BY_THREADS: dict[str, Callable[[], Any]] = {
+    "poison_address": partial(
+        by_threads,
+        """
     if v > 3:
         L[0] = 63 - v
     B[v] = A[L[0]]
     """,
-    local="L int32[1]",
-)
-poison_predicate = by_threads(
-    """
+        local="L int32[1]",
+    ),
+    "poison_predicate": partial(
+        by_threads,
+        """
     if v > 3:
         L[0] = v
     B[v] = 0
     if L[0] > 10:
         B[v] = A[v]
     """,
-    local="L int32[1]",
-)
-half_written = by_threads("B[v * 2] = A[v]", threads=32)
-accumulate = by_threads("B[v] = B[v] + A[v]")
-outside = by_threads("B[v] = A[v + 1]")
-guarded = by_threads("B[v] = T.if_then_else(v < 63, A[v + 1], 0)")
-misaligned = by_threads(
-    "B[T.Ramp(v * 4 + 1, 1, 4)] = T.Broadcast(A[v], 4)", "A float32[64], B float32[256]", threads=32
-)
-halves_as_words = by_threads(
-    'B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("uint32x4", A[T.Ramp(v * 8, 1, 8)])',
-    "A float16[256], B uint32[128]",
-    threads=32,
-)
-words_as_bytes = by_threads(
-    'B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("int8x4", A[v])',
-    "A uint32[32], B int8[128]",
-    threads=32,
-)
-bytes_as_words = by_threads(
-    'B[v] = T.reinterpret("uint32", A[T.Ramp(v * 4, 1, 4)])',
-    "A int8[128], B uint32[32]",
-    threads=32,
-)
-half_poison_as_words = by_threads(
-    """
+        local="L int32[1]",
+    ),
+    "half_written": partial(by_threads, "B[v * 2] = A[v]", threads=32),
+    "accumulate": partial(by_threads, "B[v] = B[v] + A[v]"),
+    "outside": partial(by_threads, "B[v] = A[v + 1]"),
+    "guarded": partial(by_threads, "B[v] = T.if_then_else(v < 63, A[v + 1], 0)"),
+    "misaligned": partial(
+        by_threads,
+        "B[T.Ramp(v * 4 + 1, 1, 4)] = T.Broadcast(A[v], 4)",
+        "A float32[64], B float32[256]",
+        threads=32,
+    ),
+    "halves_as_words": partial(
+        by_threads,
+        'B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("uint32x4", A[T.Ramp(v * 8, 1, 8)])',
+        "A float16[256], B uint32[128]",
+        threads=32,
+    ),
+    "words_as_bytes": partial(
+        by_threads,
+        'B[T.Ramp(v * 4, 1, 4)] = T.reinterpret("int8x4", A[v])',
+        "A uint32[32], B int8[128]",
+        threads=32,
+    ),
+    "bytes_as_words": partial(
+        by_threads,
+        'B[v] = T.reinterpret("uint32", A[T.Ramp(v * 4, 1, 4)])',
+        "A int8[128], B uint32[32]",
+        threads=32,
+    ),
+    "half_poison_as_words": partial(
+        by_threads,
+        """
     T.reads(A[0:128])
     T.writes(B[0:64])
     own = T.alloc_buffer((4,), "float16", scope="local")
@@ -296,27 +309,30 @@ half_poison_as_words = by_threads(
     if v == 5:
         B[v * 2 + 1] = words[1]
     """,
-    "A float16[128], B uint32[64]",
-    threads=32,
-)
-divergent_barrier = by_threads(
-    """
+        "A float16[128], B uint32[64]",
+        threads=32,
+    ),
+    "divergent_barrier": partial(
+        by_threads,
+        """
     if v < 32:
         T.cuda.cta_sync()
     B[v] = A[v]
-    """
-)
-half_warp_barrier = by_threads(
-    """
+    """,
+    ),
+    "half_warp_barrier": partial(
+        by_threads,
+        """
     if v < 16:
         T.cuda.cta_sync()
     else:
         T.cuda.cta_sync()
     B[v] = A[v]
-    """
-)
-two_roles = by_threads(
-    """
+    """,
+    ),
+    "two_roles": partial(
+        by_threads,
+        """
     if v < 32:
         for k in T.serial(3):
             B[32 + v] = A[v] + k
@@ -327,43 +343,48 @@ two_roles = by_threads(
             T.cuda.cta_sync()
             B[v - 32] = B[v] * 10
             T.cuda.cta_sync()
-    """
-)
-separate_ifs = by_threads(
-    """
+    """,
+    ),
+    "separate_ifs": partial(
+        by_threads,
+        """
     if v < 32:
         B[v] = A[v] * 2
         T.cuda.cta_sync()
     if v >= 32:
         T.cuda.cta_sync()
         B[v] = B[v - 32] + 1
-    """
-)
-warp_exchange = by_threads(
-    """
+    """,
+    ),
+    "warp_exchange": partial(
+        by_threads,
+        """
     B[v] = A[v]
     T.cuda.warp_sync()
     B[v] = B[T.bitwise_xor(v, 1)] + 0 * A[v]
-    """
-)
-warp_sync_too_weak = by_threads(
-    """
+    """,
+    ),
+    "warp_sync_too_weak": partial(
+        by_threads,
+        """
     B[v] = A[v]
     T.cuda.warp_sync()
     B[64 + v] = B[63 - v]
     """,
-    "A int32[64], B int32[128]",
-)
-warp_sync_enough = by_threads(
-    """
+        "A int32[64], B int32[128]",
+    ),
+    "warp_sync_enough": partial(
+        by_threads,
+        """
     B[v] = A[v]
     T.cuda.warp_sync()
     B[64 + v] = B[T.bitwise_xor(v, 31)]
     """,
-    "A int32[64], B int32[128]",
-)
-collatz = by_threads(
-    """
+        "A int32[64], B int32[128]",
+    ),
+    "collatz": partial(
+        by_threads,
+        """
     n[0] = A[v]
     n[1] = 0
     while n[0] > 1:
@@ -371,40 +392,45 @@ collatz = by_threads(
         n[1] = n[1] + 1
     B[v] = n[1]
     """,
-    local="n int32[2]",
-)
-endless = by_threads(
-    """
+        local="n int32[2]",
+    ),
+    "endless": partial(
+        by_threads,
+        """
     n[0] = 1
     while n[0] > 0:
         n[0] = 1
     B[v] = A[v]
     """,
-    local="n int32[1]",
-)
-triangle = by_threads(
-    """
+        local="n int32[1]",
+    ),
+    "triangle": partial(
+        by_threads,
+        """
     n[0] = 0
     for k in T.serial(v):
         n[0] = n[0] + A[k]
     B[v] = n[0]
     """,
-    local="n int32[1]",
-)
-unknown_extern = by_threads(
-    'B[v] = T.call_pure_extern("float32", "my_device_function", A[v])',
-    "A float32[64], B float32[64]",
-)
-atomic_and_store = by_threads(
-    """
+        local="n int32[1]",
+    ),
+    "unknown_extern": partial(
+        by_threads,
+        'B[v] = T.call_pure_extern("float32", "my_device_function", A[v])',
+        "A float32[64], B float32[64]",
+    ),
+    "atomic_and_store": partial(
+        by_threads,
+        """
     if v == 5:
         B[0] = A[v]
     T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[0]), 1))
     """,
-    "A int32[64], B int32[1]",
-)
-leaving_loops = by_threads(
-    """
+        "A int32[64], B int32[1]",
+    ),
+    "leaving_loops": partial(
+        by_threads,
+        """
     n[0] = 0
     for k in T.serial(v):
         if A[k] == 3:
@@ -414,26 +440,39 @@ leaving_loops = by_threads(
         n[0] = n[0] + k
     B[v] = n[0]
     """,
-    local="n int32[1]",
-)
-through_ldg = by_threads(
-    'B[v] = T.cuda.ldg(T.address_of(A[v]), "float32")', "A float32[64], B float32[64]"
-)
-votes = by_threads(
-    """
+        local="n int32[1]",
+    ),
+    "through_ldg": partial(
+        by_threads,
+        'B[v] = T.cuda.ldg(T.address_of(A[v]), "float32")',
+        "A float32[64], B float32[64]",
+    ),
+    "votes": partial(
+        by_threads,
+        """
     B[v] = T.cuda.ballot_sync(T.uint32(0xFFFFFFFF), A[v] % 2)
     C[v] = T.cuda.__shfl_xor_sync(T.uint32(0xFFFFFFFF), A[v], 3, 32)
     """,
-    "A int32[64], B uint32[64], C int32[64]",
-)
-histogram = by_threads(
-    'T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[A[v] % 4]), 1))',
-    "A int32[256], B int32[4]",
-    blocks=4,
-)
-float_sum = by_threads(
-    "T.evaluate(T.cuda.atomic_add(T.address_of(B[0]), A[v]))",
-    "A float32[256], B float32[1]",
-    blocks=4,
-)
-lost_updates = by_threads("B[v % 4] = A[v]", "A int32[256], B int32[4]", blocks=4)
+        "A int32[64], B uint32[64], C int32[64]",
+    ),
+    "histogram": partial(
+        by_threads,
+        'T.evaluate(T.call_extern("int32", "atomicAdd", T.address_of(B[A[v] % 4]), 1))',
+        "A int32[256], B int32[4]",
+        blocks=4,
+    ),
+    "float_sum": partial(
+        by_threads,
+        "T.evaluate(T.cuda.atomic_add(T.address_of(B[0]), A[v]))",
+        "A float32[256], B float32[1]",
+        blocks=4,
+    ),
+    "lost_updates": partial(by_threads, "B[v % 4] = A[v]", "A int32[256], B int32[4]", blocks=4),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _BY_THREADS:
+        raise AttributeError(name)
+    globals()[name] = found = _BY_THREADS[name]()
+    return found

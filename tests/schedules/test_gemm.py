@@ -134,12 +134,12 @@ def test_swizzled_copies_take_one_wavefront_a_line(name: str, k_major: bool) -> 
     k = 128 // itemsize(TYPES[name].operand)
     for depth in (k, k // 2):
         product = replace(
-            TYPES[name], shape=(128, 128, 2 * k), a_transposed=not k_major, b_transposed=k_major
+            TYPES[name], shape=(64, 64, 2 * k), a_transposed=not k_major, b_transposed=k_major
         )
-        config = SMALL | {"tile_m": 128, "tile_n": 128, "tile_k": depth, "stages": 2}
+        config = SMALL | {"tile_k": depth, "stages": 2}
         report = simulated(product, scheduled(product, config))
         copies = [x for x in report.accesses if x.kind == "cp.async"]
-        # Rows along K have 128 bytes, or 64; others 128 elements, whole lines whatever the depth.
+        # Rows along K have 128 bytes, or 64; others lie one behind the other, whatever the depth.
         a_line = min(128, depth * 128 // k) if k_major else 128
         assert sum(x.wavefronts for x in copies) == sum(x.bytes for x in copies) // a_line
         assert report.bank_conflicts == 0

@@ -17,8 +17,9 @@ from tests.programs import warpgroups as w
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.programs.kernels import changed
 from tests.sampling import pairs
-from tests.transform.hopper.test_windows import convolution, expected
-from tvm_layout_ext import ScheduleError, SimulationError, decisions, te
+from tests.transform.hopper.test_lower_warpgroups import assert_close, refusal, simulated
+from tests.transform.hopper.test_windows import compared, convolution
+from tvm_layout_ext import SimulationError, decisions, te
 from tvm_layout_ext.ir import ops
 from tvm_layout_ext.ir.annotations import PINGPONG
 from tvm_layout_ext.ir.queries import thread_tag
@@ -40,16 +41,6 @@ def in_turns(shape: Shape, tile: tuple[int, int], stages: int = 3, **more: Any) 
     sch = more.pop("sch", None) or w.product(shape, dtype, nt)
     both = (2 * tile[0], tile[1])
     return w.schedule(sch, both, stages, persistent=True, mode="pingpong", **more)
-
-
-def simulated(given: Any, *arrays: Any) -> Any:
-    report = tlx.simulate(given, *arrays, target=w.SM90A, progress=False)
-    assert report.hazards == []
-    return next(iter(report.outputs.values())).astype(np.float64)
-
-
-def assert_close(found: Any, want: Any, eps: float = 2.0**-11) -> None:
-    assert (np.abs(found - want) <= eps * np.abs(want) + 1e-4).all()
 
 
 @pytest.mark.parametrize("stages", [2, 3])
@@ -81,7 +72,7 @@ def test_ragged_products_of_either_layout(case: Any, b_transposed: bool, dtype: 
         pytest.skip("Rows of B are no multiple of 16 bytes.")
     a, b, want = w.operands(shape, dtype, b_transposed)
     sch = in_turns(shape, tile, dtype=dtype, b_transposed=b_transposed)
-    assert_close(simulated(sch, a, b), want, 2.0**-11 if dtype == "float16" else 2.0**-8)
+    assert_close(simulated(sch, a, b), want, dtype)
 
 
 def test_tiles_of_a_warpgroup_are_one_behind_the_other() -> None:
@@ -162,7 +153,8 @@ def test_what_follows_element_by_element_is_computed_from_registers(
     gelu = own * 0.5 * (1 + erf(own * 0.5**0.5))
     want = gelu / (1 + np.exp(-gelu)) + rest
     sch = in_turns(shape, (64, 64), sch=followed(shape, result))
-    assert_close(simulated(sch, *given), want, 2.0**-11 if result == "float16" else 2.0**-20)
+    rounded = 2.0**-11 if result == "float16" else 2.0**-20
+    np.testing.assert_allclose(simulated(sch, *given), want, rounded, 1e-4)
 
 
 def test_columns_of_few_rows_take_the_rows_of_the_instruction() -> None:
@@ -212,19 +204,10 @@ def test_batches_have_tiles_one_behind_the_other() -> None:
     assert_close(simulated(sch, a, b), want)
 
 
-def refusal(sch: s_tir.Schedule) -> str:
-    with pytest.raises(ScheduleError) as caught:
-        tlx.lower(sch, target=w.SM90A)
-    return str(caught.value)
-
-
 def test_pixels_of_a_convolution_are_rows() -> None:
     image, weight = (3, 7, 9, 64), (72, 3, 3, 64)
     sch = in_turns((0, 0, 0), (64, 64), sch=convolution(image, weight, pad=1), block="conv")
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(s, np.float32).astype(np.float16) for s in (image, weight))
-    want = expected(a, b, 1, 1, 1)
-    assert_close(simulated(sch, a, b), want)
+    compared(sch, image, weight, 1, 1, 1)
 
 
 def test_what_has_no_next_tile_or_counts_otherwise_is_refused() -> None:

@@ -72,40 +72,39 @@ def expected(a: Any, b: Any, stride: int, pad: int, dilation: int) -> Any:
     return found
 
 
-@pytest.mark.parametrize(
-    ("image", "weight", "tile", "more"),
-    [
-        ((2, 8, 8, 64), (64, 3, 3, 64), (128, 64), {"pad": 1}),
-        ((1, 8, 8, 128), (64, 3, 3, 128), (64, 64), {"pad": 1}),
-        ((3, 7, 9, 64), (72, 3, 3, 64), (256, 64), {"pad": 1}),
-        ((2, 9, 7, 64), (64, 3, 3, 64), (128, 64), {"pad": 1, "stride": 2}),
-        ((2, 10, 11, 64), (64, 1, 1, 64), (128, 64), {"stride": 3}),
-        ((2, 9, 9, 64), (64, 3, 3, 64), (128, 64), {"pad": 2, "dilation": 2}),
-        ((2, 9, 9, 40), (40, 3, 5, 40), (128, 64), {"pad": 3, "stride": 2, "dilation": 2}),
-        ((5, 5, 6, 72), (136, 2, 3, 72), (128, 128), {"dtype": "bfloat16"}),
-        ((2, 8, 6, 64), (72, 3, 3, 64), (128, 64), {"pad": 1, "turned": True}),
-    ],
-)
-def test_windows_of_every_kind(
-    image: Shape, weight: Shape, tile: tuple[int, int], more: dict[str, Any]
+def compared(
+    sch: s_tir.Schedule,
+    image: Shape,
+    weight: Shape,
+    *steps: int,
+    dtype: str = "float16",
+    turned: bool = False,
+    target: Any = w.SM90A,
 ) -> None:
-    sch = w.schedule(
-        convolution(image, weight, **more), tile, consumers=min(2, tile[0] // 64), block="conv"
-    )
-    kind, rng = w.TYPES[more.pop("dtype", "float16")], np.random.default_rng(0)
+    """Fail unless a schedule gives the convolution, by its stride, pad and dilation."""
+    kind, rng = w.TYPES[dtype], np.random.default_rng(0)
     a, b = (rng.standard_normal(s, np.float32).astype(kind) for s in (image, weight))
-    given = b.transpose(1, 2, 3, 0).copy() if more.pop("turned", False) else b
-    report = tlx.simulate(sch, a, given, target=w.SM90A, progress=False)
+    given = b.transpose(1, 2, 3, 0).copy() if turned else b
+    report = tlx.simulate(sch, a, given, target=target, progress=False)
     assert report.hazards == []
-    options = {"stride": 1, "pad": 0, "dilation": 1} | more
-    want, found = expected(a, b, **options), next(iter(report.outputs.values()))
-    eps = 2.0**-8 if kind.itemsize == 2 and kind != np.float16 else 2.0**-11
+    want, found = expected(a, b, *steps), next(iter(report.outputs.values()))
+    eps = 2.0**-8 if dtype == "bfloat16" else 2.0**-11
     assert (np.abs(found.astype("float64") - want) <= eps * np.abs(want) + 1e-3).all()
 
 
 @pytest.mark.parametrize(
     ("image", "weight", "tile", "slices", "more"),
     [
+        ((2, 8, 8, 64), (64, 3, 3, 64), (128, 64), 1, {"pad": 1}),
+        ((1, 8, 8, 128), (64, 3, 3, 128), (64, 64), 1, {"pad": 1}),
+        ((3, 7, 9, 64), (72, 3, 3, 64), (256, 64), 1, {"pad": 1}),
+        ((2, 9, 7, 64), (64, 3, 3, 64), (128, 64), 1, {"pad": 1, "stride": 2}),
+        ((2, 10, 11, 64), (64, 1, 1, 64), (128, 64), 1, {"stride": 3}),
+        ((2, 9, 9, 64), (64, 3, 3, 64), (128, 64), 1, {"pad": 2, "dilation": 2}),
+        ((2, 9, 9, 40), (40, 3, 5, 40), (128, 64), 1, {"pad": 3, "stride": 2, "dilation": 2}),
+        ((5, 5, 6, 72), (136, 2, 3, 72), (128, 128), 1, {"dtype": "bfloat16"}),
+        ((2, 8, 6, 64), (72, 3, 3, 64), (128, 64), 1, {"pad": 1, "turned": True}),
+        # Blocks of a cluster share the steps of a window.
         ((2, 8, 8, 128), (64, 3, 3, 128), (64, 64), 3, {"pad": 1}),
         ((2, 8, 8, 128), (64, 3, 3, 128), (128, 64), 2, {"pad": 1}),
         ((3, 9, 7, 72), (136, 3, 3, 72), (128, 128), 3, {"pad": 1, "stride": 2}),
@@ -113,26 +112,17 @@ def test_windows_of_every_kind(
         ((2, 8, 6, 64), (72, 3, 3, 64), (128, 64), 3, {"pad": 1, "turned": True}),
     ],
 )
-def test_blocks_of_a_cluster_share_the_steps_of_a_window(
+def test_windows_of_every_kind(
     image: Shape, weight: Shape, tile: tuple[int, int], slices: int, more: dict[str, Any]
 ) -> None:
-    sch = w.schedule(
-        convolution(image, weight, **more),
-        tile,
-        consumers=min(2, tile[0] // 64),
-        block="conv",
-        slices=slices,
-    )
-    rng, is_turned = np.random.default_rng(0), more.pop("turned", False)
-    a, b = (rng.standard_normal(s, np.float32).astype(np.float16) for s in (image, weight))
-    given = b.transpose(1, 2, 3, 0).copy() if is_turned else b
+    sch = convolution(image, weight, **more)
+    sch = w.schedule(sch, tile, consumers=min(2, tile[0] // 64), block="conv", slices=slices)
+    steps = [more.get(name, least) for name, least in (("stride", 1), ("pad", 0), ("dilation", 1))]
+    kind = {name: more[name] for name in ("dtype", "turned") if name in more}
     with decisions.collect() as told:
-        report = tlx.simulate(sch, a, given, target=w.SM90A, progress=False)
-    assert any(f"clusters of {slices} that share the steps" in str(one) for one in told)
-    assert report.hazards == []
-    want = expected(a, b, **{"stride": 1, "pad": 0, "dilation": 1} | more)
-    off = np.abs(next(iter(report.outputs.values())) - want)
-    assert (off <= 2.0**-11 * np.abs(want) + 1e-3).all()
+        compared(sch, image, weight, *steps, **kind)
+    shared = any(f"clusters of {slices} that share the steps" in str(one) for one in told)
+    assert shared == (slices > 1)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -148,15 +138,7 @@ def test_one_schedule_for_all_targets(arch: str) -> None:
     sch.reverse_compute_at(tc.result, tc.n)
     sch.specialize_warps(tc.warpgroup)
     assert tc.instruction.startswith("wgmma" if arch == "sm_90a" else "mma.m16n8k16")
-    rng = np.random.default_rng(0)
-    shapes = (2, 9, 7, 64), (64, 3, 3, 64)
-    a, b = (rng.standard_normal(shape, np.float32).astype(np.float16) for shape in shapes)
-    report = tlx.simulate(sch, a, b, target=target, progress=False)
-    want = expected(a, b, 2, 1, 1)
-    assert report.hazards == []
-    assert (
-        np.abs(next(iter(report.outputs.values())) - want) <= 2.0**-10 * np.abs(want) + 1e-3
-    ).all()
+    compared(sch, (2, 9, 7, 64), (64, 3, 3, 64), 2, 1, 1, target=target)
 
 
 def test_an_image_whose_columns_are_windows_goes_by_mma_sync() -> None:

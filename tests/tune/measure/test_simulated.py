@@ -26,7 +26,7 @@ def from_conflicts(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """A transpose whose default has no padding."""
     log = tmp_path_factory.mktemp("log")
     operator = transpose_from(align_offset=0)
-    return tune(operator, shape=(1024, 960), trials=16, runner="simulate", log=log)
+    return tune(operator, shape=(512, 480), trials=16, runner="simulate", log=log)
 
 
 def model(record: Record | None) -> dict[str, float]:
@@ -41,7 +41,7 @@ def test_tuner_finds_a_conflict_free_transpose_from_a_conflicted_default(
     assert model(from_conflicts.default)["bank_conflicts"] > 0
     assert model(from_conflicts.best)["bank_conflicts"] == 0
     assert from_conflicts.best is not None
-    assert from_conflicts.best.verified_on == "transpose 1024x960 float32"
+    assert from_conflicts.best.verified_on == "transpose 512x480 float32"
 
 
 def test_report_says_what_the_winner_saves(from_conflicts: Result) -> None:
