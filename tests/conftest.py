@@ -20,28 +20,37 @@ from tests import frames, sampling
 #: waits for processes, and two compute.
 _LONG = (
     "tune/measure/rpc/test_run.py",
-    "transform/attention/test_lower_attention.py",
     "models/test_whole_tiles.py",
+    "models/test_convolutions.py",
     "tune/measure/test_run_local.py",
-    "models/test_default_schedule.py",
+    "transform/attention/test_lower_attention.py",
+    "models/test_attention.py",
     "golden/test_programs.py",
     "tune/measure/builder/test_builder.py",
+    "coalesce/test_two_orders.py",
+    "models/test_default_schedule.py",
     "transform/hopper/test_lower_warpgroups.py",
+    "models/test_compose_attention.py",
     "models/test_wide_groups.py",
     "tune/records/test_killed.py",
     "transform/hopper/test_pingpong.py",
     "models/test_paged_attention.py",
     "cli/test_rpc.py",
-    "models/test_compose_attention.py",
     "models/test_llm.py",
     "golden/test_compiled_programs.py",
+    "benchmarks/test_sweep.py",
+    "tune/measure/test_simulated.py",
+    "tune/search/test_tune.py",
+    "tune/apply/test_module.py",
     "test_tutorials.py",
     "schedules/test_gemm_hopper.py",
+    "tune/export/test_export.py",
+    "tune/apply/test_shipped_logs.py",
+    "tune/apply/test_programs.py",
     "test_docs.py",
     "cli/test_cli.py",
     "benchmarks/test_stock_tvm.py",
     "schedules/test_gemm.py",
-    "benchmarks/test_sweep.py",
 )
 #: Files whose cases are documents, names and programs, of which each is a test of its own.
 _EACH = ("golden/", "test_docs.py", "test_site.py", "test_tutorials.py", "test_names.py")
@@ -118,7 +127,7 @@ def _place(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a seeded sixtieth of each marked function's cases, and a third of most others'."""
+    """Keep a seeded sixtieth of each marked function's cases, and a quarter of most others'."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         functions.setdefault(item.nodeid.split("[")[0], []).append(item)

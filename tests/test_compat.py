@@ -61,7 +61,7 @@ def test_the_check_runs_before_tvm_is_imported() -> None:
 
 def test_import_leaves_the_slow_modules_alone() -> None:
     probe = (
-        "import sys, tvm_layout_ext;"
+        "import sys, tvm_layout_ext, tvm_layout_ext.te;"
         "slow = {'tvm.s_tir.tensor_intrin', 'tvm.s_tir.meta_schedule', 'xgboost', 'rich.console',"
         " 'matplotlib', 'typer'};"
         "found = slow & set(sys.modules);"

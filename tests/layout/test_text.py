@@ -63,16 +63,11 @@ def test_a_cluster_shows_only_where_there_is_one() -> None:
         ("Slice(dim=0, dim=1, parent=None)", "gives the field 'dim' more than once"),
         ("Linear({a: [[1]], a: [[0]]}, {x: 2})", "gives the dim 'a' more than once"),
         ("Linear({a: [[1]]}, {x: 2, x: 4})", "gives the dim 'x' more than once"),
+        *((one, "must be a str") for one in (None, 5, b"Blocked([1], [32], [1], [0])")),
     ],
 )
-def test_bad_text_is_one_sentence(text: str, sentence: str) -> None:
+def test_bad_text_is_one_sentence(text: Any, sentence: str) -> None:
     with pytest.raises(LayoutError, match=sentence):
-        L.parse(text)
-
-
-@pytest.mark.parametrize("text", [None, 5, b"Blocked([1], [32], [1], [0])"])
-def test_what_is_no_text_is_refused(text: Any) -> None:
-    with pytest.raises(LayoutError, match="must be a str"):
         L.parse(text)
 
 

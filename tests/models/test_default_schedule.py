@@ -14,7 +14,8 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 import tvm_layout_ext as tlx
-from benchmarks.model_zoo import Model, block, convolution, head, mlp
+from benchmarks.model_zoo import block, convolution, head, mlp
+from tests.models import small_models
 from tests.models.running import TARGET, Scheduled, bound_by_dlight, check, fused, only, scheduled
 from tests.programs.relaxed import relax_module
 from tests.test_build import PASS_MISTAKES, Break
@@ -27,44 +28,51 @@ from tvm_layout_ext.models.on_tensor_cores import configuration
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.tune.space.functions import blocks_of, same_function
 
-MODELS: dict[str, Callable[[], Model]] = {
-    "block": lambda: block(16, 64, 2),
-    "block of one token": lambda: block(1, 64, 2),
-    "block of any tokens": lambda: block("n", 64, 2),
-    "mlp": lambda: mlp(7, 20, 48, 12),
-    "convolution": lambda: convolution(1, 8, 6),
-    "head": lambda: head(8, 96, 64),
+MODELS: dict[str, Callable[[], tvm.IRModule]] = {
+    "block": lambda: block(16, 64, 2).module,
+    "block of one token": lambda: block(1, 64, 2).module,
+    "block of any tokens": lambda: block("n", 64, 2).module,
+    "mlp": lambda: mlp(7, 20, 48, 12).module,
+    "convolution": lambda: convolution(1, 8, 6).module,
+    "head": lambda: head(8, 96, 64).module,
 }
+EVERY = MODELS | small_models.MODELS
 
 
 @functools.cache
 def of_model(name: str) -> list[Scheduled]:
     """The functions of a model by the pass."""
-    return scheduled(MODELS[name]().module)
+    return scheduled(EVERY[name]())
 
 
-EACH = pytest.mark.parametrize("name", MODELS)
-
-
-@EACH
-def test_functions_of_a_model_are_right(name: str) -> None:
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", EVERY)
+def test_every_function_of_a_model_is_right_and_has_a_rule(name: str) -> None:
     for one in of_model(name):
+        assert not one.choice.fell_back, one.choice.text
         check(one)
+
+
+def test_depthwise_convolutions_stay_between_others() -> None:
+    found = of_model("MobileNetV2")
+    # At the model's ends, and of the weights of both, which are parameters here.
+    assert sum("transpose" in one.name for one in found) == 3
+    depthwise = [one for one in found if "group_conv2d_nhwc" in str(one.before)]
+    assert len(depthwise) == 2
+    assert all("minimum" in one.name and one.choice.rule == "windows" for one in depthwise)
 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_model_compiles_by_the_pipeline(name: str) -> None:
     schedule = tlx.DefaultSchedule()
-    built = tvm.compile(
-        MODELS[name]().module, TARGET, relax_pipeline=tlx.relax_pipeline(TARGET, schedule)
-    )
+    built = tvm.compile(MODELS[name](), TARGET, relax_pipeline=tlx.relax_pipeline(TARGET, schedule))
     assert isinstance(built, relax.VMExecutable)
     assert "none" not in {choice.rule for choice in schedule.choices}
 
 
 def test_whatever_dlight_binds_to_threads_is_bound() -> None:
-    mod = fused(MODELS["block"]().module)
+    mod = fused(MODELS["block"]())
     theirs = bound_by_dlight(mod)
     assert theirs
     for one in of_model("block"):
@@ -98,7 +106,7 @@ def test_a_fallback_has_its_sentence(
     sentence = "fuse_rows needs rows of a known length"
     left = {name: rule for name, rule in rules.RULES.items() if name != "blocks"}
     monkeypatch.setattr(default_schedule, "RULES", left)
-    every = fused(MODELS["block of any tokens"]().module).functions.items()
+    every = fused(MODELS["block of any tokens"]()).functions.items()
     # Products, which take most of the time, have their rules.
     mod = tvm.IRModule(
         {gv: one for gv, one in every if gv.name_hint != "main" and "matmul" not in gv.name_hint}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -74,6 +75,36 @@ def operands(
     )
     right = b.T if b_transposed else b
     return a, b, a.astype(np.float64) @ right.astype(np.float64)
+
+
+def followed(
+    shape: tuple[int, int, int], end: Callable[[Any, Any, Any], Any], batch: Sequence[int] = ()
+) -> s_tir.Schedule:
+    """Block ``out``: what ``end`` makes of an element of ``product``, of a bias and of a rest."""
+    names = ("A", "B", "bias", "rest")
+    A, B, bias, rest = map(te.placeholder, _sizes(shape, batch), ["float16"] * 4, names)
+    r = te.reduce_axis((0, shape[2]), "r")
+
+    def term(*at: Any) -> Any:
+        *b, i, j = at
+        return te.sum(A[(*b, i, r)].astype("float32") * B[(*b, j, r)].astype("float32"), axis=r)
+
+    product = te.compute(rest.shape, term, name="product")
+    out = te.compute(rest.shape, lambda *at: end(product[at], bias[at[-1]], rest[at]), name="out")
+    return s_tir.Schedule(te.create_prim_func([A, B, bias, rest, out]))
+
+
+def given(shape: tuple[int, int, int], batch: Sequence[int] = ()) -> tuple[list[Any], Any, Any]:
+    """Arrays of it, the product with its bias, and the rest, in float64."""
+    rng = np.random.default_rng(shape[1])
+    arrays = [rng.standard_normal(size).astype(np.float16) for size in _sizes(shape, batch)]
+    a, b, bias, rest = (one.astype(np.float64) for one in arrays)
+    return arrays, a @ b.swapaxes(-1, -2) + bias, rest
+
+
+def _sizes(shape: tuple[int, int, int], batch: Sequence[int]) -> list[tuple[int, ...]]:
+    m, n, k = shape
+    return [(*batch, m, k), (*batch, n, k), (n,), (*batch, m, n)]
 
 
 def program(sch: s_tir.Schedule) -> DeviceProgram:

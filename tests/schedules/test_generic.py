@@ -37,25 +37,20 @@ def linear(m: int, n: int, k: int, dtype: str = "float16", sums: str = "float32"
     return te.create_prim_func([A, B, bias, out])
 
 
-def softmax(rows: int, columns: int) -> tirx.PrimFunc:
-    """Four blocks, of which two are reductions."""
-    A = te.placeholder((rows, columns), "float32", name="A")
-    k, r = te.reduce_axis((0, columns), name="k"), te.reduce_axis((0, columns), name="r")
-    most = te.compute((rows,), lambda i: te.max(A[i, k], k), name="most")
-    power = te.compute((rows, columns), lambda i, j: tirx.exp(A[i, j] - most[i]), name="power")
-    total = te.compute((rows,), lambda i: te.sum(power[i, r], r), name="total")
-    out = te.compute((rows, columns), lambda i, j: power[i, j] / total[i], name="out")
-    return te.create_prim_func([A, out])
+def softmax(rows: int, columns: int, axis: int = 1) -> tirx.PrimFunc:
+    """Four blocks, of which two are reductions, of rows or of columns."""
+    shape = rows, columns
+    A = te.placeholder(shape, "float32", name="A")
+    k, r = (te.reduce_axis((0, shape[axis]), name=name) for name in "kr")
 
+    def at(own: Any, along: Any) -> tuple[Any, Any]:
+        return (own, along) if axis else (along, own)
 
-def softmax_of_columns(rows: int, columns: int) -> tirx.PrimFunc:
-    """Four blocks again, but what is summed is no row of memory."""
-    A = te.placeholder((rows, columns), "float32", name="A")
-    k, r = te.reduce_axis((0, rows), name="k"), te.reduce_axis((0, rows), name="r")
-    most = te.compute((columns,), lambda j: te.max(A[k, j], k), name="most")
-    power = te.compute((rows, columns), lambda i, j: tirx.exp(A[i, j] - most[j]), name="power")
-    total = te.compute((columns,), lambda j: te.sum(power[r, j], r), name="total")
-    out = te.compute((rows, columns), lambda i, j: power[i, j] / total[j], name="out")
+    kept = (shape[1 - axis],)
+    most = te.compute(kept, lambda i: te.max(A[at(i, k)], k), name="most")
+    power = te.compute(shape, lambda *i: tirx.exp(A[i] - most[i[1 - axis]]), name="power")
+    total = te.compute(kept, lambda i: te.sum(power[at(i, r)], r), name="total")
+    out = te.compute(shape, lambda *i: power[i] / total[i[1 - axis]], name="out")
     return te.create_prim_func([A, out])
 
 
@@ -147,7 +142,7 @@ def test_rows_and_their_sums_are_one_kernel() -> None:
 
 
 def test_blocks_without_products_are_coalesced_each() -> None:
-    operator = operator_of(softmax_of_columns(200, 33))
+    operator = operator_of(softmax(200, 33, axis=0))
     assert operator.knobs == COALESCE_KNOBS
     np.testing.assert_allclose(check_default(operator).sum(0), 1, rtol=1e-5)
     task = task_of(operator)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,16 +79,11 @@ def first(found: list[bool]) -> int | None:
     return found.index(True) if True in found else None
 
 
-@given(OPERATIONS)
-def test_first_race_in_shared_memory_is_found_and_nothing_before_it(operations: list[Any]) -> None:
+@pytest.mark.parametrize("across", [False, True], ids=["shared memory", "global memory"])
+@given(operations=OPERATIONS)
+def test_first_race_is_found_and_nothing_before_it(across: bool, operations: list[Any]) -> None:
     # After a race the last write alone no longer tells all, so only the first is compared.
-    got, wanted = play(operations, across=False)
-    assert first(got) == first(wanted)
-
-
-@given(OPERATIONS)
-def test_first_race_in_global_memory_is_found_and_nothing_before_it(operations: list[Any]) -> None:
-    got, wanted = play(operations, across=True)
+    got, wanted = play(operations, across=across)
     assert first(got) == first(wanted)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -82,10 +81,11 @@ def shifted(move: Pattern, **options: Any) -> Report:
     return report
 
 
-def _moves(dtypes: Sequence[str]) -> list[tuple[int, int, str, int]]:
-    """Rows, columns, type and width of what is added or taken."""
+def _moves() -> list[tuple[str, int, int, str, int]]:
+    """Kind, rows, columns, type and width of what is added or taken."""
     return pairwise(
-        (rows, columns, dtype, width)
+        (kind, rows, columns, dtype, width)
+        for kind, dtypes in (("pad", DTYPES), ("slice", DTYPES[:3]))
         for rows, columns in ((5, 1000), (3, 4097), (20, 257))
         for dtype in dtypes
         for width in range(1, 10)
@@ -93,30 +93,20 @@ def _moves(dtypes: Sequence[str]) -> list[tuple[int, int, str, int]]:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize(("rows", "columns", "dtype", "width"), _moves(DTYPES))
-def test_pads_are_numpys_with_the_fewest_sectors(
-    rows: int, columns: int, dtype: str, width: int
+@pytest.mark.parametrize(("kind", "rows", "columns", "dtype", "width"), _moves())
+def test_moves_are_numpys_with_the_fewest_sectors(
+    kind: str, rows: int, columns: int, dtype: str, width: int
 ) -> None:
-    odd = width + (columns + 1) % 2
-    move = padded((rows, columns), (width, width), (1, odd), dtype)
+    if kind == "pad":
+        odd = width + (columns + 1) % 2
+        move = padded((rows, columns), (width, width), (1, odd), dtype)
+    else:
+        move = sliced((rows + width, columns + width + 1), (width, width), (rows, columns), dtype)
     report = shifted(move)
     plain = counts(checked(move, by_element(move)))
-    for kind, (requests, sectors) in counts(report).items():
-        assert requests <= plain[kind][0]
-        assert sectors <= plain[kind][1] * 1.02
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize(("rows", "columns", "dtype", "width"), _moves(DTYPES[:3]))
-def test_slices_are_numpys_with_the_fewest_sectors(
-    rows: int, columns: int, dtype: str, width: int
-) -> None:
-    move = sliced((rows + width, columns + width + 1), (width, width), (rows, columns), dtype)
-    report = shifted(move)
-    plain = counts(checked(move, by_element(move)))
-    for kind, (requests, sectors) in counts(report).items():
-        assert requests <= plain[kind][0]
-        assert sectors <= plain[kind][1] * 1.02
+    for side, (requests, sectors) in counts(report).items():
+        assert requests <= plain[side][0]
+        assert sectors <= plain[side][1] * 1.02
 
 
 @pytest.mark.matrix

@@ -28,11 +28,11 @@ def test_annotates_the_block_by_name(num_stages: int) -> None:
     assert dict(block.annotations) == {"layout_ext.num_stages": num_stages}
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2", 10**12])
 def test_refuses_other_numbers(wrong: Any) -> None:
-    sch = _cached()
-    with pytest.raises(ScheduleError, match="num_stages of double_buffer must be"):
-        schedule.double_buffer(sch, "A_shared", wrong)
+    least = " at most 2147483647, not 10000" if wrong == 10**12 else ""
+    with pytest.raises(ScheduleError, match=f"num_stages of double_buffer must be{least}"):
+        schedule.double_buffer(_cached(), "A_shared", wrong)
 
 
 def test_refuses_a_block_that_writes_two_buffers() -> None:
@@ -70,12 +70,6 @@ def test_the_last_number_counts() -> None:
     schedule.double_buffer(sch, "A_shared", 2)
     found = sch.get(sch.get_sblock("A_shared")).annotations
     assert dict(found) == {"layout_ext.num_stages": 2}
-
-
-def test_refuses_a_number_that_no_loop_counts_to() -> None:
-    sch = _cached()
-    with pytest.raises(ScheduleError, match="must be at most 2147483647, not 1000000000000"):
-        schedule.double_buffer(sch, "A_shared", 10**12)
 
 
 @pytest.mark.parametrize(("async_copy", "annotated"), [("auto", None), (True, 1), (False, 0)])

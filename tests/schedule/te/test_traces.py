@@ -10,6 +10,7 @@ import tvm
 from tvm.s_tir.schedule.testing import verify_trace_roundtrip
 
 from tests.programs.stages import elementwise, product
+from tests.schedule.te.test_tensor_intrin import _row
 from tvm_layout_ext import te
 
 
@@ -68,15 +69,6 @@ def test_trace_replays_from_python_and_json(make: Callable[[], tuple[Any, list[A
 
 
 def test_trace_with_an_intrinsic_replays() -> None:
-    X = te.placeholder((8,), name="X")
-    Y = te.compute((8,), lambda i: X[i], name="Y")
-
-    def copy(ins: list[Any], outs: list[Any]) -> Any:
-        ib = te.ir_builder.create()
-        for lane in range(0, 8, 4):
-            ib.emit(outs[0].vstore([lane], ins[0].vload([lane], "float32x4")))
-        return ib.get()
-
     A, B, s = elementwise(4, 8)
-    s[B].tensorize(B.op.axis[1], te.decl_tensor_intrin(Y.op, copy, name="copy"))
+    s[B].tensorize(B.op.axis[1], _row(8))
     verify_trace_roundtrip(s.sch, _stock([A, B]))

@@ -303,37 +303,17 @@ def test_slices_that_cannot_add_up_are_refused() -> None:
         w.schedule(sch, slices=3)
 
 
-def fused(shape: tuple[int, int, int], result: str) -> s_tir.Schedule:
-    """Relu of a product and a bias, and a residual."""
-    m, n, k = shape
-    A, B = te.placeholder((m, k), "float16", name="A"), te.placeholder((n, k), "float16", name="B")
-    bias = te.placeholder((n,), "float16", name="bias")
-    rest = te.placeholder((m, n), "float16", name="rest")
-    r = te.reduce_axis((0, k), "r")
-
-    def term(i: Any, j: Any) -> Any:
-        return te.sum(A[i, r].astype("float32") * B[j, r].astype("float32"), axis=r)
-
-    product = te.compute((m, n), term, name="product")
-    zero = tvm.tirx.const(0, "float32")
-    relu = te.compute((m, n), lambda i, j: te.max(product[i, j] + bias[j], zero), name="relu")
-    out = te.compute((m, n), lambda i, j: (relu[i, j] + rest[i, j]).astype(result), name="out")
-    sch = s_tir.Schedule(te.create_prim_func([A, B, bias, rest, out]))
-    sch.compute_inline("relu")
-    return sch
-
-
 @pytest.mark.parametrize("result", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(200, 136, 72), (200, 133, 72)])
 def test_what_follows_element_by_element_is_computed_from_registers(
     shape: tuple[int, int, int], result: str
 ) -> None:
-    m, n, k = shape
-    rng = np.random.default_rng(n)
-    given = [rng.standard_normal(s).astype(np.float16) for s in ((m, k), (n, k), (n,), (m, n))]
-    a, b, bias, rest = (one.astype(np.float64) for one in given)
-    found = simulated(w.schedule(fused(shape, result)), *given)
-    assert_close(found, np.maximum(a @ b.T + bias, 0) + rest, result)
+    def relu(value: Any, bias: Any, rest: Any) -> Any:
+        return (te.max(value + bias, tvm.tirx.const(0, "float32")) + rest).astype(result)
+
+    arrays, value, rest = w.given(shape)
+    found = simulated(w.schedule(w.followed(shape, relu)), *arrays)
+    assert_close(found, np.maximum(value, 0) + rest, result)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float16"])

@@ -116,27 +116,14 @@ def test_blocks_of_a_cluster_copy_for_each_other(
 
 def followed(shape: Shape, result: str) -> s_tir.Schedule:
     """GELU of a product and a bias, times SiLU of it, and a residual."""
-    m, n, k = shape
-    A, B = te.placeholder((m, k), "float16", name="A"), te.placeholder((n, k), "float16", name="B")
-    bias = te.placeholder((n,), "float16", name="bias")
-    rest = te.placeholder((m, n), "float16", name="rest")
-    r = te.reduce_axis((0, k), "r")
-
-    def term(i: Any, j: Any) -> Any:
-        return te.sum(A[i, r].astype("float32") * B[j, r].astype("float32"), axis=r)
-
     half, one, root = (tirx.const(x, "float32") for x in (0.5, 1, 0.5**0.5))
-    product = te.compute((m, n), term, name="product")
-    own = te.compute((m, n), lambda i, j: product[i, j] + bias[j].astype("float32"), name="own")
-    gelu = te.compute(
-        (m, n), lambda i, j: own[i, j] * half * (one + te.erf(own[i, j] * root)), name="gelu"
-    )
-    silu = te.compute((m, n), lambda i, j: gelu[i, j] * te.sigmoid(gelu[i, j]), name="silu")
-    out = te.compute((m, n), lambda i, j: (silu[i, j] + rest[i, j]).astype(result), name="out")
-    sch = s_tir.Schedule(te.create_prim_func([A, B, bias, rest, out]))
-    for name in ("own", "gelu", "silu"):
-        sch.compute_inline(name)
-    return sch
+
+    def end(value: Any, bias: Any, rest: Any) -> Any:
+        own = value + bias.astype("float32")
+        gelu = own * half * (one + te.erf(own * root))
+        return (gelu * te.sigmoid(gelu) + rest).astype(result)
+
+    return w.followed(shape, end)
 
 
 @pytest.mark.parametrize("result", ["float16", "float32"])
@@ -144,17 +131,12 @@ def followed(shape: Shape, result: str) -> s_tir.Schedule:
 def test_what_follows_element_by_element_is_computed_from_registers(
     shape: Shape, result: str
 ) -> None:
-    erf = np.vectorize(math.erf)
-    m, n, k = shape
-    rng = np.random.default_rng(n)
-    given = [rng.standard_normal(s).astype(np.float16) for s in ((m, k), (n, k), (n,), (m, n))]
-    a, b, bias, rest = (one.astype(np.float64) for one in given)
-    own = a @ b.T + bias
-    gelu = own * 0.5 * (1 + erf(own * 0.5**0.5))
+    arrays, own, rest = w.given(shape)
+    gelu = own * 0.5 * (1 + np.vectorize(math.erf)(own * 0.5**0.5))
     want = gelu / (1 + np.exp(-gelu)) + rest
     sch = in_turns(shape, (64, 64), sch=followed(shape, result))
     rounded = 2.0**-11 if result == "float16" else 2.0**-20
-    np.testing.assert_allclose(simulated(sch, *given), want, rounded, 1e-4)
+    np.testing.assert_allclose(simulated(sch, *arrays), want, rounded, 1e-4)
 
 
 def test_columns_of_few_rows_take_the_rows_of_the_instruction() -> None:

@@ -97,30 +97,18 @@ def test_blocks_of_a_cluster_share_tiles(more: dict[str, Any]) -> None:
     assert_close(simulated(swapped(w.product(shape), (128, 128), **more), a, b), want)
 
 
-def followed(shape: Shape, result: str, activation: str, batch: int = 1) -> s_tir.Schedule:
+def followed(
+    shape: Shape, result: str, activation: str = "relu", batch: tuple[int, ...] = (1,)
+) -> s_tir.Schedule:
     """An activation of a product and a bias, and a residual."""
-    m, n, k = shape
-    sizes = (batch, m, k), (batch, n, k), (n,), (batch, m, n)
-    A, B, bias, rest = (
-        te.placeholder(size, "float16", name=name)
-        for size, name in zip(sizes, ("A", "B", "bias", "rest"), strict=True)
-    )
-    r = te.reduce_axis((0, k), "r")
 
-    def term(b: Any, i: Any, j: Any) -> Any:
-        return te.sum(A[b, i, r].astype("float32") * B[b, j, r].astype("float32"), axis=r)
+    def end(value: Any, bias: Any, rest: Any) -> Any:
+        value = value + bias
+        relu = te.max(value, tvm.tirx.const(0, "float32"))
+        value = relu if activation == "relu" else value * te.sigmoid(value)
+        return (value + rest).astype(result)
 
-    def relu(value: Any) -> Any:
-        return te.max(value, tvm.tirx.const(0, "float32"))
-
-    def end(b: Any, i: Any, j: Any) -> Any:
-        value = product[b, i, j] + bias[j]
-        value = relu(value) if activation == "relu" else value * te.sigmoid(value)
-        return (value + rest[b, i, j]).astype(result)
-
-    product = te.compute((batch, m, n), term, name="product")
-    out = te.compute((batch, m, n), end, name="out")
-    return s_tir.Schedule(te.create_prim_func([A, B, bias, rest, out]))
+    return w.followed(shape, end, batch)
 
 
 @pytest.mark.parametrize(
@@ -136,12 +124,7 @@ def followed(shape: Shape, result: str, activation: str, batch: int = 1) -> s_ti
 def test_what_follows_element_by_element_is_computed_from_registers(
     shape: Shape, result: str, activation: str, stored: str
 ) -> None:
-    m, n, k = shape
-    rng = np.random.default_rng(n)
-    sizes = (1, m, k), (1, n, k), (n,), (1, m, n)
-    given = [rng.standard_normal(size).astype(np.float16) for size in sizes]
-    a, b, bias, rest = (one.astype(np.float64) for one in given)
-    value = a @ b.swapaxes(1, 2) + bias
+    given, value, rest = w.given(shape, (1,))
     made = np.maximum(value, 0) if activation == "relu" else value / (1 + np.exp(-value))
     report = simulated(
         swapped(followed(shape, result, activation), (104, 128)), *given, stored=stored
@@ -150,16 +133,13 @@ def test_what_follows_element_by_element_is_computed_from_registers(
 
 
 def test_a_batch_has_boxes_of_its_own() -> None:
-    batch, m, n, k = 3, 100, 72, 72
-    rng = np.random.default_rng(0)
-    sizes = (batch, m, k), (batch, n, k), (n,), (batch, m, n)
-    given = [rng.standard_normal(size).astype(np.float16) for size in sizes]
-    sch = followed((m, n, k), "float16", "relu", batch)
+    shape, batch = (100, 72, 72), (3,)
+    given, value, rest = w.given(shape, batch)
+    sch = followed(shape, "float16", batch=batch)
     with w.SM90A:
         tc = sch.use_tensor_core("product", "wgmma", multiples=(128, 80, 64), swap=True)
     tlx.schedule.composed.gemm.by_warpgroups(sch, tc, (128, 80), 3, 2)
-    a, b, bias, rest = (one.astype(np.float64) for one in given)
-    assert_close(simulated(sch, *given), np.maximum(a @ b.swapaxes(1, 2) + bias, 0) + rest)
+    assert_close(simulated(sch, *given), np.maximum(value, 0) + rest)
 
 
 @pytest.mark.parametrize("tile", [(128, 128), (72, 128), (120, 256)])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.schedules.test_generic import linear, softmax_of_columns, task_of
+from tests.schedules.test_generic import linear, softmax, task_of
 from tests.tune.helpers import make_record, transpose_schedule
 from tvm_layout_ext import RecordError, ScheduleError, TargetError, cuda_target, export, te
 from tvm_layout_ext.tune.export.launches import KernelLaunch, host_plan
@@ -57,7 +57,7 @@ def load(path: Path) -> ModuleType:
 
 
 def test_plan_lists_workspace_and_launches_in_order() -> None:
-    plan = host_plan(default_module(softmax_of_columns(200, 33)), TARGET)
+    plan = host_plan(default_module(softmax(200, 33, axis=0)), TARGET)
     assert [(one.name, one.shape) for one in plan.arguments] == [("A", (200, 33)),
                                                                  ("out", (200, 33))]  # fmt: skip
     assert [(one.name, one.bytes) for one in plan.workspace] == [("most", 132), ("total", 132)]
@@ -75,7 +75,7 @@ def test_plan_lists_workspace_and_launches_in_order() -> None:
 
 
 def test_texts_name_shapes_workspace_and_kernels() -> None:
-    plan = host_plan(default_module(softmax_of_columns(200, 33)), TARGET)
+    plan = host_plan(default_module(softmax(200, 33, axis=0)), TARGET)
     header = header_text("soft", plan, "sm_90a", "0.1.0", "A record.")
     assert " *   A: float32[200][33]\n *   out: float32[200][33], written\n" in header
     assert "264 bytes of workspace" in header

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.schedules.test_generic import softmax_of_columns
+from tests.schedules.test_generic import softmax
 from tests.tune.export.test_export import default_module, load
 from tests.tune.helpers import transpose_schedule
 from tvm_layout_ext import build, cuda_target, export, te
@@ -133,7 +133,7 @@ def test_exported_kernels_run_on_tensors_of_tvm(tmp_path: Path) -> None:
         turn.turn(tvm.runtime.empty((96, 95), "float32", device), result)
     # Three kernels one after another, with workspace between them.
     rows = rng.standard_normal((33, 200), np.float32)
-    soft = load(export(default_module(softmax_of_columns(33, 200)), tmp_path / "soft").loader)
+    soft = load(export(default_module(softmax(33, 200, axis=0)), tmp_path / "soft").loader)
     source, result = (
         tvm.runtime.tensor(rows, device),
         tvm.runtime.empty((33, 200), "float32", device),
