@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tvm import tirx
 from tvm.relax import op
 
 import tvm_layout_ext as tlx
@@ -204,19 +205,12 @@ def test_windows_of_many_channels_are_copied_asynchronously() -> None:
 
 def test_a_symbolic_size_beside_a_convolution_is_computed_with() -> None:
     """TVM's pass of layouts ends the process at a number among operands."""
-    n = tirx.Var("n", "int64")
-    x = relax.Var("x", relax.TensorType((n, 16, 5, 7), HALF))
-    w = relax.Var("w", relax.TensorType((24, 16, 3, 3), HALF))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            out = builder.emit(relax.op.nn.conv2d(x, w, padding=1))
-            scaled = relax.op.divide(out, tirx.Cast(HALF, n))
-            out = builder.emit_output(builder.emit(scaled))
-        builder.emit_func_output(out)
-    (one,) = (f for f in scheduled(builder.get()) if "conv2d" in f.name)
-    assert one.choice.rule == "tensor cores"
-    check(one)
+
+    def build(x: Any, w: Any) -> Any:
+        return op.divide(op.nn.conv2d(x, w, padding=1), tirx.Cast(HALF, x.ty.shape.values[0]))
+
+    mod = relax_module(build, ("n", 16, 5, 7), (24, 16, 3, 3))
+    check(only(mod, "conv2d"), "tensor cores")
 
 
 def test_a_module_without_convolutions_is_left_alone() -> None:
