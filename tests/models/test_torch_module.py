@@ -555,6 +555,32 @@ def test_pools_without_it_are_torchs() -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda f, x: f.fold(x, (6, 6), 2, stride=2),
+        lambda f, x: f.fold(x[..., :4], (6, 6), 2, stride=4),
+        lambda f, x: f.fold(f.pad(x, (0, 40)), (6, 6), 2, padding=1, stride=1)[..., :5],
+        lambda f, x: torch.index_put(
+            torch.ones_like(x), (torch.arange(2)[:, None], torch.arange(8)[None]), x * 2
+        ),
+    ],
+)
+def test_what_is_put_to_known_places_is_gathered(does: Any, dtype: str) -> None:
+    torch.manual_seed(0)
+    module = Steps(lambda m, x, i: does(torch.nn.functional, x))
+    fast = on_cpu(module, [(torch.randn(2, 8, 9).to(getattr(torch, dtype)),)])
+    assert "index_put" not in fast.mod.script()
+
+
+@pytest.mark.parametrize("options", [{"groups": 2}, {"padding": 1, "output_padding": 1}])
+def test_a_transposed_convolution_of_volumes(options: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.ConvTranspose3d(4, 6, 3, stride=2, **options)
+    on_cpu(module, [(torch.randn(1, 4, 3, 4, 5),)])
+
+
 def test_a_mask_as_an_index_is_refused() -> None:
     masked = Steps(lambda m, x, i: x[x > 0]).eval()
     with pytest.raises(tlx.ScheduleError, match=r"use torch.where"):

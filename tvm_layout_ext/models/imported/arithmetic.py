@@ -107,6 +107,8 @@ class Arithmetic:
 
     def _binary(self, op: Any, of_truth_values: Any, node: Any) -> Any:
         own = self._type_of(node)
+        if op is relax.op.add and "int" in own and node.args[1] == 0:
+            return self._operand(node.args[0], own)
         first, second = (self._operand(one, own) for one in node.args[:2])
         if (alpha := node.kwargs.get("alpha", 1)) != 1:
             second = self._emit(relax.op.multiply(second, self._operand(alpha, own)))

@@ -14,10 +14,14 @@ from ..relax_values import NARROW_FLOATS, extents_of
 from .arithmetic import Arithmetic, Converter, standing_for
 from .places import indexed, place_of, put
 from .rows_in_place import write_rows
+from .shapes import Shapes
+from .sizes import Sizes, is_symbolic
 
 #: What is added to a product, by operator; TVM 0.27 names ``float32`` as the product's type.
 _ADDED = {"addmm.default": 0, "convolution.default": 2, "linear.default": 2}
 
+#: Dims of images that have a depth, with batch and channels.
+_IN_THREE_DIMS = 5
 #: What TVM 0.27 adds up in its operands' type, or has no types for.
 _WIDENED = ("native_group_norm.default", "linalg_vector_norm.default")
 
@@ -33,6 +37,12 @@ class Importer(ExportedProgramImporter):
         self.state, self.in_place, self.writes_rows = state, set[str](), False
         super().__init__()
 
+    def create_input_vars(self, exported_program: Any) -> Any:
+        """Take note of the variables that stand for symbolic sizes."""
+        found = super().create_input_vars(exported_program)
+        self.sizes = Sizes(exported_program, {**found[0], **found[1]})
+        return found
+
     def create_convert_map(self) -> dict[str, Converter]:
         """Stock conversions, each followed by a cast to the type that torch has for its value."""
         stock = super().create_convert_map()
@@ -40,8 +50,10 @@ class Importer(ExportedProgramImporter):
             name: partial(self._typed, one) for name, one in stock.items()
         }
         added = _ADDED | dict.fromkeys((name for name in _WIDENED if name in stock), None)
+        own = {"convolution.default": partial(self._convolved, stock["convolution.default"])}
         for name, at in added.items():
-            found[name] = partial(self._typed, partial(self._in_float32, stock[name], at))
+            convert = own.get(name, stock[name])
+            found[name] = partial(self._typed, partial(self._in_float32, convert, at))
         arithmetic = Arithmetic(self, stock).converters()
         found |= {name: partial(self._typed, one) for name, one in arithmetic.items()}
         for name in (one for one in stock if "_pool" in one or one.endswith("_aa.default")):
@@ -50,6 +62,9 @@ class Importer(ExportedProgramImporter):
         found["grid_sampler_2d.default"] = partial(self._typed, self._sampled)
         found["select.int"] = partial(self._typed, self._place)
         found["index.Tensor"] = partial(self._typed, self._indexed)
+        shapes = Shapes(self, stock)
+        found |= {name: partial(self._typed, one) for name, one in shapes.converters().items()}
+        found |= shapes.of_sizes()
         found["index_put.default"] = self._rows_in_place
         return found
 
@@ -60,10 +75,24 @@ class Importer(ExportedProgramImporter):
         if wanted is None or not isinstance(getattr(found, "ty", None), relax.TensorType):
             return found
         _refuse_another_shape(node, found)
+        found = self._shaped(node, found)
         wanted = self._convert_data_type(wanted)
         if str(found.ty.dtype) == wanted:
             return found
         return self.block_builder.emit(relax.op.astype(found, wanted))
+
+    def _shaped(self, node: Any, found: Any) -> Any:
+        """A value whose symbolic shape TVM does not see, or not as torch does, is said to have it.
+
+        TVM 0.27 knows no least size, and so not that one of several rows is one row.
+        """
+        if not is_symbolic(node.meta["val"]):
+            return found
+        shape = self.sizes.shape_of(node)
+        if shape is None or self.sizes.are_equal(extents_of(found), shape):
+            return found
+        kind = relax.TensorType(shape, str(found.ty.dtype))
+        return self.block_builder.match_cast(found, kind)
 
     def _sampled(self, node: Any) -> Any:
         """Pixels at places between them, which TVM has before rows and columns, torch behind."""
@@ -87,6 +116,21 @@ class Importer(ExportedProgramImporter):
         wide = {one: emit(op.astype(self.env[one], "float32")) for one in nodes}
         with standing_for(self.env, wide):
             return convert(node)
+
+    def _convolved(self, convert: Converter, node: Any) -> Any:
+        """A convolution; of transposed ones TVM 0.27 imports those of one and two dims."""
+        data, weight, bias, *sizes, is_transposed, more, groups = node.args
+        if not is_transposed or node.meta["val"].ndim != _IN_THREE_DIMS:
+            return convert(node)
+        (strides, padding, dilation), emit = sizes, self.block_builder.emit
+        sums = relax.op.nn.conv3d_transpose(
+            *(self.env[data], self.env[weight], strides, padding, more, dilation, groups),
+            out_dtype="float32",
+        )
+        if bias is None:
+            return emit(sums)
+        column = emit(relax.op.reshape(self.env[bias], [1, -1, 1, 1, 1]))
+        return emit(relax.op.add(emit(sums), column))
 
     def _place(self, node: Any) -> Any:
         """An element of a dim, counted from either end."""

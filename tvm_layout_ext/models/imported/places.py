@@ -9,8 +9,10 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...ir.queries import size_of
-from ..relax_values import array_of, bound_to, name_of, source_of, whole_numbers
+from ..relax_values import NARROW_FLOATS, array_of, bound_to, name_of, source_of, whole_numbers
 
+#: Rows that are gathered for one place at most, where each of known indices adds to what is there.
+_MOST_WRITERS = 16
 #: What leaves the numbers of an index as they are.
 _SAME_NUMBERS = ("reshape", "expand_dims", "squeeze", "broadcast_to", "astype")
 
@@ -23,8 +25,23 @@ def place_of(builder: relax.BlockBuilder, data: Any, axis: int, at: int) -> rela
     extent = data.ty.shape.values[axis]
     if isinstance(extent, tirx.IntImm):
         return builder.emit(relax.op.take(data, relax.const(int(extent) + at, "int64"), axis))
-    part = relax.op.strided_slice(data, [axis], [extent + at], [extent + at + 1])
-    return builder.emit(relax.op.squeeze(builder.emit(part), [axis]))
+    return builder.emit(relax.op.squeeze(part_of(builder, data, axis, extent + at, 1), [axis]))
+
+
+def part_of(
+    builder: relax.BlockBuilder, data: Any, axis: int, begin: Any, size: Any, step: int = 1
+) -> relax.Expr:
+    """Emit ``size`` elements of an axis, every ``step``-th of them from ``begin`` on.
+
+    Where the axis is symbolic, TVM 0.27 gives a slice an extent that is cut off at its ends.
+    """
+    known = [size_of(one) for one in (begin, size)]
+    if all(isinstance(one, int) for one in known):
+        first, count = known
+        numbers = relax.const(first + step * np.arange(count), "int64")
+    else:
+        numbers = builder.emit(relax.op.arange(begin, begin + size * step, step, "int64"))
+    return builder.emit(relax.op.take(data, numbers, axis))
 
 
 def indexed(builder: relax.BlockBuilder, data: Any, indices: Sequence[Any]) -> relax.Expr:
@@ -49,27 +66,91 @@ def indexed(builder: relax.BlockBuilder, data: Any, indices: Sequence[Any]) -> r
 def put(
     builder: relax.BlockBuilder, data: Any, indices: Sequence[Any], values: Any, adds: bool
 ) -> relax.Expr:
-    """Emit a tensor with other values at ``indices``; TVM's operator wants one for each dim."""
+    """Emit a tensor with other values at ``indices``; TVM's operator wants one for each dim.
+
+    Where the indices are known, as those that put patches of an image together, elements are
+    gathered: each place reads what is written there.
+    """
     axes, given, rest, first = _parts(builder, data, indices)
     extents, emit = data.ty.shape.values, builder.emit
     here = _together([[*one.ty.shape.values] for one in given])
-    places: dict[int, Any] = dict(zip(axes, given, strict=True))
+    others = [extents[axis] for axis in rest]
     if rest:
-        for axis, one in places.items():
-            shape = [*one.ty.shape.values, *[1] * len(rest)]
-            places[axis] = emit(relax.op.reshape(one, shape))
-        others = [extents[axis] for axis in rest]
-        whole = [*others[:first], *here, *others[first:]]
-        values = emit(relax.op.broadcast_to(values, whole))
+        values = emit(relax.op.broadcast_to(values, [*others[:first], *here, *others[first:]]))
         order = [*range(first, first + len(here))]
-        order += [at for at in range(len(whole)) if at not in order]
+        order += [at for at in range(len(here) + len(rest)) if at not in order]
         values = emit(relax.op.permute_dims(values, order))
+    writers = _writers(builder, given, [extents[axis] for axis in axes])
+    if writers is not None:
+        values = values if rest else emit(relax.op.broadcast_to(values, here))
+        rows = emit(relax.op.reshape(values, [int(np.prod([*map(int, here)])), *others]))
+        return _gathered(builder, data, [*axes, *rest], writers, rows, adds)
+    places: dict[int, Any] = dict(zip(axes, given, strict=True))
+    for axis, one in places.items() if rest else ():
+        places[axis] = emit(relax.op.reshape(one, [*one.ty.shape.values, *[1] * len(rest)]))
     for at, axis in enumerate(rest):
         count = emit(relax.op.arange(0, extents[axis], 1, "int64"))
         shape = [extents[axis], *[1] * (len(rest) - 1 - at)]
         places[axis] = emit(relax.op.reshape(count, shape))
     ordered = relax.Tuple([places[axis] for axis in range(len(places))])
     return emit(relax.op.index_put(data, ordered, values, adds))
+
+
+def _writers(
+    builder: relax.BlockBuilder, given: Sequence[Any], extents: Sequence[Any]
+) -> list[np.ndarray] | None:
+    """Known indices turned around: of each place, the first row written to it, the second, ...
+
+    -1 where there are fewer. None where indices are not known, or many rows go to one place.
+    """
+    known = [array_of(one, builder.lookup_binding) for one in given]
+    sizes = [size_of(one) for one in extents]
+    arrays = [one for one in known if one is not None]
+    if len(arrays) < len(known) or not all(isinstance(one, int) for one in sizes):
+        return None
+    places = np.ravel_multi_index(np.broadcast_arrays(*arrays), sizes).ravel()
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    turn = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+    if len(turn) == 0 or turn.max() >= _MOST_WRITERS:
+        return None
+    found = np.full([int(turn.max()) + 1, int(np.prod(sizes))], -1)
+    found[turn, ordered] = order
+    return [*found]
+
+
+def _gathered(
+    builder: relax.BlockBuilder,
+    data: Any,
+    order: Sequence[int],
+    writers: Sequence[np.ndarray],
+    rows: Any,
+    adds: bool,
+) -> relax.Expr:
+    """Emit a tensor with rows added at places, or in their place; ``order`` has the places first.
+
+    Of rows for one place that are not added up any may be taken.
+    """
+    emit, dtype = builder.emit, str(data.ty.dtype)
+    known = array_of(data, builder.lookup_binding)
+    found = emit(relax.op.permute_dims(data, [*order])) if [*order] != sorted(order) else data
+    turned = [*found.ty.shape.values]
+    found = emit(relax.op.reshape(found, [len(writers[0]), *rows.ty.shape.values[1:]]))
+    if adds and dtype in NARROW_FLOATS:
+        found, rows = (emit(relax.op.astype(one, "float32")) for one in (found, rows))
+    is_empty = adds and known is not None and not known.any()
+    for writer in writers if adds else writers[:1]:
+        part = emit(relax.op.take(rows, relax.const(np.maximum(writer, 0), "int64"), 0))
+        other = relax.const(0, str(part.ty.dtype)) if adds else found
+        if (writer < 0).any():
+            shape = [len(writer), *[1] * (part.ty.ndim - 1)]
+            is_written = relax.const((writer >= 0).reshape(shape), "bool")
+            part = emit(relax.op.where(is_written, part, other))
+        found = emit(relax.op.add(found, part)) if adds and not is_empty else part
+        is_empty = False
+    found = emit(relax.op.reshape(found, turned))
+    back = [*map(int, np.argsort([*order]))]
+    return emit(relax.op.permute_dims(found, back)) if back != sorted(back) else found
 
 
 def _together(shapes: list[list[Any]]) -> list[Any]:

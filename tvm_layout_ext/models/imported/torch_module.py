@@ -300,10 +300,11 @@ def exported(
         try:
             if any(one.device.type != "cpu" for one in tensors):
                 module = copy.deepcopy(module).cpu()
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-            program = program.run_decompositions()
+            given = {"args": args, "kwargs": kwargs, "dynamic_shapes": dynamic_shapes}
+            program = _decomposed(torch, module, given)
         except Exception as error:
-            raise ScheduleError(f"torch.export refuses the module: {reason(error)}") from error
+            why = f"{reason(error)}{_advice(error)}"
+            raise ScheduleError(f"torch.export refuses the module: {why}") from error
     if any("batch_norm_legit_functional" in str(node.target) for node in program.graph.nodes):
         raise ScheduleError(
             "A batch norm of the module counts in training; call its eval() before."
@@ -318,6 +319,28 @@ def exported(
             " it has by register_buffer, or return the new value."
         )
     return program
+
+
+def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:
+    """A module exported in operators that TVM has.
+
+    Torch 2.13 writes attention out by another order of dims than that of its own kernel, whose
+    results are then not the views that GPT-2 takes of them; its plain attention has one order.
+    """
+    try:
+        return torch.export.export(module, **given).run_decompositions()
+    except Exception as error:
+        if "Cannot view a tensor" not in str(error):
+            raise
+    attention = torch.nn.attention
+    with attention.sdpa_kernel([attention.SDPBackend.MATH]):
+        return torch.export.export(module, **given).run_decompositions()
+
+
+def _advice(error: Exception) -> str:
+    """What torch says that dynamic sizes have to be, in a line."""
+    lines = str(error).partition("Suggested fixes:")[2].strip().partition("\n\n")[0].splitlines()
+    return f" It suggests {'; '.join(map(str.strip, lines))}." if lines else ""
 
 
 @dataclass

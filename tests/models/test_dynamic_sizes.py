@@ -1,0 +1,132 @@
+"""Modules of sizes that are known at a call alone, compared with torch on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_layout_ext as tlx
+from tvm_layout_ext.models.imported.torch_module import exported, imported
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+BATCH, LENGTH = torch.export.Dim("batch", min=2, max=8), torch.export.Dim("n", min=4, max=64)
+
+
+class Does(torch.nn.Module):  # type: ignore[misc]
+    """What a function does, with places that a buffer has."""
+
+    def __init__(self, does: Any) -> None:
+        super().__init__()
+        self.does = does
+        self.register_buffer("places", torch.arange(64)[None])
+
+    def forward(self, x: Any) -> Any:
+        return self.does(x, self.places)
+
+
+def compared(module: Any, calls: list[tuple[Any, ...]], shapes: Any) -> tvm.IRModule:
+    """The imported module, which gives what torch does at each call."""
+    mod, _ = imported(exported(module.eval(), calls[0], None, shapes))
+    main = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
+    for given in calls:
+        with torch.no_grad():
+            wanted = torch.utils._pytree.tree_leaves(module(*given))
+        found = [torch.from_dlpack(one) for one in main(*map(tvm.runtime.from_dlpack, given))]
+        for one, want in zip(found, wanted, strict=True):
+            assert one.shape == want.shape
+            assert one.dtype == want.dtype
+            atol = 0.02 * float(want.abs().max()) if want.dtype.itemsize == 2 else 1e-5
+            np.testing.assert_allclose(one.float(), want.float(), atol=atol)
+    return mod
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda x, at: torch.diff(at[:, : x.shape[1]], prepend=at[:, :1] - 1).cumsum(-1) + x.sum(-1),
+        lambda x, at: x[:, :1] + x[:, -1:] + x[:, -1][:, None] - x[:, -2:-1],
+        lambda x, at: x[:, 1:] * x[:, :-1] + x[:, ::2].sum(1)[:, None] + x[:, 1::2].mean(),
+        lambda x, at: at[:, :4].repeat(x.shape[0], 1) + x[:, 0],
+        lambda x, at: at[:, None, :4].repeat(x.shape[0], x.shape[1], 2)[..., 3:7] + x,
+        lambda x, at: x[torch.arange(x.shape[0])[:, None], torch.arange(x.shape[1])[None] - 1],
+        lambda x, at: x.reshape(x.shape[0], -1, 2, 2).transpose(1, 2).reshape(-1, x.shape[1], 2),
+        lambda x, at: F.one_hot(at[0, : x.shape[1]] % 5, 5)[None] + x[..., :1],
+        lambda x, at: torch.tril(torch.ones(x.shape[1], x.shape[1])) @ x + x.new_ones(4),
+        lambda x, at: x * (1.0 / x.shape[1]) + x.shape[0] ** 0.5,
+        lambda x, at: torch.roll(F.pad(x, (0, 0, 1, 0))[:, :-1], 1, 1),
+    ],
+)  # fmt: skip
+def test_sizes_are_those_of_each_call(does: Any) -> None:
+    torch.manual_seed(0)
+    calls = [(torch.randn(*sizes, 4),) for sizes in ((3, 8), (2, 4), (5, 13))]
+    compared(Does(does), calls, ({0: BATCH, 1: LENGTH},))
+
+
+def test_what_a_size_has_to_be_is_said() -> None:
+    halves = Does(lambda x, at: x[:, x.shape[1] // 2 :] + x[:, : x.shape[1] // 2])
+    with pytest.raises(tlx.ScheduleError, match=r"It suggests .*2\*_n") as caught:
+        exported(halves.eval(), (torch.randn(2, 8, 4),), None, ({1: LENGTH},))
+    assert "\n" not in str(caught.value)
+
+
+#: Sizes of small models of transformers, by the names that their configurations have.
+_PLAIN = {
+    **dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), 64),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), 128),
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "n_layer", "num_layers"), 1),
+    **dict.fromkeys(("num_attention_heads", "n_heads", "n_head", "num_heads"), 4),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), 64),
+    **dict.fromkeys(("head_dim", "d_kv"), 16),
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "image_size": 32,
+    "patch_size": 8,
+    "embedding_size": 16,
+    "hidden_sizes": [16, 32],
+    "depths": [1, 1],
+    "layer_type": "basic",
+}
+
+
+class First(torch.nn.Module):  # type: ignore[misc]
+    """The first result of a model of transformers."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        transformers = pytest.importorskip("transformers")
+        torch.manual_seed(0)
+        kind = getattr(transformers, name)
+        config = kind.config_class()
+        known = {key: size for key, size in _PLAIN.items() if hasattr(config, key)}
+        self.model = kind(kind.config_class(**known, use_cache=False))
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        return self.model(x, **({} if mask is None else {"attention_mask": mask}))[0]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("BertModel", "RobertaModel", "DistilBertModel", "T5EncoderModel"),
+        *("LlamaForCausalLM", "Qwen3ForCausalLM", "GPT2LMHeadModel"),
+    ],
+)
+def test_sequences_of_any_length(name: str, masked: bool) -> None:
+    calls = []
+    for sizes in ((3, 8), (2, 11), (5, 4)):
+        tokens, mask = torch.randint(3, 100, sizes), torch.ones(sizes, dtype=torch.int64)
+        mask[0, -2:] = 0
+        calls.append((tokens, mask) if masked else (tokens,))
+    compared(First(name), calls, ({0: BATCH, 1: LENGTH},) * len(calls[0]))
+
+
+@pytest.mark.parametrize("name", ["ViTModel", "ResNetModel"])
+def test_any_number_of_images(name: str) -> None:
+    calls = [(torch.randn(batch, 3, 32, 32),) for batch in (3, 2, 7)]
+    compared(First(name), calls, ({0: BATCH},))
