@@ -20,7 +20,9 @@ def bound(mod: tvm.IRModule, target: tvm.target.Target = TARGET) -> tvm.IRModule
 def kept() -> tuple[tvm.IRModule, tirx.PrimFunc]:
     with TARGET:
         mod = tlx.DefaultSchedule()(unscheduled(64))
-    (made,) = [one for one in lowered_once._MADE if one.source.body.same_as(mod["main"].body)]
+    (made,) = [
+        one for one in lowered_once._MADE.values() if one.source.body.same_as(mod["main"].body)
+    ]
     return mod, made.lowered
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,28 +19,34 @@ class _Made(NamedTuple):
     told: tuple[Decision, ...]
 
 
-#: The latest; each is given once.
-_MADE: deque[_Made] = deque(maxlen=64)
+#: The latest, by the handles of their bodies; each is given once.
+_MADE: dict[int, _Made] = {}
+#: More than any model has; a denoiser has some 200 functions, of which rules lower some twice.
+_MOST = 512
 
 
 def keep(source: tirx.PrimFunc, lowered: tirx.PrimFunc, told: Sequence[Decision]) -> None:
     """Keep what a function became in the first half of the pipeline, and what its passes told."""
-    _MADE.append(_Made(source, lowered, tvm.transform.PassContext.current(), tuple(told)))
+    key = source.body.__chandle__()
+    _MADE.pop(key, None)
+    _MADE[key] = _Made(source, lowered, tvm.transform.PassContext.current(), tuple(told))
+    if len(_MADE) > _MOST:
+        del _MADE[next(iter(_MADE))]
 
 
 def take(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """What a function that has its target became under these options; None if nobody lowered it."""
-    for one in _MADE:
-        if _is(one, func):
-            _MADE.remove(one)
-            decisions.repeat(one.told)
-            made, target = one.lowered, one.lowered.attrs["target"]
-            if func.attrs["target"].host is not None:
-                target = target.with_host(func.attrs["target"].host)
-            for key, value in {**dict(func.attrs), "target": target}.items():
-                made = made.with_attr(key, value)
-            return made
-    return None
+    one = _MADE.get(func.body.__chandle__())
+    if one is None or not _is(one, func):
+        return None
+    del _MADE[func.body.__chandle__()]
+    decisions.repeat(one.told)
+    made, target = one.lowered, one.lowered.attrs["target"]
+    if func.attrs["target"].host is not None:
+        target = target.with_host(func.attrs["target"].host)
+    for key, value in {**dict(func.attrs), "target": target}.items():
+        made = made.with_attr(key, value)
+    return made
 
 
 def _is(one: _Made, func: tirx.PrimFunc) -> bool:
