@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.ir.expr import GenericConst
 from tvm.relax import op
 
-from tests.programs.relaxed import relax_module
+from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.models.fold_constants import FoldConstants
 
 
@@ -29,6 +29,28 @@ def weights(x: Any) -> Any:
     return op.permute_dims(op.reshape(one, (5, 4, 12)))
 
 
+def written_out(x: Any) -> Any:
+    """A batch norm as frozen ones are written out, beside zeros."""
+    deviation = op.rsqrt(op.add(x, relax.const(1e-5)))
+    shift = op.subtract(x, op.multiply(x, deviation))
+    return op.concat([shift, op.full((12, 3), relax.const(0.5), "float32")], 1)
+
+
+def places(x: Any) -> Any:
+    """Whole numbers, and truth values of them."""
+    count = op.arange(0, 24, 2, "int64")
+    column = op.reshape(op.multiply(count, relax.const(3, "int64")), [12, 1])
+    apart = emit(op.subtract(column, count))
+    is_near = op.less(apart, op.full((12, 12), relax.const(5, "int64"), "int64"))
+    chosen = op.where(is_near, op.add(apart, count), column)
+    repeated = op.broadcast_to(op.expand_dims(chosen, 0), (3, 12, 12))
+    found = emit(op.take(repeated, relax.const(np.array([[2, 0]])), 1))
+    rounded = op.astype(found, "float32")
+    row = op.take(x, relax.const(np.array(3)), 0)
+    low = op.take(op.reshape(row, [20]), relax.const(np.arange(12)), 0)
+    return op.where(op.less(found, relax.const(9, "int64")), rounded, low)
+
+
 def applied(body: Any) -> tvm.IRModule:
     # Of all magnitudes, so that some are rounded, some denormal and some infinite.
     rng = np.random.default_rng(0)
@@ -44,7 +66,7 @@ def result(mod: tvm.IRModule) -> np.ndarray:
     return np.asarray(value.value.numpy())
 
 
-@pytest.mark.parametrize("body", [scales, weights])
+@pytest.mark.parametrize("body", [scales, weights, written_out, places])
 def test_the_same_bits_as_by_tvm(body: Any) -> None:
     mod = applied(body)
     legal = relax.transform.LegalizeOps()(mod)
@@ -58,7 +80,10 @@ def test_the_same_bits_as_by_tvm(body: Any) -> None:
     [
         op.exp,
         lambda x: op.divide(*[op.astype(x, "int32")] * 2),
-        lambda x: op.broadcast_to(x, (64, 12, 20)),
+        lambda x: op.astype(x, "int32"),
+        lambda _: op.rsqrt(relax.const(np.arange(1, 9).astype("float16"))),
+        lambda x: op.broadcast_to(x, (8192, 12, 20)),
+        lambda x: op.take(x, relax.const(np.array([3, 12])), 0),
     ],
 )
 def test_what_numpy_might_compute_otherwise_is_left(body: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,24 @@ from tvm import relax
 from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .relax_values import VIEWS, array_of, bound_to, name_of, rewritten, tensors_of
+from .relax_values import VIEWS, array_of, bound_to, dims_of, name_of, rewritten, tensors_of
 
 #: Operators of which NumPy gives the bits that TVM's own code gives.
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "sqrt", "negative")
-_MOVES = (*VIEWS, "permute_dims", "concat", "flip", "nn.pad")
+_MOVES = (*VIEWS, "permute_dims", "concat", "flip", "nn.pad", "full", "broadcast_to", "take")
+#: Elements that are repeated at most, as of places; TVM's ``FoldConstant`` repeats more of them.
+_MOST_REPEATED = 1 << 20
+#: Those of whole numbers and truth values.
+_OF_WHOLE = (
+    *("add", "subtract", "multiply", "less", "less_equal", "greater", "greater_equal", "equal"),
+    *("not_equal", "logical_and", "logical_or", "logical_not", "where", "arange"),
+)
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.FoldConstants")
 class FoldConstants:
-    """Put constants in the place of what is computed of constants of floating point.
+    """Put constants in the place of what is computed of constants.
 
     TVM's ``FoldConstant`` compiles a function for each operator and shape: 8.4 s of a ResNet-50,
     whose weights are cast and permuted and whose batch norms become scales; this takes 0.4 s. What
@@ -38,19 +47,53 @@ class FoldConstants:
 class _Fold(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if name_of(call) not in (*_ARITHMETIC, *_MOVES, "astype"):
+        name = name_of(call)
+        if name not in (*_ARITHMETIC, *_MOVES, *_OF_WHOLE, "astype", "rsqrt"):
             return call
         given = tensors_of(call, self.lookup_binding)
         known = [bound_to(one, self.lookup_binding) for one in given]
         self.builder_.normalize(call)
         if not all(isinstance(one, GenericConst) for one in known):
             return call
-        if not all(_is_float(one) for one in (*known, call)):
+        if not _has_its_bits(name, [*map(_type_of, known)], _type_of(call)):
             return call
         with np.errstate(all="ignore"):  # What becomes infinite does so here as there.
-            found = array_of(call, self.lookup_binding)
-        return call if found is None else relax.const(found, str(call.ty.dtype))
+            if name == "take":
+                found = _taken(call, *(np.asarray(one.value.numpy()) for one in known))
+            elif name == "broadcast_to" and prod(dims_of(call) or [0]) > _MOST_REPEATED:
+                found = None
+            else:
+                found = array_of(call, self.lookup_binding)
+        return call if found is None else relax.const(found, _type_of(call))
 
 
-def _is_float(value: relax.Expr) -> bool:
-    return str(value.ty.dtype) in _FLOATS
+def _taken(call: relax.Call, data: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
+    """Elements at indices of an axis; None where an index lies outside, or no axis is named."""
+    axis = call.attrs.axis
+    if axis is None or not indices.size:
+        return None
+    is_inside = 0 <= indices.min() <= indices.max() < data.shape[int(axis)]
+    return np.take(data, indices, int(axis)) if is_inside else None
+
+
+def _has_its_bits(name: str, given: Sequence[str], made: str) -> bool:
+    """Whether NumPy computes an operator of these types to this one as TVM does."""
+    if name in ("take", "where"):
+        # Numbers are chosen, and none is computed.
+        return made == given[0 if name == "take" else -1]
+    floats = [one in _FLOATS for one in (*given, made)]
+    if name == "rsqrt":
+        # Of 16 bits TVM rounds once, NumPy twice.
+        return made == "float32"
+    if name in (*_MOVES, "astype"):
+        # What a float is as a whole number that does not hold it is the machine's own.
+        return all(floats) or not any(floats) or (made == "float32" and not floats[0])
+    if all(floats):
+        return name in _ARITHMETIC
+    if made == "bool" and name in _ARITHMETIC:
+        return False
+    return name in _OF_WHOLE and not any(floats)
+
+
+def _type_of(value: relax.Expr) -> str:
+    return str(value.ty.dtype)

@@ -22,6 +22,7 @@ _NUMPY: dict[str, Callable[..., Any]] = {
     "multiply": np.multiply,
     "divide": np.divide,
     "sqrt": np.sqrt,
+    "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
     "negative": np.negative,
     "abs": np.abs,
     "less_equal": np.less_equal,
