@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 
 import tvm_layout_ext as tlx
-from benchmarks.decode import captured
 from benchmarks.memory_bound import provenance
+from benchmarks.models import captured
 from tvm_layout_ext.models import rules
 
 #: Columns and terms.

@@ -103,5 +103,7 @@ def test_guards_under_which_threads_would_reduce_alone_are_refused() -> None:
     last, lane = s[B].split(s[B].fuse(outer, middle), factor=2)
     s[B].reorder(lane, last)
     s[B].bind(lane, te.thread_axis("threadIdx.x"))
-    with pytest.raises(ScheduleError, match="does not see that its threads share a result; split"):
-        s.to_module([A, B])
+    with pytest.raises(
+        ScheduleError, match="does not see that its threads share a result; split its"
+    ):
+        tlx.lower(s, [A, B])

@@ -27,6 +27,7 @@ from .sync.plan_sync import PlanSync
 from .tensor_core.lower_tensor_core import LowerTensorCore
 from .turn_tiles import TurnTiles
 from .tvm_fixes.align_offsets import AlignOffsets
+from .tvm_fixes.check_thread_reductions import CheckThreadReductions
 from .tvm_fixes.check_tile_bounds import CheckTileBounds
 from .tvm_fixes.check_vectors import CheckVectors
 from .tvm_fixes.expose_pointers import ExposePointers
@@ -57,6 +58,7 @@ __all__ = [
     "AutoCoalesce",
     "CheckAssumptions",
     "CheckHostStages",
+    "CheckThreadReductions",
     "CheckTileBounds",
     "CheckVectors",
     "CombineLayoutConversions",

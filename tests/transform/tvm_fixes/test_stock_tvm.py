@@ -20,6 +20,7 @@ from tests.programs.emitted import cuda_text
 from tests.programs.mapped import computed
 from tests.programs.products import Product, scheduled, simulated
 from tests.transform.tvm_fixes import test_align_offsets as offsets
+from tests.transform.tvm_fixes import test_check_thread_reductions as sums
 from tests.transform.tvm_fixes import test_check_tile_bounds as tiles
 from tests.transform.tvm_fixes import test_check_vectors as vectors
 from tests.transform.tvm_fixes import test_guard_reductions as reductions
@@ -61,6 +62,14 @@ def test_align_offsets(without: Without) -> None:
     assert "*(float4*)(A" not in cuda_text(offsets.mapped())
 
 
+def test_check_thread_reductions(without: Without) -> None:
+    """Each thread updates the result of all."""
+    without("CheckThreadReductions")
+    kernel = str(tlx.lower(sums.row_sums()).script())
+    assert "threadIdx_x" in kernel
+    assert "allreduce" not in kernel
+
+
 def test_check_tile_bounds(without: Without) -> None:
     """A tile without a bound is given the largest int32 as its extent, and its size wraps."""
     without("CheckTileBounds")
@@ -90,6 +99,7 @@ def test_guard_reductions() -> None:
 def test_lower_shared_results(without: Without) -> None:
     """Threads that sum into a buffer which another block writes, too, add as if each were alone."""
     without("LowerSharedResults")
+    without("CheckThreadReductions")
     sch = s_tir.Schedule(writers.row_sums)
     for block in ("upper", "lower"):
         sch.auto_coalesce(block)

@@ -84,6 +84,8 @@ class _Group:
             with builder.dataflow():
                 for var, call in self.bindings:
                     given = [_replaced(one, values) for one in call.args]
+                    if name_of(call) in OPERATORS:
+                        _check_sizes(call)
                     if name_of(call) == "where":
                         given = [_written_out(one) for one in given]
                     again = relax.Call(call.op, given, call.attrs, call.ty_args)
@@ -100,6 +102,13 @@ class _Group:
             mod = relax.transform.FuseTIR()(legalize(builder.get()))
         (func,) = (one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc))
         return func.with_body(stripped(func.body, _FREE))
+
+
+def _check_sizes(call: relax.Call) -> None:
+    """Refuse sizes of Relax's operators that are expressions: TVM takes equal ones for others."""
+    for extent in (extent for one in call.args for extent in extents_of(one) or ()):
+        if not isinstance(extent, tirx.IntImm | tirx.Var):
+            raise ScheduleError(f"It has {extent} places; a number or a variable can be read.")
 
 
 @contextmanager

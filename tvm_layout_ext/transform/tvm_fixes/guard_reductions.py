@@ -2,18 +2,15 @@
 
 TVM 0.27's LowerCrossThreadReduction stores the result under the block's guard only where that guard
 names a reduction loop. A guard of the data axes alone is lost, and the last, partial block of
-threads stores out of bounds. And under some guards of the reduction it does not see that threads
-share a result: each reduces into it by itself, without a word.
+threads stores out of bounds.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
-from tvm.s_tir.transform import LowerCrossThreadReduction
 
 from ...errors import ScheduleError
 from ...ir.contents import contents
@@ -22,7 +19,8 @@ from ..base import function_pass, mapped
 from ..mark_annotated import is_annotated
 
 
-def _threads(func: tirx.PrimFunc) -> list[Any]:
+def threads_of(func: tirx.PrimFunc) -> list[Any]:
+    """The loops of a function that are bound to threads."""
     return [one for one in contents(func.body).nodes(tirx.For) if thread_tag(one)]
 
 
@@ -32,7 +30,7 @@ def _reduced(realize: SBlockRealize) -> list[Any]:
     return [value for axis, value in pairs if axis.iter_type == tirx.IterVar.CommReduce]
 
 
-def _reducing(realize: SBlockRealize, threads: list[Any]) -> Any | None:
+def reducing_thread(realize: SBlockRealize, threads: list[Any]) -> Any | None:
     """The first thread over which a block reduces."""
     values = _reduced(realize)
     return next((t for t in threads if any(uses(value, t.loop_var) for value in values)), None)
@@ -43,23 +41,7 @@ def _losing(realize: SBlockRealize, threads: list[Any]) -> Any | None:
     values, used = _reduced(realize), tirx.analysis.undefined_vars(realize.predicate)
     if not used or any(uses(value, var) for value in values for var in used):
         return None
-    return _reducing(realize, threads)
-
-
-def _refuse_unseen(func: tirx.PrimFunc) -> None:
-    """Refuse a reduction over threads that TVM leaves to each thread alone."""
-    if not any(_reducing(one, _threads(func)) for one in nodes_in(func.body, SBlockRealize)):
-        return
-    lowered = LowerCrossThreadReduction()(tvm.IRModule({"main": func}))["main"]
-    threads = _threads(lowered)
-    for one in nodes_in(lowered.body, SBlockRealize):
-        thread = _reducing(one, threads) if tirx.analysis.undefined_vars(one.predicate) else None
-        if thread is not None and one.block.init is not None:
-            raise ScheduleError(
-                f"Stage {one.block.name_hint} reduces over {thread_tag(thread)} under the guard "
-                f"{one.predicate}, by which TVM does not see that its threads share a result; "
-                "split the reduction axes by divisors of their extents."
-            )
+    return reducing_thread(realize, threads)
 
 
 def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
@@ -73,7 +55,7 @@ def _guarded(realize: SBlockRealize, threads: list[Any]) -> SBlockRealize:
 
 def refuse_lost_guards(func: tirx.PrimFunc) -> None:
     """Refuse what :func:`GuardReductions` would mend, had the function an annotation of ours."""
-    threads = [] if is_annotated(func) else _threads(func)
+    threads = [] if is_annotated(func) else threads_of(func)
     for realize in nodes_in(func.body, SBlockRealize):
         if (thread := _losing(realize, threads)) is not None:
             raise ScheduleError(
@@ -82,7 +64,6 @@ def refuse_lost_guards(func: tirx.PrimFunc) -> None:
                 "data axes of the stage, and of the one it is computed at, by divisors of their "
                 "extents."
             )
-    _refuse_unseen(func)
 
 
 @function_pass()
@@ -91,7 +72,7 @@ def GuardReductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The bound of the reducing thread makes the guard name one; StmtSimplify takes it out again.
     """
-    threads = _threads(func)
+    threads = threads_of(func)
     blocks = contents(func.body).nodes(SBlockRealize)
     if not any(_losing(one, threads) is not None for one in blocks):
         return func
