@@ -67,6 +67,17 @@ def test_sizes_are_those_of_each_call(does: Any) -> None:
     compared(Does(does), calls, ({0: BATCH, 1: LENGTH},))
 
 
+def test_a_slice_that_begins_at_none_in_the_example() -> None:
+    calls = [(torch.randn(n, 4),) for n in (4, 7, 13)]
+    compared(Does(lambda x, at: x[x.shape[0] - 4 :] * 2), calls, {"x": {0: LENGTH}})
+
+
+def test_multiples_of_a_size_are_refused() -> None:
+    halves = Does(lambda x, at: x[: x.shape[0] // 2] + x[x.shape[0] // 2 :])
+    with pytest.raises(tlx.ScheduleError, match=r"2\) \* s\d+ of an input does not tell s"):
+        imported(exported(halves.eval(), (torch.randn(8, 8),), None, {"x": {0: 2 * BATCH}}))
+
+
 def test_what_a_size_has_to_be_is_said() -> None:
     halves = Does(lambda x, at: x[:, x.shape[1] // 2 :] + x[:, : x.shape[1] // 2])
     with pytest.raises(tlx.ScheduleError, match=r"It suggests .*2\*_n") as caught:

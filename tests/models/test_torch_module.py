@@ -904,3 +904,42 @@ def test_any_batch() -> None:
         with torch.no_grad():
             wanted = module(x)["sums"]
         np.testing.assert_allclose(fast(x.cuda())["sums"].cpu(), wanted, atol=0.02)
+
+
+def _masked(scores: Any, hidden: float = -float("inf")) -> Any:
+    rows = scores.shape[-1]
+    return scores + torch.full((rows, rows), hidden).triu(1)
+
+
+def _unseen(_: Any, x: Any, __: Any) -> Any:
+    seen = torch.ones(24, 24, dtype=torch.bool).tril(-4)
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=seen)
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda m, x, i: torch.softmax(_masked(x[0, 0] @ x[0, 1].T), -1) @ x[0, 0],
+        lambda m, x, i: torch.softmax(_masked(x[0] @ x[0].mT), -1) @ x[0],
+        lambda m, x, i: torch.softmax(x[0, 0] @ x[0, 1].T + torch.zeros(3, 24, 24), -1) @ x[0, 0],
+        lambda m, x, i: _masked(x @ x.mT),
+        lambda m, x, i: torch.softmax(_masked(1e4 * x @ x.mT), -1) @ x,
+        lambda m, x, i: torch.softmax(x, -1) @ x.mT + _masked(x @ x.mT, -2e4),
+        lambda m, x, i: torch.softmax(torch.cat([x @ x.mT, x @ -x.mT], -1), -1)[..., :24] @ x,
+        lambda m, x, i: x.half() @ x[:, :1].mT.half(),
+        _unseen,
+    ],
+)
+def test_what_looks_like_attention_is_what_torch_computes(does: Any) -> None:
+    """Masks of any dims, rows without a key, other uses of scores, and blocks of keys."""
+    x = torch.randn(1, 2, 24, 16)
+    mod, _ = imported(exported(Steps(does).eval(), (x,)))
+    main = relax.VirtualMachine(tvm.compile(running.fused(mod), "llvm"), tvm.cpu())["main"]
+    found, want = torch.from_dlpack(main(tvm.runtime.from_dlpack(x))[0]), does(None, x, None)
+    assert found.shape == want.shape
+    np.testing.assert_allclose(found.float(), want.float(), atol=1e-2, rtol=1e-4)
+
+
+def test_a_like_tensor_of_infinity() -> None:
+    low = Steps(lambda m, x, i: torch.where(x > 0, x, torch.full_like(x, -float("inf"))))
+    tlx.compile_torch(low.eval(), (torch.randn(8, 8),), target=HOPPER)

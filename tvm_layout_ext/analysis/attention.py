@@ -273,7 +273,10 @@ def _wide(value: Any, given: Any = None, score: Any = None) -> Any:
         return tirx.call_intrin("float32", value.op.name, *inner)
     if given is not None and tvm_ffi.structural_equal(value, given):
         return score
-    if isinstance(value, tvm.ir.TensorLoad | tirx.Cast):
+    reads = given is not None and any(
+        tvm_ffi.structural_equal(one, given) for one in loads_in(value)
+    )
+    if isinstance(value, tvm.ir.TensorLoad | tirx.Cast) and not reads:
         return value.astype("float32")
     raise ScheduleError(f"A score is made by {value}, which is no function of floats.")
 

@@ -32,7 +32,7 @@ def legalize_ops() -> tvm.transform.Pass:
     floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
     """
     known: dict[str, Any] = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
-    known |= {"relax.take": lower_take, "relax.full": lower_full}
+    known |= {"relax.take": lower_take, "relax.full": lower_full, "relax.full_like": lower_full}
     passes = [_GroupNorms(), relax.transform.LegalizeOps(known)]
     return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
 

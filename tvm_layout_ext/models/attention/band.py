@@ -12,22 +12,24 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import size_of
-from ..relax_values import array_of, calls_operator, extents_of, name_of, rewritten
+from ..relax_values import array_of, calls_operator, extents_of, has_shape, name_of, rewritten
 
-#: What is added to scores that no row sees; the reader of attention takes it for a condition.
-_HIDDEN = -6e4
 #: What hides a key: PyTorch adds the lowest number of a type, or minus infinity.
 _LOW = -1e4
 
 
 @dataclass(frozen=True)
 class Band:
-    """Rows that see the keys from ``row + first`` to ``row + last``, as with a sliding window."""
+    """Rows that see the keys from ``row + first`` to ``row + last``, as with a sliding window.
+
+    ``hidden`` is the lowest number that is added to other scores.
+    """
 
     rows: int
     keys: int
     first: int
     last: int
+    hidden: float
 
     @classmethod
     def of(cls, mask: np.ndarray[Any, Any], scores: relax.Expr) -> Band | None:
@@ -46,7 +48,8 @@ class Band:
         ahead = np.arange(keys) - np.arange(rows)[:, None]
         first, last = int(ahead[seen].min()), int(ahead[seen].max())
         band = (first <= ahead) & (ahead <= last)
-        return cls(rows, keys, first, last) if np.array_equal(seen, band) else None
+        lowest = float(every[0].min())
+        return cls(rows, keys, first, last, lowest) if np.array_equal(seen, band) else None
 
     def named(self) -> Band | str | None:
         """None where all is seen, and the name that Relax has for a causal mask."""
@@ -55,9 +58,10 @@ class Band:
         forms = {self.keys - self.rows: "BottomRight", 0: "TopLeft"}
         return None if self.last == self.keys - 1 else forms.get(self.last, self)
 
-    def bias(self, emit: Callable[[Any], Any], dtype: str) -> relax.Expr:
-        """The mask again, of what depends on no tensor. TVM fills none with infinity."""
-        hidden = emit(relax.op.full((1, 1, self.rows, self.keys), relax.const(_HIDDEN, dtype)))
+    def bias(self, emit: Callable[[Any], Any], rank: int, dtype: str) -> relax.Expr:
+        """The mask again in so many dims, of what depends on no tensor."""
+        shape = (*[1] * (rank - 2), self.rows, self.keys)
+        hidden = emit(relax.op.full(shape, relax.const(self.hidden, dtype)))
         above = relax.op.triu(hidden, self.last + 1)
         if self.first <= 1 - self.rows:
             return above
@@ -69,7 +73,10 @@ class Band:
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.MasksAsBands")
 class MasksAsBands:
-    """Write masks that leave a band of scores as conditions on places, which no memory holds."""
+    """Write masks that leave a band of scores as conditions on places, which no memory holds.
+
+    What is added stays the same, bit by bit.
+    """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
@@ -90,9 +97,13 @@ class _AsBands(PyExprMutator):
             return call
         mask = array_of(added, self.lookup_binding, repeated=True)
         band = None if mask is None else Band.of(mask, scores)
-        if band is None:
+        if (
+            band is None
+            or not has_shape(call, extents)
+            or not np.isin(mask, (0, band.hidden)).all()
+        ):
             return call
         if band.named() is None:
             return scores
-        bias = band.bias(self.builder_.emit, str(call.ty.dtype))
+        bias = band.bias(self.builder_.emit, len(extents), str(call.ty.dtype))
         return relax.op.add(scores, self.builder_.emit(bias))

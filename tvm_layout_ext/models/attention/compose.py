@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isclose
+from math import isclose, prod
 from typing import Any
 
 import tvm
@@ -112,6 +112,9 @@ class _Compose(PyExprMutator):
         turned = self._call(self._past(cast.args[0], ("reshape", "broadcast_to")))
         if name_of(turned) != "permute_dims" or str(turned.ty.dtype) != "float32":
             return value
+        counts = [prod(extents_of(one) or ()) for one in (value, cast)]
+        if not tvm.sym.Analyzer().can_prove_equal(*counts):
+            return value  # Elements are repeated in between.
         moved = self._moved(self._call(cast.args[0]), cast.ty.dtype)
         return self.builder_.emit(relax.op.reshape(moved, value.ty.shape))
 
@@ -158,7 +161,7 @@ class _Compose(PyExprMutator):
 
         def made(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
             if isinstance(mask, Band):
-                bias = mask.bias(self.builder_.emit, str(kind))
+                bias = mask.bias(self.builder_.emit, 4, str(kind))
             causal = mask if isinstance(mask, str) else None
             return relax.op.nn.attention(q, k, v, bias, scale, causal)
 

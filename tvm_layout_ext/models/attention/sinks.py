@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax import op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...ir.queries import size_of
 from ..relax_values import (
     bound_to,
     calls_operator,
@@ -67,7 +68,7 @@ class _Apart(PyExprMutator):
         if len(parts) != 2 or numbers is None or any(numbers[1]) or numbers[3:] not in ([], [[1]]):
             return None
         scores, sink = parts
-        if not has_shape(call, extents_of(scores)):
+        if not has_shape(call, extents_of(scores)) or size_of((extents_of(sink) or [0])[-1]) != 1:
             return None
         return scores, source_of(sink, ("broadcast_to",), self._call)
 

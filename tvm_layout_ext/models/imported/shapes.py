@@ -85,7 +85,8 @@ class Shapes:
             return stock(node)
         sizes, data = self._importer.sizes, self._importer.env[node.args[0]]
         extent, size = (sizes.of(one.meta["val"].shape[dim]) for one in (node.args[0], node))
-        first = self._from_the_front(_value_of(begin) or 0, extent)
+        begin = _value_of(begin)
+        first = self._from_the_front(0 if begin is None else begin, extent)
         if step == 1 and sizes.are_equal([size], [extent]):
             return data
         return part_of(self._importer.block_builder, data, dim % data.ty.ndim, first, size, step)

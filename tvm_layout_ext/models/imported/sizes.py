@@ -42,6 +42,8 @@ class Sizes:
 
     def __init__(self, program: Any, inputs: Mapping[str, relax.Var]) -> None:
         self._symbols: dict[str, Any] = {}
+        #: Symbols of which inputs have multiples alone, which TVM does not divide.
+        self._of_multiples: dict[str, Any] = {}
         self._analyzer = tvm.sym.Analyzer()
         for node in program.graph.find_nodes(op="placeholder"):
             sizes = getattr(node.meta.get("val"), "shape", ())
@@ -49,12 +51,21 @@ class Sizes:
             for size, extent in zip(sizes, extents or (), strict=False):
                 if isinstance(size, SymInt):
                     self._take_in(size.node.expr, extent)
+        if self._of_multiples:
+            size, extent = self._of_multiples.popitem()
+            raise ValueError(
+                f"a size {extent} of an input does not tell {size}, and nor does another"
+            )
 
     def _take_in(self, size: sympy.Expr, extent: Any) -> None:
         """Note the variables that stand for the symbols of an input's size."""
         own = {str(one.name): one for one in tirx.analysis.undefined_vars(extent)}
         for symbol in size.free_symbols:
             found = extent if size == symbol else own.get(str(symbol))
+            if size == symbol:
+                self._of_multiples.pop(str(symbol), None)
+            elif str(symbol) not in self._symbols:
+                self._of_multiples[str(symbol)] = extent
             if found is not None:
                 self._symbols.setdefault(str(symbol), found)
 

@@ -10,7 +10,7 @@ from tvm.ir import GenericConst
 
 def lower_full(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Lower ``full`` of a known number; TVM fails where it is infinite, as those of masks are."""
-    shape, value = call.args
+    shape, value = call.ty.shape, call.args[1]
     if not (isinstance(shape, relax.ShapeExpr) and isinstance(value, GenericConst)):
         return call.op.get_attr("FLegalize")(builder, call)
     number = tirx.const(value.value.numpy().item(), str(call.ty.dtype))
