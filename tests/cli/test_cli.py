@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import tvm_layout_ext as tlx
 from tests.tune.helpers import make_record
+from tvm_layout_ext._loading import is_command_line
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.cli.app import join_shapes
 from tvm_layout_ext.layout import Layout, parse
@@ -375,6 +376,24 @@ def test_a_kernel_is_lowered_for_the_architecture_that_is_asked_for(tmp_path: Pa
     assert '"arch": "sm_80"' in said[0].out
     assert said[1].code == 2
     assert "sm_80" in said[1].err
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_command"),
+    [
+        (["python", "-m", "tvm_layout_ext", "tune"], True),
+        (["python", "-X", "dev", "-m", "tvm_layout_ext"], True),
+        (["python", "/usr/bin/tvm-layout", "tune"], True),
+        (["python", "-m", "pytest"], False),
+        (["python"], False),
+        (["python", "-m"], False),
+        (["python", "train.py", "-m", "tvm_layout_ext"], False),
+        (["python", "-m", "pytest", "-m", "tvm_layout_ext"], False),
+        (["python", "-c", "import tvm_layout_ext", "tvm-layout"], False),
+    ],
+)
+def test_only_the_command_line_imports_late(argv: list[str], is_command: bool) -> None:
+    assert is_command_line(argv) == is_command
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,8 @@ def test_what_cannot_be_exported_is_refused(
         host_plan(s.to_module([A, B], "main"), TARGET)
     with pytest.raises(ScheduleError, match="'2fast' is no C identifier"):
         export(record(), tmp_path / "2fast")
-    for word in ("class", "lambda"):
-        with pytest.raises(ScheduleError, match=f"'{word}' is a word of Python"):
+    for word in ("class", "namespace", "lambda", "main", "restrict"):
+        with pytest.raises(ScheduleError, match=f"'{word}' is a word of C.*{word}_kernel"):
             export(record(), tmp_path / word)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(TargetError, match="nvcc, which is not on the path"):

@@ -29,6 +29,18 @@ from .text import cuda_text, header_text, loader_text
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LIBRARY = ("-shared", "-cudart=static", "-Xcompiler=-fPIC,-fvisibility=hidden")
+#: Words of C++ or C that no function may be called, beside those that Python has, too. nvcc takes
+#: ``main`` and ``restrict``, but no user of the header does.
+_KEYWORD = re.compile(
+    "alignas|alignof|and_eq|asm|auto|bitand|bitor|bool|case|catch|char|char8_t|char16_t|"
+    "char32_t|compl|concept|const|consteval|constexpr|constinit|const_cast|co_await|"
+    "co_return|co_yield|decltype|default|delete|do|double|dynamic_cast|enum|explicit|export|"
+    "extern|false|float|friend|goto|inline|int|long|main|mutable|namespace|new|noexcept|"
+    "not_eq|nullptr|operator|or_eq|private|protected|public|register|reinterpret_cast|"
+    "requires|restrict|short|signed|sizeof|static|static_assert|static_cast|struct|switch|"
+    "template|this|thread_local|throw|true|typedef|typeid|typename|union|unsigned|using|"
+    "virtual|void|volatile|wchar_t|xor|xor_eq"
+)
 
 
 @dataclass(frozen=True)
@@ -73,10 +85,10 @@ def export(
         raise ScheduleError(f"operator is an Operator, as find_operator gives, not {operator!r}.")
     if not _IDENTIFIER.fullmatch(prefix.name):
         raise ScheduleError(f"{prefix.name!r} is no C identifier; it names the exported function.")
-    if iskeyword(prefix.name):
+    if iskeyword(prefix.name) or _KEYWORD.fullmatch(prefix.name):
         raise ScheduleError(
-            f"{prefix.name!r} is a word of Python; it names the exported function, so another one "
-            f"is legal, e.g. {prefix.name}_kernel."
+            f"{prefix.name!r} is a word of C++ or of Python; it names the exported function, so "
+            f"another one is legal, e.g. {prefix.name}_kernel."
         )
     nvcc = shutil.which("nvcc")
     if nvcc is None:

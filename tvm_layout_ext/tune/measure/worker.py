@@ -148,9 +148,9 @@ class Worker:
         try:
             if not self._ready:
                 pipe.recv_bytes()
-                self._ready = True
                 if self._first:
                     ask(pipe, *self._first)
+                self._ready = True
             self.calls += 1
             return ask(pipe, function, *args, timeout=timeout)
         except TrialTimeoutError:
@@ -161,6 +161,13 @@ class Worker:
             words = self._last_words()
             self.replace()
             raise TrialCrashError(f"{ended}: {words}.") from None
+        except Exception as error:
+            if self._ready:
+                raise
+            # Its first call failed: it must not answer others.
+            self._end()
+            words = failure_text(error).rstrip(".")
+            raise TrialCrashError(f"A process did not start: {words}.") from None
 
     def _last_words(self) -> str:
         """What Python or TVM said when the process ended, e.g. ``Fatal Python error: Aborted``."""
@@ -172,10 +179,14 @@ class Worker:
         return (fatal or said[-1:] or ["it said nothing"])[0].strip().rstrip(".")
 
     def replace(self) -> None:
-        """End the process, and start another: to import TVM takes seconds."""
+        """End the process, and start another: to import TVM takes seconds.
+
+        If the system has no room for it now, the next call starts it.
+        """
         self._end()
         if not self._closed:
-            self.begin()
+            with suppress(OSError):
+                self.begin()
 
     def _end(self) -> None:
         process, pipe = self._process, self._pipe

@@ -53,14 +53,16 @@ class WorkerPool:
             _, _, future, job = heapq.heappop(self._jobs)
             worker = self._idle.pop()
         try:
-            if future.set_running_or_notify_cancel():
-                future.set_result(job(worker))
-        except BaseException as error:
-            future.set_exception(error)
-        if worker.calls >= USES:
-            worker.replace()
-        with self._lock:
-            self._idle.append(worker)
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(job(worker))
+            except BaseException as error:
+                future.set_exception(error)
+            if worker.calls >= USES:
+                worker.replace()
+        finally:
+            with self._lock:
+                self._idle.append(worker)
 
     def close(self) -> None:
         """End the processes, and with them all that is under way."""

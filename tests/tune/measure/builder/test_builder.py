@@ -33,6 +33,7 @@ from tvm_layout_ext.cubin import (
 from tvm_layout_ext.errors import TargetError
 from tvm_layout_ext.target import cuda_target
 from tvm_layout_ext.tune.measure import worker_pool
+from tvm_layout_ext.tune.measure.builder import builder as builder_module
 from tvm_layout_ext.tune.measure.builder.builder import INFO, LIBRARY, Building, CubinBuilder
 from tvm_layout_ext.tune.measure.worker import Worker
 from tvm_layout_ext.tune.space.task import make_task
@@ -158,9 +159,7 @@ def test_build_that_hangs_or_crashes_ends_alone(
 ) -> None:
     fine = odd("*(float*)p = 1;")
     crashed, well = builder.begin([odd("/*crash_here*/"), fine])
-    assert first_line(crashed) == (
-        "BuildCrashError: The process that built this candidate crashed."
-    )
+    assert first_line(crashed).startswith("BuildCrashError: Its process ended: ")
     assert well.error.result() is None
     # The process that hangs need not start any more.
     monkeypatch.setattr(builder, "timeout", 5.0)
@@ -347,6 +346,17 @@ def test_a_build_process_that_crashes_hangs_or_is_worn_is_started_anew(
     monkeypatch.setattr(worker_pool, "USES", 1)
     found += [builder.apart(os.getpid).result() for _ in range(2)]
     assert len(set(found)) == 4
+    builder.close()
+
+
+def test_a_build_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder_module, "_IMPORTS", "no_such_module")
+    builder = CubinBuilder(ARCH, workers=1)
+    (built,) = builder.begin([tvm.IRModule()])
+    assert first_line(built) == (
+        "BuildCrashError: A process did not start: "
+        "ModuleNotFoundError: No module named 'no_such_module'."
+    )
     builder.close()
 
 

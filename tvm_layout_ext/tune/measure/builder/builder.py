@@ -118,8 +118,8 @@ class CubinBuilder:
         except TimeoutError:
             ended = f"BuildTimeoutError: The build was ended after {self.timeout:g} seconds."
             error.set_result(ended)
-        except ChildProcessError:
-            error.set_result("BuildCrashError: The process that built this candidate crashed.")
+        except ChildProcessError as crash:
+            error.set_result(f"BuildCrashError: {crash}")
         except Exception as raised:
             error.set_result(failure_text(raised))
 
