@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm import s_tir
 from tvm.ir import assert_structural_equal
 from tvm.script import tirx as T
@@ -198,6 +199,48 @@ def test_one_loop_over_a_box_has_an_element_an_iteration(columns: int) -> None:
     np.testing.assert_array_equal(report.outputs["A"], expected)
 
 
+#: A's shape, loops, A's indices, and these by NumPy; ``n`` is 33.
+APART = {
+    "pitched rows": ("9216", "i 96, j 64", "vi * 96 + vj", lambda i, j: i * 96 + j),
+    "heads with gaps": (
+        "96x80", "i 96, j 4, c 16", "vi, vj * 20 + vc", lambda i, j, c: (i, j * 20 + c)
+    ),
+    "int32 loops beside a symbolic row": (
+        "nx80", "i n, j 4, c 16", "vi, vj * 20 + vc", lambda i, j, c: (i, j * 20 + c)
+    ),
+    "symbolic rows with gaps": ("1000", "i n, j 8", "vi * 10 + vj", lambda i, j: i * 10 + j),
+    "a ragged fused loop": ("1001x3", "f 3001", "vf // 3, vf % 3", lambda f: (f // 3, f % 3)),
+    "beside the diagonal": ("97x97", "i 96", "vi, vi + 1", lambda i: (i, i + 1)),
+    "the other diagonal": ("96x96", "i 96", "vi, 95 - vi", lambda i: (i, 95 - i)),
+    "skewed rows": ("48x140", "i 48, j 90", "vi, vi + vj", lambda i, j: (i, i + j)),
+    "a symbolic offset": ("1000", "i 60, j 5", "n + vi * 7 + vj", lambda i, j: 33 + i * 7 + j),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", APART)
+def test_updates_with_elements_of_their_own_are_mapped_and_scheduled(case: str) -> None:
+    shape, loops, place, where = APART[case]
+    ends = [33 if one[2:] == "n" else int(one[2:]) for one in loops.split(", ")]
+    sizes = [33 if one == "n" else int(one) for one in shape.split("x")]
+    func = nests(
+        f"A {shape}, C n",
+        f"A: {loops}: A[{place}] = A[{place}] * T.float32(3) + T.float32(1)",
+        symbols="n",
+    )
+    a, n = few(*sizes), few(33)
+    expected = a.copy()
+    at = where(*np.indices(ends))
+    expected[at] = a[at] * 3 + 1
+    _, report = run(func, a, n)
+    np.testing.assert_array_equal(report.outputs["A"], expected)
+    schedule = tlx.DefaultSchedule()
+    with H200:
+        mod = schedule(tvm.IRModule({"main": func}))
+    (choice,) = schedule.choices
+    assert (choice.rule, choice.fell_back) == ("blocks", False)
+    gives(mod, a, n, target=H200, A=expected)
+
+
 @T.prim_func(s_tir=True)
 def folded(A: T.Buffer((40, 48), "float32")) -> None:
     for f in T.serial(1920):
@@ -339,6 +382,30 @@ def test_iterations_that_depend_on_each_other_are_refused(
     buffers: str, body: str, words: str, stage: str
 ) -> None:
     refused(nests(buffers, f"A: {body}"), words, stage)
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+@pytest.mark.parametrize(
+    ("loops", "place"),
+    [
+        ("i n", "vi * p"),
+        ("i n", "vi * (p - 1)"),
+        ("i n, j m", "(vi * m + vj) * p"),
+        ("i n, j m", "vi * p + vj"),
+        ("i n", "vi % p"),
+        ("i 64", "vi * p"),
+        ("i 64", "vi * (p - 1)"),
+        ("i 64, j 8", "(vi * 8 + vj) * p"),
+        ("i 64, j 8", "vi * (p * 8) + vj"),
+    ],
+)
+def test_symbolic_steps_that_may_be_too_short_are_refused(
+    loops: str, place: str, kind: str
+) -> None:
+    """TVM's detect_iter_map takes none for zero: with p = 0 all iterations raced."""
+    body = f"A[{place}] = A[{place}] + T.float32(1)"
+    func = nests("A 9999, B nxm, C p", f"A: {loops}: {body}", symbols="n m p", kind=kind)
+    refused(func, AGAIN, "auto")
 
 
 def test_a_loop_that_comes_to_an_element_again_is_refused() -> None:

@@ -17,8 +17,10 @@ import tvm_ffi
 from tvm import tirx
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from ..analysis.nest import Access, Nest, steps_of
+from ..analysis.nest import Access, Loop, Nest, steps_of
 from ..errors import ScheduleError
+from ..ir.evaluate import placeholder_extent
+from ..ir.queries import is_among, substitute
 from .request import NAME
 
 _ADVICE = "give the result a buffer of its own"
@@ -85,8 +87,7 @@ def _why_dependent(nest: Nest, buffer: Any) -> str | None:
             f"it {does} {buffer.name} at {_text(other)} and writes it at {_text(store)}, which are "
             f"elements of two iterations; {_ADVICE}"
         )
-    variables = [loop.var for loop in nest.loops]
-    steps = zip(*(steps_of(index, variables) for index in store.indices), strict=True)
+    steps = list(zip(*_steps(store, nest), strict=True))
     again = [
         str(loop.var.name)
         for loop, step in zip(nest.loops, steps, strict=True)
@@ -123,19 +124,84 @@ def _differ(a: Any, b: Any) -> bool:
     return isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm) and int(a) != int(b)
 
 
-def _is_injective(access: Access, nest: Nest) -> bool:
-    """Whether TVM sees the loops as parts of the indices that lose nothing.
+def _steps(access: Access, nest: Nest) -> list[tuple[Any, ...]]:
+    """Steps of each index along each loop."""
+    variables = [loop.var for loop in nest.loops]
+    return [steps_of(index, variables) for index in access.indices]
 
-    The strides of a buffer are taken to keep its elements apart, as TVM takes them.
+
+def _is_injective(access: Access, nest: Nest) -> bool:
+    """Whether no two iterations are at one element.
+
+    Either the offset tells them apart, or the indices put the loops together in another way, as
+    ``[f // 4, f % 4 + 1]`` does with a fused one, or each dim tells those of the loops apart that
+    move in it alone. The strides of a buffer are taken to keep its elements apart, as TVM takes
+    them.
     """
-    ranges = {loop.var: tvm.ir.Range.from_min_extent(0, loop.extent) for loop in nest.loops}
-    indices: list[Any] = []
-    for index in access.indices:  # Of a diagonal one is enough.
-        if not any(tvm_ffi.structural_equal(index, other) for other in indices):
-            indices.append(index)
-    found = tvm.sym.detect_iter_map(indices, ranges, True, IterMapLevel.Bijective)
+    if _apart(access.steps, nest.loops) or _is_bijective(access, nest.loops):
+        return True
+    each = _steps(access, nest)
+    movers = [[i for i, step in enumerate(steps) if not _is_zero(step)] for steps in each]
+    moved = [i for dim in movers for i in dim]
+    if len(moved) != len(set(moved)):
+        return False
+    if any(loop.size != 1 and i not in moved for i, loop in enumerate(nest.loops)):
+        return False
+    return all(
+        _apart([steps[i] for i in dim], [nest.loops[i] for i in dim])
+        for steps, dim in zip(each, movers, strict=True)
+    )
+
+
+def _is_bijective(access: Access, loops: Sequence[Loop]) -> bool:
+    """Whether TVM sees the loops, of known extents, as parts of the indices that lose nothing.
+
+    No index may move by a symbol: TVM takes that for a number other than zero.
+    """
+    if any(loop.size is None for loop in loops):
+        return False
+    analyzer = tvm.sym.Analyzer()
+    starts = {loop.var: loop.var * 0 for loop in loops}
+    moves = [analyzer.simplify(index - substitute(index, starts)) for index in access.indices]
+    ranges = {loop.var: tvm.ir.Range.from_min_extent(0, loop.extent) for loop in loops}
+    if not all(is_among(v, starts) for move in moves for v in tirx.analysis.undefined_vars(move)):
+        return False
+    found = tvm.sym.detect_iter_map(moves, ranges, True, IterMapLevel.Bijective)
     return len(found.indices) > 0
 
 
 def _is_zero(step: Any) -> bool:
     return isinstance(step, int) and step == 0
+
+
+def _apart(steps: Sequence[Any], loops: Sequence[Loop]) -> bool:
+    """Whether a sum of steps differs for any two iterations: each step is past all smaller ones."""
+    pairs = [(s, loop) for s, loop in zip(steps, loops, strict=True) if loop.size != 1]
+    if any(step is None or _is_zero(step) for step, _ in pairs):
+        return False
+    pairs.sort(
+        key=lambda pair: (abs(placeholder_extent(pair[0])), placeholder_extent(pair[1].extent))
+    )
+    analyzer = tvm.sym.Analyzer()
+    reach: Any = 0
+    for step, loop in pairs:
+        size = -step if placeholder_extent(step) < 0 else step
+        if not _proves(analyzer, size - reach, loops):
+            return False
+        reach = reach + size * (loop.extent - 1)
+    return True
+
+
+def _proves(analyzer: Any, value: Any, loops: Sequence[Loop]) -> bool:
+    """Whether a number is positive wherever all loops run at all."""
+    if isinstance(value, int):
+        return value > 0
+    runs = [loop.extent >= 1 for loop in loops if loop.size is None]
+    scopes = [analyzer.constraint_scope(condition) for condition in runs]
+    for scope in scopes:
+        scope.__enter__()
+    try:
+        return bool(analyzer.can_prove(analyzer.simplify(value) >= 1))
+    finally:
+        for scope in reversed(scopes):
+            scope.__exit__(None, None, None)
