@@ -70,8 +70,8 @@ def test_the_command_line_has_every_name_once_a_command_runs() -> None:
     """It imports the package late; a file that it explains imports it as anyone does."""
     code = (
         "import sys; sys.orig_argv = ['python', 'tvm-layout'];"
-        "import tvm_layout_ext as tlx; from tvm_layout_ext import _loading;"
-        "assert 'tvm' not in sys.modules; _loading.load();"
+        "import tvm_layout_ext as tlx; from tvm_layout_ext import _interrupt;"
+        "assert 'tvm' not in sys.modules; _interrupt.load();"
         "print(all(name in vars(tlx) for name in dir(tlx)), callable(tlx.tune))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -51,12 +51,12 @@ from __future__ import annotations
 
 import sys as _sys
 
-from . import _loading
+from . import _interrupt
 from ._version import __version__ as __version__
 
 # No ``__all__``: with it, help() prints the docstring of each name in place of the table above.
 # The command line imports the rest when a command runs: --help does not wait for TVM.
-if not _loading.is_command_line(_sys.orig_argv):
+if not _interrupt.is_command_line(_sys.orig_argv):
     from ._api import *  # noqa: F403
 
 

@@ -1,14 +1,20 @@
-"""When the package is imported whole: at once as a library, on the command line by a command.
+"""Ctrl-C while the command line is still loading ends it without a traceback.
 
-Loading takes a second, most of it TVM's.
+Loading takes a second, most of it TVM's, and is done when a command runs. Imported first of all;
+as a library, nothing is changed.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
+
+#: Exit code of an interrupted command.
+INTERRUPTED = 130
 
 
 def is_command_line(argv: list[str]) -> bool:
@@ -24,11 +30,15 @@ def is_command_line(argv: list[str]) -> bool:
     return False
 
 
-def load(with_torch: bool = True) -> None:
-    """Import all of the package; as a library it has been imported.
+def _leave(*_: Any) -> None:
+    os._exit(INTERRUPTED)
 
-    TVM imports PyTorch first where it is installed, which takes longer than all the rest;
-    ``with_torch`` says whether a command has any use for that.
+
+def load(with_torch: bool = True) -> None:
+    """Import all of the package; from then on Ctrl-C raises KeyboardInterrupt.
+
+    As a library it has been imported. TVM imports PyTorch first where it is installed, which takes
+    longer than all the rest; ``with_torch`` says whether a command has any use for that.
     """
     modules: dict[str, Any] = sys.modules
     kept_out = not with_torch and "torch" not in modules
@@ -40,3 +50,9 @@ def load(with_torch: bool = True) -> None:
         if kept_out:
             del modules["torch"]
     vars(sys.modules["tvm_layout_ext"]).update({name: getattr(api, name) for name in api.__all__})
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if is_command_line(sys.orig_argv):
+    signal.signal(signal.SIGINT, _leave)

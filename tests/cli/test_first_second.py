@@ -49,6 +49,15 @@ def test_what_needs_no_tvm_does_not_wait_for_it(words: str, code: int) -> None:
         assert f"'{name}'" not in modules
 
 
+def test_importing_the_package_leaves_ctrl_c_alone() -> None:
+    code = (
+        "import signal; before = signal.getsignal(signal.SIGINT); import tvm_layout_ext; "
+        "print(signal.getsignal(signal.SIGINT) == before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
 @pytest.mark.parametrize("shape", [["99999999999999999999", "4"], ["4", "2147483648"]])
 def test_a_shape_beyond_32_bits_is_one_sentence(shape: list[str], tmp_path: Path) -> None:
     done = invoke("tune", "transpose", "--shape", *shape, "--log", str(tmp_path))

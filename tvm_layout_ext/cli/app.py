@@ -12,12 +12,13 @@ import typer
 from typer.core import TyperCommand
 
 from .._compat import tvm_version
-from .._loading import load
+from .._interrupt import INTERRUPTED as INTERRUPTED
+from .._interrupt import load
 from .._version import __version__
 from ..errors import LayoutExtError
 from ..text import lines_of, shortened
 
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+FAILED, BAD_INPUT = 1, 2
 _EPILOG = (
     "Exit codes: 0 done; 1 no candidate worked, a result was wrong or hazardous, a winner no "
     "longer wins, or a rule is broken; 2 the input cannot be used; 130 interrupted."
