@@ -59,6 +59,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.LowerFragment,
         transform.SwizzleSharedMemory,
         transform.NarrowVectors,
+        transform.FillPaddedRows,
     ),
     # The last point at which loops, blocks and 2-D indices are all still there.
     "s_tir.InjectSoftwarePipeline": (

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import tvm_layout_ext as tlx
 from tests.tune.helpers import make_record
-from tvm_layout_ext._loading import is_command_line
+from tvm_layout_ext._interrupt import is_command_line
 from tvm_layout_ext.cli import app
 from tvm_layout_ext.cli.app import join_shapes
 from tvm_layout_ext.layout import Layout, parse
@@ -392,7 +392,7 @@ def test_a_kernel_is_lowered_for_the_architecture_that_is_asked_for(tmp_path: Pa
         (["python", "-c", "import tvm_layout_ext", "tvm-layout"], False),
     ],
 )
-def test_only_the_command_line_imports_late(argv: list[str], is_command: bool) -> None:
+def test_only_the_command_line_handles_interrupts_itself(argv: list[str], is_command: bool) -> None:
     assert is_command_line(argv) == is_command
 
 

@@ -70,9 +70,10 @@ def is_zero(value: Any) -> bool:
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and bool(value.value == 0)
 
 
-def step_of(value: Any, var: Any) -> int | None:
+def step_of(value: Any, var: Any, analyzer: Any = None) -> int | None:
     """By how much one step of a variable moves a value; None where that is no one number."""
-    step = tvm.sym.Analyzer().simplify(substitute(value, {var: var + 1}) - value)
+    known = analyzer or tvm.sym.Analyzer()
+    step = known.simplify(substitute(value, {var: var + 1}) - value)
     return int(step) if isinstance(step, tirx.IntImm) else None
 
 

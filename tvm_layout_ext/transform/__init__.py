@@ -22,6 +22,7 @@ from .mark_annotated import MarkAnnotated
 from .pipeline.lower_async_copy import LowerAsyncCopy
 from .pipeline.multi_stage_buffer import InjectMultiStageBuffer
 from .prefetch.prefetch_registers import PrefetchSharedToRegister
+from .shared_memory.fill_padded_rows import FillPaddedRows
 from .shared_memory.swizzle_shared import SwizzleSharedMemory
 from .sync.plan_sync import PlanSync
 from .tensor_core.lower_tensor_core import LowerTensorCore
@@ -63,6 +64,7 @@ __all__ = [
     "CheckVectors",
     "CombineLayoutConversions",
     "ExposePointers",
+    "FillPaddedRows",
     "FuseRows",
     "GatherLaunchNotes",
     "GuardReductions",
