@@ -97,11 +97,9 @@ class _AsBands(PyExprMutator):
             return call
         mask = array_of(added, self.lookup_binding, repeated=True)
         band = None if mask is None else Band.of(mask, scores)
-        if (
-            band is None
-            or not has_shape(call, extents)
-            or not np.isin(mask, (0, band.hidden)).all()
-        ):
+        if mask is None or band is None or not has_shape(call, extents):
+            return call
+        if not np.isin(mask, (0, band.hidden)).all():
             return call
         if band.named() is None:
             return scores
