@@ -64,6 +64,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "matrix: one case of a large matrix; sampled by default")
+    config.addinivalue_line(
+        "markers", "whole: many seconds that others nearly cover; not by default"
+    )
     sampling.whole = config.getoption("--whole")
     sampling.seed = config.getoption("--matrix-seed")
     inspect.getouterframes = frames.outer_frames
@@ -127,12 +130,15 @@ def _place(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a seeded sixtieth of each marked function's cases, and a quarter of most others'."""
+    """Keep a seeded sixtieth of each marked function's cases, and a quarter of most others'.
+
+    Of what is marked ``whole`` none.
+    """
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
         functions.setdefault(item.nodeid.split("[")[0], []).append(item)
-    dropped: set[pytest.Item] = set()
-    every = 0
+    dropped = {one for one in items if one.get_closest_marker("whole")}
+    every = len(dropped)
     for name, cases in sorted(functions.items()):
         marked = [one for one in cases if one.get_closest_marker("matrix")]
         size = sampling.sample_size(len(marked))

@@ -40,6 +40,7 @@ class StandIn:
 
 
 @pytest.mark.nvcc
+@pytest.mark.whole
 def test_sweeps_are_built_measured_and_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

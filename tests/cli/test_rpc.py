@@ -83,6 +83,7 @@ def kill_at_work(farm: Farm, log: Path) -> None:
     farm.kill_one()
 
 
+@pytest.mark.whole
 def test_tune_through_a_tracker_accounts_for_every_trial_though_a_server_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

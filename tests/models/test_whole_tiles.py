@@ -26,6 +26,7 @@ def product_and(x: Any, w: Any, y: Any) -> Any:
     return op.add(op.matmul(x, w), y)
 
 
+@pytest.mark.whole
 def test_products_of_any_tokens_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     every = fused(block("n", 64, 2).module).functions.items()
     found = scheduled(tvm.IRModule({gv: one for gv, one in every if "matmul" in gv.name_hint}))
@@ -116,6 +117,7 @@ def test_nests_of_as_many_rows_beside_a_product_are_no_case_for_wgmma(
     check(one)
 
 
+@pytest.mark.whole
 def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(x: Any, w: Any, y: Any) -> Any:
         return op.add(op.nn.gelu(op.matmul(x, w)), y)

@@ -220,6 +220,7 @@ def test_trials_are_distinct_legal_and_those_of_the_seed(strategy: str) -> None:
     assert tried <= legal
 
 
+@pytest.mark.whole
 def test_guided_search_learns_from_what_it_measured(runner: FakeRunner) -> None:
     """The cost depends on the offset, of which the closed form says little; trees must find it."""
     runner.cost = lambda config: 100.0 if config["align_offset"] % 4 else 1.0
