@@ -906,7 +906,7 @@ def test_any_batch() -> None:
         np.testing.assert_allclose(fast(x.cuda())["sums"].cpu(), wanted, atol=0.02)
 
 
-def _masked(scores: Any, hidden: float = -float("inf")) -> Any:
+def _causal(scores: Any, hidden: float = -float("inf")) -> Any:
     rows = scores.shape[-1]
     return scores + torch.full((rows, rows), hidden).triu(1)
 
@@ -919,12 +919,12 @@ def _unseen(_: Any, x: Any, __: Any) -> Any:
 @pytest.mark.parametrize(
     "does",
     [
-        lambda m, x, i: torch.softmax(_masked(x[0, 0] @ x[0, 1].T), -1) @ x[0, 0],
-        lambda m, x, i: torch.softmax(_masked(x[0] @ x[0].mT), -1) @ x[0],
+        lambda m, x, i: torch.softmax(_causal(x[0, 0] @ x[0, 1].T), -1) @ x[0, 0],
+        lambda m, x, i: torch.softmax(_causal(x[0] @ x[0].mT), -1) @ x[0],
         lambda m, x, i: torch.softmax(x[0, 0] @ x[0, 1].T + torch.zeros(3, 24, 24), -1) @ x[0, 0],
-        lambda m, x, i: _masked(x @ x.mT),
-        lambda m, x, i: torch.softmax(_masked(1e4 * x @ x.mT), -1) @ x,
-        lambda m, x, i: torch.softmax(x, -1) @ x.mT + _masked(x @ x.mT, -2e4),
+        lambda m, x, i: _causal(x @ x.mT),
+        lambda m, x, i: torch.softmax(_causal(1e4 * x @ x.mT), -1) @ x,
+        lambda m, x, i: torch.softmax(x, -1) @ x.mT + _causal(x @ x.mT, -2e4),
         lambda m, x, i: torch.softmax(torch.cat([x @ x.mT, x @ -x.mT], -1), -1)[..., :24] @ x,
         lambda m, x, i: x.half() @ x[:, :1].mT.half(),
         _unseen,
