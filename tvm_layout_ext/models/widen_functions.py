@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .moves.fills import lower_full
+from .moves.fills import FILLS
 from .moves.takes import lower_take
 from .relax_values import (
     NARROW_FLOATS,
@@ -32,7 +32,7 @@ def legalize_ops() -> tvm.transform.Pass:
     floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
     """
     known: dict[str, Any] = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
-    known |= {"relax.take": lower_take, "relax.full": lower_full, "relax.full_like": lower_full}
+    known |= {"relax.take": lower_take, **FILLS}
     passes = [_GroupNorms(), relax.transform.LegalizeOps(known)]
     return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
 

@@ -96,10 +96,10 @@ class _AsBands(PyExprMutator):
         if len(own) < 2 or sizes[0] != sizes[1] or not all(isinstance(n, int) for n in sizes[0]):
             return call
         mask = array_of(added, self.lookup_binding, repeated=True)
-        band = None if mask is None else Band.of(mask, scores)
-        if mask is None or band is None or not has_shape(call, extents):
+        if mask is None or not has_shape(call, extents):
             return call
-        if not np.isin(mask, (0, band.hidden)).all():
+        band = Band.of(mask, scores)
+        if band is None or not np.isin(mask, (0, band.hidden)).all():
             return call
         if band.named() is None:
             return scores

@@ -20,7 +20,7 @@ from ...ir.replace_calls import Make, with_calls_replaced
 from ...target import has_warpgroups_around
 from ...transform.attention.fit import fit_attention
 from ..bindings import Bindings
-from ..moves.fills import lower_full
+from ..moves.fills import FILLS
 from ..relax_values import ELEMENTWISE, extents_of, name_of, scalar_of
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -98,8 +98,7 @@ class _Group:
         with builder.function("main", outer):
             builder.emit_func_output(builder.emit(relax.Call(gv, outer)))
         with _quiet(logging.getLogger("topi")):
-            legalize = relax.transform.LegalizeOps({"relax.full": lower_full})
-            mod = relax.transform.FuseTIR()(legalize(builder.get()))
+            mod = relax.transform.FuseTIR()(relax.transform.LegalizeOps(FILLS)(builder.get()))
         (func,) = (one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc))
         return func.with_body(stripped(func.body, _FREE))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,10 +10,10 @@ from torch import SymFloat, SymInt, fx
 from tvm import relax, tirx
 
 from ..relax_values import extents_of
+from .arithmetic import Converter
 from .places import part_of
 from .sizes import is_symbolic
 
-Converter = Callable[[Any], Any]
 #: Operators that TVM 0.27 works out a shape of by itself, or cannot where one is symbolic.
 _SHAPED = {
     **dict.fromkeys(("view.default", "reshape.default", "unflatten.int"), relax.op.reshape),

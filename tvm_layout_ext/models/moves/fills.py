@@ -19,3 +19,7 @@ def lower_full(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return te.compute(extents, lambda *_: number, name="T_full", tag=topi.tag.ELEMWISE)
 
     return builder.call_te(filled, shape.values, primfunc_name_hint="full")
+
+
+#: What ``LegalizeOps`` is given, wherever a mask may be among what it lowers.
+FILLS = dict.fromkeys(("relax.full", "relax.full_like"), lower_full)
