@@ -49,6 +49,8 @@ class Heads:
     spare: int = 0
     #: Whether the function takes any number of rows; ``queries`` are those of ``arrays``.
     any_rows: bool = False
+    #: The same of keys; those of as many keys as rows are counted by one variable.
+    any_keys: bool = False
 
     def _sizes(self, heads: int, rows: int, columns: int) -> tuple[int, ...]:
         if self.order == "merged":
@@ -60,10 +62,17 @@ class Heads:
             return (0, i, h * self.depth + x)
         return (0, h, i, x) if self.order == "bhs" else (0, i, h, x)
 
+    def _counts(self) -> tuple[Any, Any]:
+        """How many rows and keys there are."""
+        rows = tirx.Var("n", "int64") if self.any_rows else self.queries
+        if not self.any_keys:
+            return rows, self.keys
+        is_square = self.any_rows and self.queries == self.keys
+        return rows, rows if is_square else tirx.Var("m", "int64")
+
     def func(self) -> tirx.PrimFunc:
         """The function."""
-        h, n, m = self.heads, self.queries, self.keys
-        n = tirx.Var("n", "int64") if self.any_rows else n
+        h, (n, m) = self.heads, self._counts()
         held = m + self.spare
         sizes = (h, n, self.depth), (self.kept, held, self.depth), (self.kept, held, self.width)
         inputs = [

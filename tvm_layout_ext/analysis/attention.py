@@ -105,7 +105,7 @@ class Attention:
     row, key, depth, column : Var
         Rows of Q and of the result; rows of K and V; what is summed up for a score; columns of V.
     sizes : tuple
-        Of these four; the number of rows may be symbolic.
+        Of these four; the numbers of rows and keys may be symbolic.
     q, k, v : TensorLoad
         An element of an input, by these variables.
     scores : Scores
@@ -122,7 +122,7 @@ class Attention:
     key: Any
     depth: Any
     column: Any
-    sizes: tuple[Any, int, int, int]
+    sizes: tuple[Any, Any, int, int]
     q: Any
     k: Any
     v: Any
@@ -309,11 +309,7 @@ class _AttentionReader:
         spatial = [one for one in last.iter_vars if one.iter_type != _REDUCED]
         batch = [(i.var, size_of(i.dom.extent.astype("int32"))) for i in spatial]
         sizes = [n for var in (row, column) for other, n in batch if other.same_as(var)]
-        keys, deep, wide = self._numbers(
-            (key.var, key.dom.extent),
-            (depth.var, depth.dom.extent),
-            (column, sizes[1]),
-        )
+        deep, wide = self._numbers((depth.var, depth.dom.extent), (column, sizes[1]))
         found = Attention(
             str(mean.name_hint),
             tuple((var, n) for var, n in batch if not is_among(var, (row, column))),
@@ -321,7 +317,7 @@ class _AttentionReader:
             key.var,
             depth.var,
             column,
-            (sizes[0], keys, deep, wide),
+            (sizes[0], size_of(key.dom.extent.astype("int32")), deep, wide),
             q,
             k,
             v,
@@ -338,8 +334,8 @@ class _AttentionReader:
             number = size_of(size)
             if not isinstance(number, int):
                 raise ScheduleError(
-                    f"{var.name} of attention has {size} iterations; only batch and rows may "
-                    "have any number, keys and columns are known."
+                    f"{var.name} of attention has {size} iterations; only batch, rows and "
+                    "keys may have any number, columns are known."
                 )
             found.append(number)
         return found

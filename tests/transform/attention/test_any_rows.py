@@ -1,4 +1,4 @@
-"""Attention of a symbolic number of rows: one kernel for all, and one for few of them."""
+"""Attention of symbolic numbers of rows and keys: one kernel for all, and one for few rows."""
 
 from __future__ import annotations
 
@@ -51,6 +51,43 @@ def test_one_program_takes_each_number_of_rows(name: str) -> None:
         off, hazards = error(replace(case, queries=rows), program)
         assert hazards == []
         assert off < (1.2e-2 if case.dtype == "bfloat16" else 2e-3)
+
+
+#: Keys of any number; those of as many as rows are first.
+ANY_KEYS = {
+    "rows and keys of one size": (Heads(2, 1, 64, 64, order="bsh"), (64, 2, 1, 1, 0, 0, 0)),
+    "causal, in turns": (Heads(2, 2, 64, 64, seen=(causal,)), (64, 2, 3, 1, 0, 2, 0)),
+    "a window": (Heads(2, 1, 64, 64, seen=(causal, recent)), (64, 2, 1, 1, 0, 0, 0)),
+    "a bias by lanes": (Heads(1, 1, 64, 64, bias=True), (64, 2, 1, 1, 0, 0, 0)),
+    "sinks, capped": (
+        Heads(2, 1, 64, 64, cap=1.0, sinks=True, dtype="bfloat16"), (64, 2, 2, 1, 0, 0, 0),
+    ),
+    "a mask from memory, heads of 40": (
+        Heads(1, 1, 70, 80, 40, 40, shown=True), (64, 2, 1, 1, 0, 0, 0),
+    ),
+    "others than rows": (Heads(2, 1, 70, 80, order="bsh"), (64, 2, 2, 1, 0, 0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [beside(one) for one in ANY_KEYS])
+def test_one_program_takes_each_number_of_keys(name: str) -> None:
+    case, numbers = ANY_KEYS[name]
+    case = replace(case, any_rows=True, any_keys=True)
+    program = planned(case, *numbers)
+    for rows, keys in ((1, 1), (5, 64), (130, 130), (100, 200)):
+        rows = keys if case.queries == case.keys else rows
+        off, hazards = error(replace(case, queries=rows, keys=keys), program)
+        assert hazards == []
+        assert off < (1.2e-2 if case.dtype == "bfloat16" else 2e-3)
+
+
+def test_keys_of_any_number_have_one_kernel_beside_known_rows() -> None:
+    case = Heads(2, 1, 4, 80, any_keys=True)
+    program = case.schedule()
+    for keys in (3, 300):
+        off, hazards = error(replace(case, keys=keys), program)
+        assert hazards == []
+        assert off < 2e-3
 
 
 def chosen(case: Heads) -> Any:

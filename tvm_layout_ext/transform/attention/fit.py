@@ -42,7 +42,8 @@ def fit_attention(
     _, count, depth, width = attention.sizes
     scores = attention.scores
     biased, curved = scores.bias is not None, scores.curve is not None
-    keys = keys or keys_of(depth, width, count, biased, curved)
+    known = count if isinstance(count, int) else None
+    keys = keys or keys_of(depth, width, known, biased, curved)
     # Of three warpgroups a thread has no registers for what becomes of scores, too.
     fits = max(depth, width) <= PANEL and not biased and not curved
     begun = AttentionPlan(attention, keys, stages or 2, 1, most_rows=most_rows)
@@ -106,7 +107,9 @@ def _shared(plan: AttentionPlan) -> tuple[int, int]:
     step of decoding, and all but the last as many as one another.
     """
     bounds = plan.bounds
-    if any(one.slope or not one.is_upper for one in bounds):
+    # Of an unknown number of keys a block might have none.
+    known = isinstance(plan.attention.sizes[1], int)
+    if not known or any(one.slope or not one.is_upper for one in bounds):
         return 1, 0
     tiles, count = plan.usual_heads * plan.modelled_tiles, ceil(plan.attention.sizes[1] / plan.keys)
     count = max(1, min([count, *(one.offset // plan.keys + 1 for one in bounds)]))

@@ -23,10 +23,10 @@ from ...gpu.warpgroups import (
     WARPGROUP_THREADS,
 )
 from ...intrin.warpgroups import WarpgroupInstruction, choose_warpgroup
-from ...ir.queries import USUAL_BATCH, loads_in, size_of, substitute, uses
+from ...ir.queries import USUAL_BATCH, loads_in, size_of, substitute, uses, variables
 from ..hopper.read_kernel import BoxedBuffer, SumsReader
 from ..launch.rasterize_blocks import grouped
-from .reach import Bound, reach, read_bounds
+from .reach import Bound, is_ragged, reach, read_bounds, read_conditions
 from .turns import Heads, order_of
 
 #: Elements of 16 bits of a panel's row, and terms of one instruction.
@@ -227,11 +227,12 @@ class AttentionPlan:
     @cached_property
     def hides_rows(self) -> bool:
         """Whether all keys of a row may be hidden, by conditions or what is added to scores."""
-        rows, keys = self.modelled_rows, self.attention.sizes[1]
-        bounds, others = read_bounds(self.attention, self.keys)
-        if not self.knows_rows and any(one.slope for one in bounds):
+        rows = self.modelled_rows
+        bounds, others = read_conditions(self.attention)
+        known = all(isinstance(one.offset, int) for one in bounds)
+        if not known or (not self.knows_rows and any(one.slope for one in bounds)):
             return True
-        last, first = np.full(rows, keys - 1), np.zeros(rows, int)
+        last, first = np.full(rows, self.modelled_keys - 1), np.zeros(rows, int)
         for one in bounds:
             end = np.arange(rows) * one.slope + one.offset
             if one.is_upper:
@@ -256,6 +257,19 @@ class AttentionPlan:
         if self.knows_rows:
             return int(self.attention.sizes[0])
         return ceil(self.most_rows / 2) or _USUAL_ROWS
+
+    @property
+    def modelled_keys(self) -> int:
+        """Keys, or as many as a symbolic number of them is taken for."""
+        return self._modelled(self.attention.sizes[1])
+
+    def _modelled(self, number: Any) -> int:
+        """A number of symbolic sizes, each of which is taken for that of the rows."""
+        if isinstance(number, int):
+            return number
+        size = ceil(self.most_rows / 2) or _USUAL_ROWS
+        at = {var: tirx.const(size, str(var.ty.dtype)) for var in variables(number)}
+        return int(sym.Analyzer().simplify(substitute(number, at)))
 
     @property
     def modelled_tiles(self) -> int:
@@ -294,7 +308,7 @@ class AttentionPlan:
     @property
     def _shared_bytes(self) -> int:
         """Bytes of K and V a head of Q, of which several may share one."""
-        _, keys, depth, width = self.attention.sizes
+        keys, (depth, width) = self.modelled_keys, self.attention.sizes[2:]
         kept = prod(size_of(n) for n in self.attention.k.source.shape) // (keys * depth)
         known = isinstance(self.heads, int) and isinstance(kept, int)
         sharing = max(1, self.heads // max(1, kept)) if known else 1
@@ -303,11 +317,11 @@ class AttentionPlan:
     @property
     def in_turns(self) -> Heads:
         """The tiles of all heads, as the model of turns sees them."""
-        first, analyzer, steps = tirx.Var("first_row", "int32"), sym.Analyzer(), list[int]()
+        first, steps = tirx.Var("first_row", "int32"), list[int]()
         seen = reach(self.attention, first, self.rows, self.keys)
         for tile in range(self.modelled_tiles):
             at = {first: tirx.const(tile * self.rows, "int32")}
-            steps.append(int(analyzer.simplify(substitute(seen.end - seen.first, at))))
+            steps.append(self._modelled(substitute(seen.end - seen.first, at)))
         own = 2 * self.rows * sum(self.attention.sizes[2:])
         return Heads(
             self.usual_heads,
@@ -458,7 +472,7 @@ def checked(plan: AttentionPlan, gpu: Architecture) -> AttentionPlan:
                 f"columns, no multiple of {STEP}, need a dim of their own, behind which TMA "
                 "leaves zeros."
             )
-    ragged = extent % plan.keys > 0
+    ragged = is_ragged(extent, plan.keys)
     for one in (plan.k, plan.v):
         along = next((at for at in one.indices if uses(at, plan.attention.key)), None)
         if ragged and (along is None or not along.same_as(plan.attention.key)):

@@ -9,7 +9,7 @@ from tvm import sym, tirx
 
 from ...analysis.attention import Attention
 from ...ir.conditions import conjuncts
-from ...ir.queries import loads_in, substitute
+from ...ir.queries import loads_in, size_of, substitute
 
 _COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
@@ -20,7 +20,7 @@ class Bound:
 
     is_upper: bool
     slope: int
-    offset: int
+    offset: Any  #: A number, or an expression of symbolic sizes.
 
     def extremes(self, first: Any, rows: int) -> tuple[Any, Any]:
         """The bound of that row of a tile which sees the most, and of that which sees the least."""
@@ -29,17 +29,25 @@ class Bound:
         return widest[0], widest[1]
 
 
-def read_bounds(attention: Attention, keys: int) -> tuple[list[Bound], list[Any]]:
-    """Bounds of the keys that a row sees, and other conditions, which hide some, too.
+def is_ragged(count: Any, keys: int) -> bool:
+    """Whether the last of the blocks of so many keys may not be full."""
+    return not isinstance(count, int) or count % keys > 0
 
-    Where the last of the blocks of so many keys is not full, the number of keys is a bound.
-    """
+
+def read_conditions(attention: Attention) -> tuple[list[Bound], list[Any]]:
+    """Bounds of the keys that a row sees, and other conditions, which hide some, too."""
     parts = [part for one in attention.scores.visible for part in conjuncts(one)]
     found = [(_bound(part, attention.row, attention.key), part) for part in parts]
     bounds = [bound for bound, _ in found if bound is not None]
-    if attention.sizes[1] % keys:
-        bounds.append(Bound(True, 0, attention.sizes[1] - 1))
     return bounds, [part for bound, part in found if bound is None]
+
+
+def read_bounds(attention: Attention, keys: int) -> tuple[list[Bound], list[Any]]:
+    """The same, with the number of keys where the last block of so many may not be full."""
+    bounds, others = read_conditions(attention)
+    if is_ragged(attention.sizes[1], keys):
+        bounds.append(Bound(True, 0, attention.sizes[1] - 1))
+    return bounds, others
 
 
 def _bound(condition: Any, row: Any, key: Any) -> Bound | None:
@@ -56,14 +64,14 @@ def _bound(condition: Any, row: Any, key: Any) -> Bound | None:
         values = {var: tirx.const(n, var.ty.dtype) for var, n in ((row, i), (key, j))}
         return analyzer.simplify(substitute(gap, values))
 
-    corners = [at(0, 0), at(1, 0), at(0, 1)]
-    if not all(isinstance(one, tirx.IntImm) for one in corners):
+    offset = at(0, 0)
+    steps = [analyzer.simplify(one - offset) for one in (at(1, 0), at(0, 1))]
+    if not all(isinstance(one, tirx.IntImm) for one in steps):
         return None
-    offset, *steps = (int(one) for one in corners)
-    slope, sign = (step - offset for step in steps)
+    slope, sign = map(int, steps)
     if abs(sign) != 1 or not analyzer.can_prove_equal(gap, row * slope + key * sign + offset):
         return None
-    return Bound(sign < 0, -sign * slope, -sign * offset)
+    return Bound(sign < 0, -sign * slope, size_of((-sign * offset).astype("int32")))
 
 
 @dataclass(frozen=True)
@@ -88,9 +96,9 @@ class Reach:
 def reach(attention: Attention, first_row: Any, rows: int, keys: int) -> Reach:
     """Find the blocks of so many keys that a tile of rows visits."""
     bounds, others = read_bounds(attention, keys)
-    count = -(-attention.sizes[1] // keys)
+    count = tirx.max((attention.sizes[1] + (keys - 1)) // keys, tirx.const(1, "int32"))
     begin, whole_from = tirx.const(0, "int32"), tirx.const(0, "int32")
-    end, whole_to = tirx.const(count, "int32"), tirx.const(count, "int32")
+    end, whole_to = count, count
     for bound in bounds:
         most, least = bound.extremes(first_row, rows)
         if bound.is_upper:

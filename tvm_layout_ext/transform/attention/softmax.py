@@ -20,7 +20,7 @@ from ...ir.queries import loads_in, substitute
 from ..hopper.epilogue import column_of, row_of
 from .bias import BiasTile
 from .plan import AttentionPlan
-from .reach import read_bounds
+from .reach import is_ragged, read_bounds
 
 #: In place of minus infinity, so that differences are numbers: below all scores that are seen.
 LOWEST = -1e30
@@ -261,5 +261,5 @@ class _Hidden:
         return not self.added.is_all_of(scores.bias)
 
     def _reads_beyond(self) -> bool:
-        ragged = self.plan.attention.sizes[1] % self.plan.keys > 0
+        ragged = is_ragged(self.plan.attention.sizes[1], self.plan.keys)
         return ragged or not self.plan.fills_tiles
