@@ -4,9 +4,9 @@
 transformers; ``--dry-run`` compiles without a GPU. A model has random weights of ``--dtype``, and
 is compiled by ``tlx.compile_torch`` in its own types; then it is timed as in
 :mod:`benchmarks.models`, beside torch.compile and eager torch, and held against ``float32``.
-``--batch`` is that of images, ``--dynamic`` compiles for any, and ``--graphs`` captures launches by
-a graph of torch, and torch.compile's by its mode ``reduce-overhead``: whole runs are to be compared
-then.
+``--batch`` is that of images, ``--dynamic`` compiles for any, and for any length of tokens, and
+``--graphs`` captures launches by a graph of torch, and torch.compile's by its mode
+``reduce-overhead``: whole runs are to be compared then.
 """
 
 from __future__ import annotations
@@ -62,6 +62,25 @@ def _timm(name: str, **options: Any) -> Any:
     return timm.create_model(name, pretrained=False, **options)
 
 
+def _swin_v2() -> Any:
+    """Swin-V2 in windows of 8 x 8, which takes larger images."""
+    net = _timm("swinv2_tiny_window8_256")
+    net.image = (3, 256, 256)
+    return net
+
+
+def _hiera() -> Any:
+    """Hiera, whose attention in windows is written out, as its authors have it.
+
+    Of five dims torch's own is two products in float32.
+    """
+    net = _timm("hiera_tiny_224")
+    for one in net.modules():
+        if hasattr(one, "use_mask_unit_attn"):
+            one.fused_attn = not one.use_mask_unit_attn
+    return net
+
+
 def _encoder(layers: int) -> Any:
     """An encoder of PyTorch's own layers, to which keys of padding are hidden."""
     import torch
@@ -97,11 +116,11 @@ def _first(module: Any, inputs: tuple[tuple[tuple[int, ...], str], ...]) -> Any:
     return First()
 
 
-def _transformer(kind: str, config: str, **sizes: Any) -> Any:
+def _transformer(kind: str, config: str, attention: str = "sdpa", **sizes: Any) -> Any:
     """A model of transformers without a cache, which gives its first result."""
     import transformers
 
-    made = getattr(transformers, config)(**sizes, attn_implementation="sdpa")
+    made = getattr(transformers, config)(**sizes, attn_implementation=attention)
     made.use_cache = False
     return _first(getattr(transformers, kind)(made), _TOKENS)
 
@@ -166,6 +185,10 @@ def _generator() -> Any:
 _TINY_LLAMA = {"hidden_size": 2048, "intermediate_size": 5632, "num_key_value_heads": 4}
 _QWEN = {"hidden_size": 1024, "intermediate_size": 3072, "num_key_value_heads": 8, "head_dim": 128}
 _GEMMA = {"hidden_size": 2048, "intermediate_size": 16384, "num_key_value_heads": 1}
+#: Of Gemma-2-2B and Bloom-560M with fewer words, which torch has no one kernel of attention for.
+_GEMMA_2 = {"hidden_size": 2304, "intermediate_size": 9216, "num_key_value_heads": 4}
+_BLOOM = {"hidden_size": 1024, "n_head": 16}
+_WRITTEN: dict[str, Any] = {"attention": "eager", "vocab_size": 32000}
 #: What makes each module.
 MODELS: dict[str, Callable[[], Any]] = {
     "ResNet-50": lambda: _vision("resnet50"),
@@ -206,6 +229,17 @@ MODELS: dict[str, Callable[[], Any]] = {
     "Gemma-2B, 2 layers": lambda: _transformer(
         "GemmaModel", "GemmaConfig", num_hidden_layers=2, num_attention_heads=8, **_GEMMA
     ),
+    "Gemma-2-2B, 2 layers": lambda: _transformer(
+        "Gemma2Model", "Gemma2Config", num_hidden_layers=2, **_GEMMA_2, **_WRITTEN
+    ),
+    "Bloom-560M, 4 layers": lambda: _transformer(
+        "BloomModel", "BloomConfig", n_layer=4, **_BLOOM, **_WRITTEN
+    ),
+    "GPT-BigCode-1B, 2 layers": lambda: _transformer(
+        "GPTBigCodeModel", "GPTBigCodeConfig", n_layer=2, n_embd=2048, n_head=16
+    ),
+    "Swin-V2-T": _swin_v2,
+    "Hiera-T": _hiera,
 }
 #: Shapes and types of inputs that are no images.
 INPUTS: dict[str, tuple[tuple[tuple[int, ...], str], ...]] = {
@@ -217,7 +251,8 @@ def inputs_of(name: str, module: Any, batch: int, dtype: str) -> list[Any]:
     """Random inputs of a model on the CPU; tokens are some 1000, padding ends at any place."""
     import torch
 
-    shapes = INPUTS.get(name, getattr(module, "inputs", (((batch, *_IMAGE), "float32"),)))
+    image = (((batch, *getattr(module, "image", _IMAGE)), "float32"),)
+    shapes = INPUTS.get(name, getattr(module, "inputs", image))
     most = shapes[0][0][0] if len(shapes) > 1 else 1000
     return [
         torch.randint(0, most, shape)
@@ -225,6 +260,20 @@ def inputs_of(name: str, module: Any, batch: int, dtype: str) -> list[Any]:
         else torch.randn(shape).to(getattr(torch, dtype))
         for shape, type_ in shapes
     ]
+
+
+def _any_size(module: Any, given: list[Any]) -> Any:
+    """Any batch, and any length of tokens that a model has places for."""
+    import torch
+
+    if len(given) > 1 or given[0].ndim != 2 or given[0].is_floating_point():
+        return tuple({0: torch.export.Dim("batch", min=1, max=256)} for _ in given)
+    longest = min(4096, getattr(module.model.config, "max_position_embeddings", 4096))
+    sizes = {
+        0: torch.export.Dim("batch", min=1, max=64),
+        1: torch.export.Dim("length", min=2, max=longest),
+    }
+    return ((sizes,),)  # Its inputs are any number, so that they count as one.
 
 
 def compiled(
@@ -236,11 +285,9 @@ def compiled(
     torch.manual_seed(0)
     module = MODELS[name]().eval().to(getattr(torch, dtype))
     given = inputs_of(name, module, batch, dtype)
-    any_batch = {0: torch.export.Dim("batch", min=1, max=256)}
     begun = time.perf_counter()
-    fast = tlx.compile_torch(
-        module, given, dynamic_shapes=tuple(any_batch for _ in given) if dynamic else None
-    )
+    shapes = _any_size(module, given) if dynamic else None
+    fast = tlx.compile_torch(module, given, dynamic_shapes=shapes)
     return module, given, fast, time.perf_counter() - begun
 
 
@@ -271,7 +318,7 @@ def main(
     batch: Annotated[int, typer.Option(help="Images at once.")] = 16,
     dtype: Annotated[str, typer.Option(help="Type of weights and images.")] = "float16",
     dry_run: Annotated[bool, typer.Option(help="Compile everything, run nothing.")] = False,
-    dynamic: Annotated[bool, typer.Option(help="Export with any batch.")] = False,
+    dynamic: Annotated[bool, typer.Option(help="Export with any batch and length.")] = False,
     graphs: Annotated[bool, typer.Option(help="Capture CUDA graphs, as torch.compile.")] = False,
 ) -> None:
     """Compile all models at once, each in a process, then time one after the other."""
