@@ -40,6 +40,7 @@ from .moves.views import PermutationsAsViews
 from .moves.weights_as_rows import WeightsAsRows
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
+from .sums_in_steps import SumsInSteps
 from .widen_functions import legalize_ops
 from .widen_sums import WidenSums
 
@@ -144,6 +145,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         SplitsAsSlices(),
         SinkPermutations(),
         BatchNormsAsScales(),
+        SumsInSteps(),
         WidenSums(),
         MergeProducts(),
         PermutationsAsViews(),

@@ -1,0 +1,50 @@
+"""Whole tensors of symbolic sizes: rows first, and then what is left of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op
+from tvm_ffi import structural_equal
+
+from tests.models.running import check, scheduled
+from tests.programs.host import CPU
+from tests.programs.relaxed import relax_module
+from tvm_layout_ext.models.sums_in_steps import SumsInSteps
+
+
+@pytest.mark.parametrize("shape", [("b", "n", 24), ("n", 24), ("b", "n"), (3, "n", 4, 6)])
+@pytest.mark.parametrize("name", ["max", "min", "sum", "mean", "prod"])
+def test_values_are_those_of_one_step(name: str, shape: tuple[int | str, ...]) -> None:
+    mod = relax_module(lambda x: getattr(op, name)(x, keepdims=True), shape, dtype="float32")
+    sizes = [{"b": 3, "n": 5}.get(str(n), n) for n in shape]
+    given = np.random.default_rng(0).uniform(0.9, 1.1, sizes).astype("float32")
+    found = []
+    for one in (mod, SumsInSteps()(mod)):
+        main = relax.VirtualMachine(tvm.compile(one, CPU), tvm.cpu())["main"]
+        found.append(main(tvm.runtime.tensor(given)).numpy())
+    np.testing.assert_allclose(found[1], found[0], rtol=2e-6)
+
+
+def test_rows_are_spread_over_blocks_and_what_they_leave_over_threads() -> None:
+    one, other = scheduled(relax_module(lambda x: op.max(op.abs(x)), ("b", "n", 96)))
+    rest, rows = sorted((one, other), key=lambda each: each.choice.rule)
+    assert check(rows, "rows").launches[0].blocks > 1
+    left = np.arange(15, dtype="float16")
+    assert check(rest, "blocks", lv1=left, b=3, n=5).launches[0].blocks == 1
+    assert "1024" in str(rest.after)  # Threads.
+
+
+def test_sums_of_16_bits_are_rounded_once() -> None:
+    mod = SumsInSteps()(relax_module(op.sum, ("n", 4096)))
+    main = relax.VirtualMachine(tvm.compile(mod, CPU), tvm.cpu())["main"]
+    given = np.full((9, 4096), 1.5, "float16")
+    assert main(tvm.runtime.tensor(given)).numpy() == np.float16(9 * 4096 * 1.5)
+
+
+@pytest.mark.parametrize("shape, axis", [((4, 8), None), (("n", 8), 0), (("n",), None)])
+def test_others_stay(shape: tuple[int | str, ...], axis: int | None) -> None:
+    mod = relax_module(lambda x: op.sum(x, axis), shape, dtype="float32")
+    assert structural_equal(SumsInSteps()(mod), mod)

@@ -1,0 +1,57 @@
+"""Whole tensors of symbolic sizes are added up in two steps: their rows, then what is left."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..ir.queries import size_of
+from .relax_values import NARROW_FLOATS, extents_of, name_of, rewritten
+
+_REDUCTIONS = {
+    name: getattr(relax.op, name) for name in ("max", "min", "sum", "prod", "mean")
+}  # fmt: skip
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SumsInSteps")
+class SumsInSteps:
+    """Reduce the known dims behind the last symbolic one first, and one dim of the others then.
+
+    T5 of ``float16`` looks so for infinite values. As a sum of several symbolic axes, which no
+    threads can share out, it is a loop of a single thread; so rows are blocks' and what they leave
+    is one block's. Sums and means of 16 bits are computed in ``float32`` and rounded once.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        return rewritten(mod, _Steps)
+
+
+@mutator
+class _Steps(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        reduce = _REDUCTIONS.get(name_of(call) or "")
+        sizes = None if reduce is None else extents_of(call.args[0])
+        if reduce is None or sizes is None or len(sizes) < 2:
+            return call
+        axes = call.attrs.axis
+        symbolic = [at for at, n in enumerate(sizes) if not isinstance(size_of(n), int)]
+        if not symbolic or (axes is not None and len(set(axes)) < len(sizes)):
+            return call
+        value, emit = call.args[0], self.builder_.emit
+        kind = str(call.ty.dtype)
+        is_rounded = kind in NARROW_FLOATS and name_of(call) not in ("max", "min")
+        if is_rounded:
+            value = emit(relax.op.astype(value, "float32"))
+        last = symbolic[-1] + 1
+        if last < len(sizes):
+            value = emit(reduce(value, axis=[*range(last, len(sizes))]))
+        left = emit(relax.op.reshape(value, [prod(sizes[:last])]))
+        left = emit(reduce(left, axis=[0]))
+        left = emit(relax.op.reshape(left, call.ty.shape)) if call.ty.ndim else left
+        return relax.op.astype(left, kind) if is_rounded else left
