@@ -12,7 +12,7 @@ from tvm_ffi import structural_equal
 from tests.models.running import check, scheduled
 from tests.programs.host import CPU
 from tests.programs.relaxed import relax_module
-from tvm_layout_ext.models.sums_in_steps import SumsInSteps
+from tvm_layout_ext.models.sums.sums_in_steps import SumsInSteps
 
 
 @pytest.mark.parametrize("shape", [("b", "n", 24), ("n", 24), ("b", "n"), (3, "n", 4, 6)])
@@ -44,7 +44,7 @@ def test_sums_of_16_bits_are_rounded_once() -> None:
     assert main(tvm.runtime.tensor(given)).numpy() == np.float16(9 * 4096 * 1.5)
 
 
-@pytest.mark.parametrize("shape, axis", [((4, 8), None), (("n", 8), 0), (("n",), None)])
+@pytest.mark.parametrize(("shape", "axis"), [((4, 8), None), (("n", 8), 0), (("n",), None)])
 def test_others_stay(shape: tuple[int | str, ...], axis: int | None) -> None:
     mod = relax_module(lambda x: op.sum(x, axis), shape, dtype="float32")
     assert structural_equal(SumsInSteps()(mod), mod)

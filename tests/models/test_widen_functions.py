@@ -18,7 +18,7 @@ from tests.programs.emitted import cuda_text, nvcc_says
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext import simulate
 from tvm_layout_ext.ir.queries import nodes_in
-from tvm_layout_ext.models.widen_functions import legalize_ops
+from tvm_layout_ext.models.sums.widen_functions import legalize_ops
 
 
 def _softmax(x: np.ndarray) -> np.ndarray:

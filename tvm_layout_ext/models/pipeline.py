@@ -40,9 +40,9 @@ from .moves.views import PermutationsAsViews
 from .moves.weights_as_rows import WeightsAsRows
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
-from .sums_in_steps import SumsInSteps
-from .widen_functions import legalize_ops
-from .widen_sums import WidenSums
+from .sums.sums_in_steps import SumsInSteps
+from .sums.widen_functions import legalize_ops
+from .sums.widen_sums import WidenSums
 
 
 def relax_pipeline(

@@ -14,8 +14,8 @@ from tvm.tirx import PrimFunc
 
 from ..on_tensor_cores import multiplies
 from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
-from ..widen_functions import legalize_ops
-from ..widen_sums import WidenSums
+from ..sums.widen_functions import legalize_ops
+from ..sums.widen_sums import WidenSums
 from .channels_last import ChannelsLast
 
 #: Channels that are copied for a step of ``wgmma``, and columns of the narrowest usual tile.

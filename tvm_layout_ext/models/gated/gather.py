@@ -28,7 +28,7 @@ from ..relax_values import (
     slices_of,
     source_of,
 )
-from ..widen_functions import legalize_ops
+from ..sums.widen_functions import legalize_ops
 
 _SUMS = "float32"
 

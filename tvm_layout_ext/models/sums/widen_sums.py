@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .relax_values import NARROW_FLOATS, rewritten
+from ..relax_values import NARROW_FLOATS, rewritten
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WidenSums")

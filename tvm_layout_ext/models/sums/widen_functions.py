@@ -10,9 +10,9 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .moves.fills import FILLS
-from .moves.takes import lower_take
-from .relax_values import (
+from ..moves.fills import FILLS
+from ..moves.takes import lower_take
+from ..relax_values import (
     NARROW_FLOATS,
     bound_in_reach,
     calls_operator,

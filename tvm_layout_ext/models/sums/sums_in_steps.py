@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..ir.queries import size_of
-from .relax_values import NARROW_FLOATS, extents_of, name_of, rewritten
+from ...ir.queries import size_of
+from ..relax_values import NARROW_FLOATS, extents_of, name_of, rewritten
 
 _REDUCTIONS = {
     name: getattr(relax.op, name) for name in ("max", "min", "sum", "prod", "mean")
