@@ -20,17 +20,17 @@ import tvm_layout_ext as tlx
 from benchmarks import models
 from benchmarks.decode import MODELS
 from benchmarks.memory_bound import provenance
-from tvm_layout_ext.models import on_tensor_cores
+from tvm_layout_ext.models import any_rows
 
 _PLACES, _LAYERS, _WORDS = 1024, 2, 32000
 #: Tokens of a chunk, and of the module of one length.
 _TOKENS, _ONE = (8, 32, 64, 128, 512), 64
-_by_wgmma = on_tensor_cores._as_if_of
+_by_wgmma = any_rows._as_if_of
 
 
 def _without_few(func: Any, size: Any, rows: int, *more: Any) -> Any:
     """No kernel by ``wgmma`` for few rows."""
-    return None if rows == on_tensor_cores._FEW else _by_wgmma(func, size, rows, *more)
+    return None if rows == any_rows.FEW else _by_wgmma(func, size, rows, *more)
 
 
 def compiled(name: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def compiled(name: str) -> dict[str, Any]:
         "any length": tlx.compile_torch(net, example, dynamic_shapes=dynamic),
         "this length": tlx.compile_torch(net, example),
     }
-    with patch.object(on_tensor_cores, "_as_if_of", _without_few):
+    with patch.object(any_rows, "_as_if_of", _without_few):
         found["by mma.sync"] = tlx.compile_torch(net, example, dynamic_shapes=dynamic)
     return found
 

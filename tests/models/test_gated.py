@@ -11,9 +11,11 @@ from tvm.relax.frontend import nn
 
 import tvm_layout_ext as tlx
 from benchmarks.model_zoo import PackedLinear
+from tests.models import running
 from tests.models.running import TARGET, check, fused, only, scheduled
 from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.gpu.hardware import architecture
+from tvm_layout_ext.models import any_rows
 from tvm_layout_ext.models.pipeline import lowered_passes
 from tvm_layout_ext.schedules._generic import operator_of
 from tvm_layout_ext.tune.space.space import Space
@@ -207,7 +209,6 @@ def test_other_reshapes_keep_products_apart(kind: str, shape: tuple[int, ...]) -
         ("others", {}),  # Products of other rows.
         ("read", {}),  # Somebody else reads the gate.
         ("bias", {}),
-        ("one", {"rows": ("m",)}),
         ("one", {"k": 36}),  # Rows that TMA cannot copy.
         ("one", {"dtype": "float32"}),
         ("packed", {"rows": (4,)}),  # Unpacked as they are read.
@@ -243,3 +244,17 @@ def test_the_tuner_tries_tiles_of_both_products() -> None:
 def test_a_gated_mlp_compiles_by_the_pipeline() -> None:
     built = tvm.compile(_module("two"), TARGET, relax_pipeline=tlx.relax_pipeline(TARGET))
     assert isinstance(built, relax.VMExecutable)
+
+
+@pytest.mark.parametrize("kind", ["one", "two", "gelu"])
+def test_rows_of_any_number_have_one_kernel_for_few_and_one_for_many(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(any_rows, "MOST_FEW", 60)
+    batch, length = (tvm.tirx.Var(name, "int64") for name in ("b", "n"))
+    one = only(_module(kind, (batch, length), n=640), "gated")
+    assert one.choice.rule == "gated products"
+    assert "of up to 60 rows gated_matmul on tensor cores, both" in one.choice.text
+    for size in (5, 70, 130):
+        monkeypatch.setattr(running, "SIZE", size)
+        assert len(check(one).launches) == 1

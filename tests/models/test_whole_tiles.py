@@ -15,7 +15,7 @@ from tests.models import running
 from tests.models.running import check, fused, only, scheduled
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.models import on_tensor_cores
+from tvm_layout_ext.models import any_rows, on_tensor_cores
 from tvm_layout_ext.models.merged_rows import merge_rows
 from tvm_layout_ext.models.whole_tiles import TILE, whole_tiles
 from tvm_layout_ext.transform.hopper import plan
@@ -28,7 +28,8 @@ def product_and(x: Any, w: Any, y: Any) -> Any:
 
 @pytest.mark.whole
 def test_products_of_any_tokens_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    every = fused(block("n", 64, 2).module).functions.items()
+    # Heads of 20 elements, which no kernel of attention takes.
+    every = fused(block("n", 80, 4).module).functions.items()
     found = scheduled(tvm.IRModule({gv: one for gv, one in every if "matmul" in gv.name_hint}))
     assert {one.choice.rule for one in found} == {"tensor cores", "warpgroups"}
     # Scores have two symbolic sizes, and the product behind them a symbolic K.
@@ -79,14 +80,14 @@ def test_the_host_chooses_a_kernel_for_few_rows_or_for_many(
     """Few rows by their own tiles of ``wgmma``, or by slices of K where it takes many alone."""
     k, n = (64, 2048) if by_wgmma else (1024, 64)
     mod = relax_module(product_and, ("b", "s", k), (k, n), ("b", "s", n))
-    monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
+    monkeypatch.setattr(any_rows, "MOST_FEW", 10)
     if not by_wgmma:
-        real = on_tensor_cores._as_if_of
+        real = any_rows._as_if_of
 
         def of_many(func: Any, size: Any, rows: int, *more: Any) -> Any:
-            return None if rows == on_tensor_cores._FEW else real(func, size, rows, *more)
+            return None if rows == any_rows.FEW else real(func, size, rows, *more)
 
-        monkeypatch.setattr(on_tensor_cores, "_as_if_of", of_many)
+        monkeypatch.setattr(any_rows, "_as_if_of", of_many)
     one = only(mod)
     assert one.choice.rule == "warpgroups"
     assert "of up to 10 rows" in one.choice.text
@@ -126,7 +127,7 @@ def test_warpgroups_take_turns_at_any_number_of_rows(monkeypatch: pytest.MonkeyP
         return {} if any_rows else {"wgmma": "2x64x128", "split_k": 1}
 
     monkeypatch.setattr(on_tensor_cores, "_wgmma", chosen)
-    monkeypatch.setattr(on_tensor_cores, "MOST_FEW", 10)
+    monkeypatch.setattr(any_rows, "MOST_FEW", 10)
     monkeypatch.setattr(plan, "MULTIPROCESSORS", 3)
     one = only(relax_module(build, ("b", 136), (136, 192), ("b", 192)))
     assert "of more" in one.choice.text

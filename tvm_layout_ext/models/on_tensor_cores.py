@@ -7,25 +7,23 @@ from dataclasses import replace
 from math import ceil, prod
 from typing import Any
 
-import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ..analysis.contraction import Contraction, Operand
 from ..errors import ScheduleError
 from ..gpu.hardware import Architecture, architecture
-from ..ir.annotations import MARK
-from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
+from ..ir.queries import USUAL_BATCH
 from ..schedules import _gemm_hopper, gemm
 from ..schedules._generic import check_product
 from ..schedules._split_k import SLICES, cycles
 from ..target import target_arch
-from ..transform.hopper.lower_warpgroups import lowered
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
+from .any_rows import FEW, MANY, either_rows, of_any_rows
 from .convolutions.groups_as_batch import groups_as_batch
 from .products import ModelProduct, asked_products, batch_of, scheduled_products
-from .rule import REFUSALS, Scheduled, few_or_many
+from .rule import REFUSALS, Scheduled
 from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
@@ -43,9 +41,6 @@ _OF_ANY_SIZE = gemm.OPERATOR.default_config() | {
     "group": 1,
     "split_k": 1,
 }
-#: Calls of up to so many rows have a kernel of their own, where rows are symbolic. Tiles, and by
-#: ``mma.sync`` slices, are chosen for so few, and tiles for so many.
-MOST_FEW, _FEW, _MANY = 128, 64, 1024
 #: Types of sums that ``wgmma`` has here; in ``float16`` it rounds more than what was written.
 _SUMS = ("float32", "int32")
 #: Parameters of a product alone, and what a tile may cost that others can be read beside in pairs.
@@ -85,8 +80,8 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     count = None if whole is None else whole.rows
     if count is None:
         return _of_rows(func, arch, 0)
-    few, many = (_of_rows(func, arch, rows) for rows in (_FEW, _MANY))
-    return few and many and _either(count, few, many)
+    few, many = (_of_rows(func, arch, rows) for rows in (FEW, MANY))
+    return few and many and either_rows(count, few, many)
 
 
 def _of_rows(func: tirx.PrimFunc, arch: Architecture, rows: int) -> Scheduled | None:
@@ -98,7 +93,7 @@ def _of_rows(func: tirx.PrimFunc, arch: Architecture, rows: int) -> Scheduled | 
             extents = dict(enumerate(what.extents)) | dict.fromkeys(what.rows, 1)
             extents[what.rows[-1]] = rows
             of_rows = replace(what, extents=tuple(extents.values()))
-            config = configuration(of_rows, arch, sliced=rows == _FEW, tile_m=TILE)
+            config = configuration(of_rows, arch, sliced=rows == FEW, tile_m=TILE)
         return _by(sch, name, config, "x".join(str(config[f"tile_{dim}"]) for dim in "mnk"))
 
     return scheduled_products(func, multiply, _refuse)
@@ -132,85 +127,19 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
 
     None where more than rows is symbolic.
     """
-    whole = whole_tiles(func)
-    if whole is None or whole.rows is None:
-        return None
-    merged, (size, _) = whole.merged, whole.counts[0]
-    own = merged.func if merged else func
-    if not _is_leading(own):
-        return None
-    # Sequences of one length have as many rows as some of them.
-    length = int(tvm.sym.Analyzer().modular_set(whole.rows).coeff)
-    tokens = max(1, ceil(length * USUAL_BATCH / _MANY)) * _MANY if length > 1 else _MANY
 
-    def of(rows: int) -> Scheduled | None:
-        found = _as_if_of(own, size, rows, arch, len(func.params) > _OPERANDS)
-        if found is None:
-            return None
-        made, text = found
-        values = dict(zip(made.params, own.params, strict=True))
-        body = substitute(made.body, values)
-        made = tirx.PrimFunc(own.params, body, func.ret_type, attrs=func.attrs)
-        made = (merged.restored(made) if merged else made).with_attr(MARK, 1)
-        mod = tvm.IRModule({"main": made})
-        return Scheduled(s_tir.Schedule(mod, debug_mask="none"), text)
+    def known(of_rows: tirx.PrimFunc, rows: int) -> Scheduled | None:
+        def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
+            after = _gemm_hopper.work_after(sch, name)
+            reads_more = len(func.params) > _OPERANDS
+            config = _wgmma(product.what, arch, reads_more, after, any_rows=rows == FEW)
+            if not config:
+                return None
+            return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
 
-    many = of(tokens)
-    if many is None:
-        return None
-    few = of(_FEW) or _of_rows(func, arch, _FEW)
-    return few and _either(whole.rows, few, many)
+        return scheduled_products(of_rows, multiply, _refuse)
 
-
-def _as_if_of(
-    func: tirx.PrimFunc, size: Any, rows: int, arch: Architecture, reads_more: bool
-) -> tuple[tirx.PrimFunc, str] | None:
-    """The kernel by ``wgmma`` for so many rows, lowered, which then has the number of each call."""
-    known = substitute(func, {size: tirx.IntImm(size.ty, rows)})
-
-    def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
-        after = _gemm_hopper.work_after(sch, name)
-        config = _wgmma(product.what, arch, reads_more, after, any_rows=rows == _FEW)
-        if not config:
-            return None
-        return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
-
-    found = scheduled_products(known, multiply, _refuse)
-    if found is None:
-        return None
-    made = lowered(found.function, arch, tirx.Cast("int32", size))
-    return None if _others_have(made, func, size) else (made, found.text)
-
-
-def _others_have(made: tirx.PrimFunc, own: tirx.PrimFunc, size: Any) -> bool:
-    """Whether another nest than the kernel's has as many rows as were read, which are others."""
-    _, *nests = reversed(blocks_in(made.body))
-    if not nests:
-        return False
-    buffers = [*own.params, *own.body.block.alloc_buffers]
-
-    def has(buffer: Any) -> bool:
-        return any(uses(n, size) for n in getattr(buffer, "shape", ()))
-
-    counted = {str(one.name) for one in buffers if has(one)}
-    regions = [region for one in nests for region in (*one.reads, *one.writes)]
-    return any(str(region.source.name) in counted for region in regions)
-
-
-def _is_leading(func: tirx.PrimFunc) -> bool:
-    """Whether of each parameter only the first of several dims is symbolic."""
-    shapes = [list(param.shape) for param in func.params if hasattr(param, "shape")]
-    for shape in shapes:
-        while len(shape) > 1 and is_number(shape[0], 1):
-            del shape[0]
-    return all(isinstance(n, tirx.IntImm) for shape in shapes for n in shape[1:])
-
-
-def _either(count: Any, few: Scheduled, many: Scheduled) -> Scheduled:
-    # Of sequences of 197 tokens any batch has many; TVM would divide by a batch of none.
-    if few.text == many.text or int(tvm.sym.Analyzer().modular_set(count).coeff) > MOST_FEW:
-        return many
-    return few_or_many(count, MOST_FEW, few, many)
+    return of_any_rows(func, arch, known, lambda: _of_rows(func, arch, FEW))
 
 
 def _has_only_rows_of_any_size(sch: s_tir.Schedule, name: str, what: Contraction) -> bool:

@@ -12,9 +12,11 @@ import tvm
 from tvm import relax, te, tirx
 
 from ...gpu.hardware import architecture
+from ...ir.queries import size_of, substitute
 from ...ir.replace_calls import Make, with_calls_replaced
 from ...schedules import gemm_gated
 from ...target import has_warpgroups_around
+from ..any_rows import MANY
 from ..bindings import Bindings
 from ..quantised import tensor_rows
 from ..relax_values import (
@@ -24,6 +26,8 @@ from ..relax_values import (
     axes_of,
     bound_in_reach,
     dims_of,
+    extents_of,
+    has_shape,
     name_of,
     slices_of,
     source_of,
@@ -39,8 +43,8 @@ class GatedProducts:
 
     Both products are of one weight, whose halves are sliced, or of two, each with a bias or none;
     any operators that compute an element from elements may make one value of both. On ``sm_90a``,
-    of 16-bit floats and a known number of rows: some are multiplied by warpgroups, and the sums of
-    a single row are added up by the same lanes (``fuse_rows``).
+    of 16-bit floats: rows of any number are multiplied by warpgroups, and the sums of a single one
+    are added up by the same lanes (``fuse_rows``).
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -69,15 +73,20 @@ class _Pair:
     biases: tuple[Any, ...] = ()  #: As weights, of a value for each of their rows
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Rows, columns and terms of a product."""
-        *rows, k = _known(self.x)
+    def shape(self) -> tuple[Any, int, int]:
+        """Rows, which may be symbolic, columns and terms of a product."""
+        *rows, k = _sizes(self.x)
         return prod(rows), _known(self.weights[0])[0] * len(self.weights) // 2, k
 
 
 def _known(value: Any) -> list[int]:
     """Extents of a tensor, or nothing where some are not known."""
     return dims_of(value) or []
+
+
+def _sizes(value: Any) -> list[Any]:
+    """Extents of a tensor, of which some may be symbolic."""
+    return [size_of(n) for n in extents_of(value) or ()]
 
 
 def _found(reader: Bindings) -> Iterator[tuple[relax.Call, Make]]:
@@ -170,7 +179,7 @@ def _sum(reader: Bindings, rounded: Any) -> tuple[Any, Any]:
     call = reader.call(value)
     if name_of(call) == "add":
         for one, other in (call.args, [*call.args][::-1]):
-            whole = _known(other) and _known(other) == _known(one)[-1:]
+            whole = _known(other) and _known(other) == _sizes(one)[-1:]
             if whole and name_of(reader.call(one)) == "matmul":
                 return one, _narrow(reader, other)
     return value, None
@@ -184,9 +193,8 @@ def _narrow(reader: Bindings, bias: Any) -> Any:
 
 def _which(call: relax.Call) -> int | None:
     """Which half of the last dim a slice takes."""
-    dims = dims_of(call.args[0])
-    parts = slices_of(call)
-    if dims is None or parts is None or len(parts) < 3:
+    dims, parts = _sizes(call.args[0]), slices_of(call)
+    if not dims or not isinstance(dims[-1], int) or parts is None or len(parts) < 3:
         return None
     if [axis % len(dims) for axis in parts[0]] != [len(dims) - 1]:
         return None
@@ -201,7 +209,7 @@ def _which(call: relax.Call) -> int | None:
 def _is_same(reader: Bindings, one: Any, other: Any) -> bool:
     """Whether two values are one, or are views of one that have the same shape."""
     same = _source(reader, one).same_as(_source(reader, other))
-    return bool(same) and dims_of(one) == dims_of(other)
+    return bool(same) and has_shape(one, extents_of(other))
 
 
 def _source(reader: Bindings, value: Any) -> Any:
@@ -219,11 +227,12 @@ def _rows(reader: Bindings, value: Any) -> Any:
 
 def _is_legal(reader: Bindings, pair: _Pair) -> bool:
     """Whether one kernel can compute a pair, and shall."""
-    if not all(map(_known, (pair.x, *pair.weights))):
+    if not _sizes(pair.x) or not all(map(_known, pair.weights)):
         return False
     if len({tuple(_known(one)) for one in pair.weights}) > 1:
         return False
     m, n, k = pair.shape
+    m = m if isinstance(m, int) else MANY
     # Some rows by packed weights have a kernel that unpacks them as it reads them.
     made = any(reader.call(one) is not None for one in pair.weights)
     if made and m <= tensor_rows.MOST_ROWS:
@@ -238,6 +247,7 @@ def _is_legal(reader: Bindings, pair: _Pair) -> bool:
 def _function(reader: Bindings, pair: _Pair) -> tirx.PrimFunc:
     """A pair as one function of TIR."""
     m, n, k = pair.shape
+    m = m if isinstance(m, int) else tirx.Var("rows", "int64")
     kind = str(pair.x.ty.dtype)
     count = len(pair.weights)
     shapes = [(m, k), *([(n, k)] * 2 if count == 2 else [(2, n, k)])]
@@ -340,16 +350,24 @@ def _again(builder: relax.BlockBuilder, reader: Bindings, value: Any, known: dic
 def _called(reader: Bindings, pair: _Pair, func: tirx.PrimFunc, inside: Any) -> relax.Expr:
     """A call of the function, whose operands and result are views."""
     # Of what operands are views of: TVM makes a kernel of a view of a view.
+    shapes = [_at(func, param, pair.shape[0]) for param in func.params]
     given = [
-        _viewed(inside, inside.visit_expr(_source(reader, one)), param.shape)
-        for one, param in zip((pair.x, *pair.weights, *pair.biases), func.params, strict=False)
+        _viewed(inside, inside.visit_expr(_source(reader, one)), shape)
+        for one, shape in zip((pair.x, *pair.weights, *pair.biases), shapes, strict=False)
     ]
-    made = relax.TensorType(func.params[-1].shape, str(func.params[-1].dtype))
+    made = relax.TensorType(shapes[-1], str(func.params[-1].dtype))
     gv = inside.builder_.add_func(func, "gated")
     out = inside.builder_.emit(relax.call_tir(gv, relax.Tuple(given), made))
     return _viewed(inside, out, pair.result.ty.shape)
 
 
 def _viewed(inside: Any, value: Any, shape: Sequence[Any]) -> Any:
-    dims = [int(one) for one in shape]
-    return value if dims_of(value) == dims else inside.builder_.emit(relax.op.reshape(value, dims))
+    return (
+        value if has_shape(value, shape) else inside.builder_.emit(relax.op.reshape(value, shape))
+    )
+
+
+def _at(func: tirx.PrimFunc, param: Any, rows: Any) -> list[Any]:
+    """The shape of a function's parameter where it is called."""
+    own = func.params[0].shape[0]
+    return [substitute(n, {own: rows}) if isinstance(own, tirx.Var) else n for n in param.shape]

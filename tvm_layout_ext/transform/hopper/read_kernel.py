@@ -237,7 +237,7 @@ def with_rows(kernel: Kernel, rows: Any) -> Kernel:
     Raises ScheduleError if its rows are pixels, groups or a batch's, or a cluster shares its tiles.
     """
     special = (kernel.windows, kernel.groups, kernel.scaled)
-    shared = (*kernel.cluster, kernel.slices, kernel.products)
+    shared = (*kernel.cluster, kernel.slices)
     if any(one is not None for one in special) or any(n > 1 for n in shared):
         raise ScheduleError("Rows are any number in products of matrices, by blocks on their own.")
 
