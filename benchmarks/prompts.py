@@ -20,7 +20,7 @@ import tvm_layout_ext as tlx
 from benchmarks import models
 from benchmarks.decode import MODELS
 from benchmarks.memory_bound import provenance
-from tvm_layout_ext.models import any_rows
+from tvm_layout_ext.models.any_size import any_rows
 
 _PLACES, _LAYERS, _WORDS = 1024, 2, 32000
 #: Tokens of a chunk, and of the module of one length.

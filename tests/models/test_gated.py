@@ -15,7 +15,7 @@ from tests.models import running
 from tests.models.running import TARGET, check, fused, only, scheduled
 from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.models import any_rows
+from tvm_layout_ext.models.any_size import any_rows
 from tvm_layout_ext.models.pipeline import lowered_passes
 from tvm_layout_ext.schedules._generic import operator_of
 from tvm_layout_ext.tune.space.space import Space

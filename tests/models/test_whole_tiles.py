@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import tvm
+import tvm_ffi
 from tvm import te, tirx
 from tvm.relax import op
+from tvm.s_tir import SBlockRealize
 from tvm.script import tirx as T
 
 from benchmarks.model_zoo import block, mlp
@@ -15,9 +17,11 @@ from tests.models import running
 from tests.models.running import check, fused, only, scheduled
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.models import any_rows, on_tensor_cores
-from tvm_layout_ext.models.merged_rows import merge_rows
-from tvm_layout_ext.models.whole_tiles import TILE, whole_tiles
+from tvm_layout_ext.ir.queries import nodes_in
+from tvm_layout_ext.models import on_tensor_cores
+from tvm_layout_ext.models.any_size import any_rows
+from tvm_layout_ext.models.any_size.merged_rows import merge_rows
+from tvm_layout_ext.models.any_size.whole_tiles import TILE, whole_tiles
 from tvm_layout_ext.transform.hopper import plan
 
 
@@ -198,9 +202,26 @@ def but_the_last(a: T.handle, B: T.Buffer((64, 32), "float16"), c: T.handle) -> 
             C[vi, vj] = T.if_then_else(vi < n - 1, S[vi, vj], T.float32(0))
 
 
-def test_values_that_depend_on_a_size_have_no_whole_tiles() -> None:
+def test_values_that_depend_on_a_size_have_that_of_the_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = only(tvm.IRModule({"func": but_the_last}))
+    for size in (1, 2, TILE, TILE + 6):
+        monkeypatch.setattr(running, "SIZE", size)
+        check(one, "tensor cores")
+
+
+def test_blocks_under_a_condition_on_a_size_have_no_whole_tiles() -> None:
+    (block, *_) = (one for one in nodes_in(but_the_last.body, SBlockRealize) if one.iter_values)
+    n = but_the_last.params[0].shape[0]
+
+    def under(node: Any) -> Any:
+        same = node.block.same_as(block.block)
+        return SBlockRealize(node.iter_values, n > 3, node.block) if same else node
+
+    body = tvm_ffi.structural_map(but_the_last.body, [(SBlockRealize, under)], order="post")
     with pytest.raises(ScheduleError, match="computed from n, which whole tiles change"):
-        whole_tiles(but_the_last)
+        whole_tiles(but_the_last.with_body(body))
 
 
 def test_numbers_need_no_tiles() -> None:

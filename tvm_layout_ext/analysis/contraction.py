@@ -153,8 +153,8 @@ class _ContractionReader:
         if max((*rows, *columns), key=out.index) in rows:
             left, right, first, second = right, left, second, first
             rows, columns = columns, rows
-        images = self._images(rows)
-        rows = tuple(i for i in rows if i not in images)
+        images = [*self._images(rows), *self._images(columns)]
+        rows, columns = (tuple(i for i in g if i not in images) for g in (rows, columns))
         groups = (rows, columns, self._ordered(summed, first, second))
         self._check_tiles(*groups)
         used = {i for group in groups for i in group}
@@ -225,16 +225,21 @@ class _ContractionReader:
         return found
 
     def _images(self, rows: Sequence[int]) -> list[int]:
-        """Rows of a symbolic number beside others of known ones: a batch, for tiles cut the others.
+        """Rows that no tile cuts: a batch. Whole tiles are cut, or else rows of a known number.
 
         As images are, of which each has so many rows of pixels.
         """
         wide = [i for i in rows if not self._is_unit(i)]
-        symbolic = [i for i in wide if not self._is_number(i)]
-        return symbolic if len(symbolic) < len(wide) else []
+        cut = [i for i in wide if not self._is_number(i) and self._is_whole_tiles(i)]
+        cut = cut or [i for i in wide if self._is_number(i)]
+        return [i for i in wide if i not in cut] if cut else []
 
     def _is_number(self, position: int) -> bool:
         return isinstance(self.block.iter_vars[position].dom.extent, tirx.IntImm)
+
+    def _is_whole_tiles(self, position: int) -> bool:
+        extent = self.block.iter_vars[position].dom.extent
+        return int(tvm.sym.Analyzer().modular_set(extent).coeff) % _TILE == 0
 
     def _extents(self) -> tuple[int, ...]:
         extents = [iterator.dom.extent for iterator in self.block.iter_vars]
@@ -249,12 +254,12 @@ class _ContractionReader:
     def _check_tiles(self, *groups: Sequence[int]) -> None:
         """Refuse symbolic extents but those of whole tiles; batches may have any."""
         for position in (i for group in groups for i in group):
-            extent = self.block.iter_vars[position].dom.extent
-            if isinstance(extent, tirx.IntImm):
+            if self._is_number(position):
                 continue
-            known = int(tvm.sym.Analyzer().modular_set(extent).coeff)
-            wide = [i for group in groups for i in group if not self._is_unit(i)]
-            if len(groups) < len(wide) or known % _TILE:
+            own = next(group for group in groups if position in group)
+            first = next(i for i in own if not self._is_unit(i))
+            if position != first or not self._is_whole_tiles(position):
+                extent = self.block.iter_vars[position].dom.extent
                 raise ScheduleError(
                     f"{self.name} has {extent} iterations of {self.variables[position].name}; "
                     "use_tensor_core needs numbers."

@@ -20,11 +20,11 @@ from ..schedules._split_k import SLICES, cycles
 from ..target import target_arch
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
-from .any_rows import FEW, MANY, either_rows, of_any_rows
+from .any_size.any_rows import FEW, MANY, either_rows, of_any_rows
+from .any_size.whole_tiles import TILE, whole_tiles
 from .convolutions.groups_as_batch import groups_as_batch
 from .products import ModelProduct, asked_products, batch_of, scheduled_products
 from .rule import REFUSALS, Scheduled
-from .whole_tiles import TILE, whole_tiles
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
 #: the fastest of full machines and the others of small grids (``h200_split_k.json``): 1024^3 takes

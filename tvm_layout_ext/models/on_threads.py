@@ -12,7 +12,7 @@ from ..tune.space.off_tensor_cores import is_product
 from .products import ModelProduct, batch_of, scheduled_products
 from .rule import Scheduled
 
-#: Where rows, columns or terms are symbolic: :mod:`.whole_tiles` makes them whole tiles of 64.
+#: Where rows, columns or terms are symbolic: :mod:`.any_size.whole_tiles` makes tiles of 64.
 _OF_ANY_SIZE = dict(zip(NAMES, (64, 64, 8, 8, 16, 3, 1), strict=True))
 
 

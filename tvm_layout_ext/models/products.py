@@ -17,8 +17,8 @@ from ..ir.queries import loads_in, uses
 from ..schedules._generic import inline, unbound
 from ..tune.space.functions import blocks_of
 from ..tune.space.off_tensor_cores import is_product
+from .any_size.whole_tiles import WholeTiles, whole_tiles
 from .rule import Scheduled
-from .whole_tiles import WholeTiles, whole_tiles
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from tvm.target import Target
 from ...gpu.hardware import Architecture, architecture
 from ...schedules import gemm_gated
 from ...schedules._generic import inline
-from ..any_rows import MOST_FEW, of_any_rows
+from ..any_size.any_rows import MOST_FEW, of_any_rows
 from ..rule import Scheduled
 
 

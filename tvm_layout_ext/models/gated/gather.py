@@ -16,7 +16,7 @@ from ...ir.queries import size_of, substitute
 from ...ir.replace_calls import Make, with_calls_replaced
 from ...schedules import gemm_gated
 from ...target import has_warpgroups_around
-from ..any_rows import MANY
+from ..any_size.any_rows import MANY
 from ..bindings import Bindings
 from ..quantised import tensor_rows
 from ..relax_values import (

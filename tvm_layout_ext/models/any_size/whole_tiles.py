@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -11,10 +11,10 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import SBlockRealize
 
-from ..errors import ScheduleError
-from ..ir import ops
-from ..ir.conditions import conjuncts
-from ..ir.queries import (
+from ...errors import ScheduleError
+from ...ir import ops
+from ...ir.conditions import conjuncts
+from ...ir.queries import (
     depends_on,
     is_among,
     loads_in,
@@ -23,15 +23,18 @@ from ..ir.queries import (
     uses,
     variables,
 )
-from ..ir.rebuild import block_with, realize_with, sequence
-from ..tune.space.functions import blocks_of
-from ..tune.space.off_tensor_cores import is_product
+from ...ir.rebuild import block_with, realize_with, sequence
+from ...tune.space.functions import blocks_of
+from ...tune.space.off_tensor_cores import is_product
+from .ends import check_terms, guarded
 from .merged_rows import MergedRows, merge_rows
 
 #: Rows, columns and terms of a tile.
 TILE = 64
 #: The largest index, less the rows that fill a tile up.
 _MOST = (1 << 31) - (1 << 24)
+#: Rows of a known number that make a tile worth its while, so that others beside are a batch.
+_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,16 @@ class WholeTiles:
         Symbolic sizes, each with the variable that counts its tiles.
     merged : MergedRows, optional
         How rows of several dims became one.
+    computed : dict
+        Variables by which values and places have sizes of ``counts``, which whole tiles do not
+        change; each is one more parameter of ``func``.
     """
 
     original: tirx.PrimFunc
     func: tirx.PrimFunc
     counts: tuple[tuple[Any, Any], ...]
     merged: MergedRows | None = None
+    computed: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> Any | None:
@@ -77,11 +84,12 @@ class WholeTiles:
         body = tvm_ffi.structural_map(
             scheduled.body, [(SBlockRealize, self._without_ends)], order="post"
         )
-        whole = substitute(scheduled.with_body(body), ends)
         params = self.original.params
-        own = dict(zip((p.__chandle__() for p in whole.params), params, strict=True))
-        rules = _Guards(own, [size for size, _ in self.counts])
-        body = tvm_ffi.structural_map(whole.body, rules.table(), order="post")
+        scheduled = tirx.PrimFunc(
+            scheduled.params[: len(params)], body, scheduled.ret_type, attrs=scheduled.attrs
+        )
+        whole = substitute(scheduled, ends | {own: size for size, own in self.computed.items()})
+        body = guarded(self.original, whole, [size for size, _ in self.counts])
         few = (tirx.call_intrin("bool", ops.ASSUME, one) for one in _few(params))
         root = block_with(body.block, body=sequence([*map(tirx.Evaluate, few), body.block.body]))
         return tirx.PrimFunc(
@@ -98,49 +106,6 @@ class WholeTiles:
         ]
         condition = tirx.all(*kept) if kept else tirx.const(True, "bool")
         return SBlockRealize(node.iter_values, condition, node.block)
-
-
-@dataclass(frozen=True)
-class _Guards:
-    """Accesses of parameters with their own sizes, by the handles of those of whole tiles."""
-
-    own: dict[int, Any]
-    sizes: list[Any]
-
-    def table(self) -> list[tuple[type, Any]]:
-        return [
-            (tvm.ir.TensorLoad, self.load),
-            (tirx.BufferStore, self.store),
-            (tvm.ir.TensorRegion, self.region),
-        ]
-
-    def load(self, node: Any) -> Any:
-        param = self.own.get(node.source.__chandle__())
-        if param is None:
-            return node
-        found = tirx.BufferLoad(param, list(node.indices))
-        inside = self._inside(param, node.indices)
-        if inside is None:
-            return found
-        return tirx.if_then_else(inside, found, tirx.const(0, str(param.dtype)))
-
-    def store(self, node: Any) -> Any:
-        param = self.own.get(node.buffer.__chandle__())
-        if param is None:
-            return node
-        found = tirx.BufferStore(param, node.value, list(node.indices))
-        inside = self._inside(param, node.indices)
-        return found if inside is None else tirx.IfThenElse(inside, found, None)
-
-    def _inside(self, param: Any, indices: Any) -> Any:
-        """Whether indices lie inside of a parameter, along dims whose ends tiles may cross."""
-        pairs = zip(indices, param.shape, strict=True)
-        found = [at < end for at, end in pairs if any(uses(end, one) for one in self.sizes)]
-        return tirx.all(*found) if found else None
-
-    def region(self, node: Any) -> Any:
-        param = self.own.get(node.source.__chandle__())
-        return node if param is None else tirx.BufferRegion(param, list(node.region))
 
 
 def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
@@ -167,23 +132,43 @@ def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
             )
         if not is_among(extent, sizes):
             sizes.append(extent)
-    for part in _computed(func):
+    for part in _placed(func):
         for size in sizes:
             if depends_on(part, size):
                 raise ScheduleError(f"{part} is computed from {size}, which whole tiles change.")
+    for size in sizes:
+        check_terms(func, size)
     counts = tuple((n, tirx.Var(f"{n.name}_tiles", str(n.ty.dtype))) for n in sizes)
-    tiled = substitute(func, {n: count * TILE for n, count in counts})
-    return WholeTiles(func, tiled, counts, merged)
+    apart, computed = _with_sizes_apart(func, sizes)
+    tiled = substitute(apart, {n: count * TILE for n, count in counts})
+    return WholeTiles(func, tiled, counts, merged, computed)
 
 
-def _computed(func: tirx.PrimFunc) -> list[Any]:
-    """Values, places and conditions of a function."""
-    found = [
-        part for one in nodes_in(func.body, tirx.BufferStore) for part in (one.value, *one.indices)
-    ]
-    for one in nodes_in(func.body, SBlockRealize):
-        found += [one.predicate, *one.iter_values]
+def _placed(func: tirx.PrimFunc) -> list[Any]:
+    """Where blocks of a function are, and under which conditions."""
+    blocks = nodes_in(func.body, SBlockRealize)
+    found = [part for one in blocks for part in (one.predicate, *one.iter_values)]
     return [*found, *(one.condition for one in nodes_in(func.body, tirx.IfThenElse))]
+
+
+def _with_sizes_apart(
+    func: tirx.PrimFunc, sizes: list[Any]
+) -> tuple[tirx.PrimFunc, dict[Any, Any]]:
+    """A function whose values and places have sizes by variables of their own, and these."""
+    stores = nodes_in(func.body, tirx.BufferStore)
+    parts = [part for one in stores for part in (one.value, *one.indices)]
+    used = [size for size in sizes if any(depends_on(part, size) for part in parts)]
+    if not used:
+        return func, {}
+    computed = {size: tirx.Var(f"{size.name}_own", str(size.ty.dtype)) for size in used}
+
+    def store(one: Any) -> Any:
+        value, *places = (substitute(part, computed) for part in (one.value, *one.indices))
+        return tirx.BufferStore(one.buffer, value, places)
+
+    body = tvm_ffi.structural_map(func.body, [(tirx.BufferStore, store)], order="post")
+    params = [*func.params, *computed.values()]
+    return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs), computed
 
 
 def _cut(block: Any) -> list[Any]:
@@ -199,10 +184,13 @@ def _cut(block: Any) -> list[Any]:
     for one in block.iter_vars:
         is_known = isinstance(one.dom.extent, tirx.IntImm)
         (known if is_known else symbolic).append(one)
-    # Tiles cut rows of a known number, if there are any beside: of images those of each.
-    beside = [readers(one) for one in known if int(one.dom.extent) > 1]
+    # Tiles cut rows of a known number, if there are some beside: of images those of each.
+    each = [(readers(one), int(one.dom.extent)) for one in known]
+    beside = [sides for sides, _ in each if prod(n for s, n in each if s == sides) >= _ROWS]
     cut = [one for one in symbolic if not all(readers(one)) and readers(one) not in beside]
-    return [one.dom.extent for one in cut]
+    # Of several dims of rows that are not merged the last one; the others are a batch.
+    last = {tuple(readers(one)): one for one in cut}
+    return [one.dom.extent for one in cut if last[tuple(readers(one))] is one]
 
 
 def _few(params: Any) -> list[Any]:

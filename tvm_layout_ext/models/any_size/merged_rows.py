@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from ..ir.queries import (
+from ...ir.queries import (
     are_equal,
     distinct,
     is_among,
@@ -23,10 +23,10 @@ from ..ir.queries import (
     uses,
     variables,
 )
-from ..ir.rebuild import access_rules, block_with, loop_with, realize_with, sequence
-from ..ir.walk import top_statements
-from ..tune.space.functions import blocks_of
-from ..tune.space.off_tensor_cores import is_product
+from ...ir.rebuild import access_rules, block_with, loop_with, realize_with, sequence
+from ...ir.walk import top_statements
+from ...tune.space.functions import blocks_of
+from ...tune.space.off_tensor_cores import is_product
 
 
 @dataclass(frozen=True)

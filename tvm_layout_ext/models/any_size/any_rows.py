@@ -9,11 +9,11 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from ..gpu.hardware import Architecture
-from ..ir.annotations import MARK
-from ..ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
-from ..transform.hopper.lower_warpgroups import lowered
-from .rule import Scheduled, few_or_many
+from ...gpu.hardware import Architecture
+from ...ir.annotations import MARK
+from ...ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
+from ...transform.hopper.lower_warpgroups import lowered
+from ..rule import Scheduled, few_or_many
 from .whole_tiles import whole_tiles
 
 #: Calls of up to so many rows have a kernel of their own. Tiles, and by ``mma.sync`` slices, are
@@ -34,7 +34,7 @@ def of_any_rows(
     None where more than rows is symbolic.
     """
     whole = whole_tiles(func)
-    if whole is None or whole.rows is None:
+    if whole is None or whole.rows is None or whole.computed:
         return None
     merged, (size, _) = whole.merged, whole.counts[0]
     own = merged.func if merged else func

@@ -1,0 +1,157 @@
+"""Extents that are computed from a size become variables; what is read by them is in bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm import te, tirx, topi
+from tvm.relax import op
+
+from tests.models import running
+from tests.models.running import check, only, scheduled
+from tests.programs.relaxed import relax_module
+from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.models.any_size.sizes_as_variables import sizes_as_variables
+from tvm_layout_ext.models.any_size.whole_tiles import whole_tiles
+
+K = tirx.IntImm("int64", 64)
+
+
+def sizes(*names: str) -> list[Any]:
+    return [te.var(name, "int64") for name in names]
+
+
+def tensor(name: str, *shape: Any, dtype: str = "float16") -> te.Tensor:
+    return te.placeholder(shape, dtype, name=name)
+
+
+def shapes(func: tirx.PrimFunc) -> list[str]:
+    tensors = (param for param in func.params if hasattr(param, "shape"))
+    return [" ".join(str(n).replace("T.int64", "") for n in one.shape) for one in tensors]
+
+
+def copied(before: Any, after: Any, *more: Any) -> tirx.PrimFunc:
+    x = tensor("x", before)
+    return te.create_prim_func([*more, x, te.compute((after,), lambda i: x[i] * 2, name="y")])
+
+
+def product(
+    rows: Any, a: te.Tensor, place: Any, *more: te.Tensor, given: Any = None
+) -> tirx.PrimFunc:
+    """Rows of ``a``, made of what is given, at places by 64 columns, and what is added to each."""
+    w = tensor("w", K, K, dtype=a.dtype)
+    k = te.reduce_axis((0, K), name="k")
+
+    def term(*at: Any) -> Any:
+        factors = a[(*place(*at[:-1]), k)], w[at[-1], k]
+        return te.sum(factors[0].astype("float32") * factors[1].astype("float32"), axis=k)
+
+    found = [te.compute((*rows, K), term, name="product")]
+    if more:
+        found.append(te.compute((*rows, K), lambda *at: found[0][at] + more[0][at], name="y"))
+    return te.create_prim_func([a if given is None else given, w, *more, found[-1]])
+
+
+def test_computed_extents_are_variables() -> None:
+    (s,) = sizes("s")
+    half = (s - 1) // 4 + 1
+    found = sizes_as_variables(copied(half, half, s))
+    assert shapes(found) == ["s_0", "s_0"]
+    assert "//" not in str(found)
+    assert [param.name for param in found.params] == ["s", "x", "y"]
+
+
+def test_of_a_size_and_one_less_both_are_variables() -> None:
+    (n,) = sizes("n")
+    found = sizes_as_variables(copied(n, n - 1))
+    assert shapes(found) == ["n", "n_0"]
+    assert "n - " not in str(found)
+
+
+def test_a_size_that_no_parameter_has_is_written_by_one_that_some_have() -> None:
+    (n,) = sizes("n")
+    x = tensor("x", n - 1)
+    y = te.compute((n - 1,), lambda i: x[i] * n.astype("float16"), name="y")
+    found = sizes_as_variables(te.create_prim_func([x, y]))
+    assert shapes(found) == ["n_0", "n_0"]
+    assert 'T.Cast("float16", n_0 + T.int64(1))' in str(found)
+
+
+def test_a_size_that_only_a_multiple_would_tell_stays() -> None:
+    (s,) = sizes("s")
+    x = tensor("x", s * 2)
+    func = te.create_prim_func([x, te.compute((s * 2,), lambda i: x[i] * s.astype("float16"))])
+    assert sizes_as_variables(func).same_as(func)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_products_of_rows_behind_the_first(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    b, n = sizes("b", "n")
+    alone = product([n - 1], tensor("x", n, K, dtype=dtype), lambda i: (i + 1,))
+    images = product([b, n - 1], tensor("x", b, n, K, dtype=dtype), lambda a, i: (a, i + 1))
+    x = tensor("x", n, K, dtype=dtype)
+    turned = te.compute((n - 1, K), lambda i, j: x[n - 1 - i, j], name="turned")
+    back = product([n - 1], turned, lambda i: (i,), given=x)
+    for func in (alone, images, back):
+        one = only(tvm.IRModule({"func": func}))
+        for size in (2, 14, *([] if func is images else [66])):
+            monkeypatch.setattr(running, "SIZE", size)
+            check(one, "tensor cores" if dtype == "float16" else "threads")
+
+
+def test_rows_of_a_table_that_has_more_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    (n,) = sizes("n")
+    some = tensor("some", n, K, dtype="float32")
+    one = only(tvm.IRModule({"func": product([n], tensor("table", 20, K), lambda i: (i,), some)}))
+    for size in (3, 20):
+        monkeypatch.setattr(running, "SIZE", size)
+        check(one, "tensor cores")
+
+
+def terms(a: Any, b: Any, count: Any) -> tirx.PrimFunc:
+    """A product of two factors of so many terms."""
+    k = te.reduce_axis((0, count), name="k")
+    given = [one.op.input_tensors[0] if one.op.input_tensors else one for one in (a, b)]
+
+    def term(i: Any, j: Any) -> Any:
+        return te.sum(a[i, k].astype("float32") * b[j, k].astype("float32"), axis=k)
+
+    return te.create_prim_func([*given, te.compute((K, K), term, name="y")])
+
+
+def test_terms_behind_the_last_are_zero_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    (n,) = sizes("n")
+    a, b, less = tensor("a", K, n), tensor("b", K, n), tensor("less", K, n - 1)
+    for func in (terms(a, less, n - 1), terms(topi.exp(a), topi.exp(b), n)):
+        with pytest.raises(ScheduleError, match="is not zero behind the"):
+            whole_tiles(sizes_as_variables(func))
+    one = only(tvm.IRModule({"func": terms(topi.cast(a, "float32"), topi.cast(b, "float32"), n)}))
+    monkeypatch.setattr(running, "SIZE", 70)
+    check(one, "threads")
+
+
+@pytest.mark.parametrize(("layout", "channels"), [("NHWC", 16), ("NCHW", 3)])
+def test_images_of_any_size(monkeypatch: pytest.MonkeyPatch, layout: str, channels: int) -> None:
+    """Convolutions of every second pixel, of windows and of pixels, and one of these again."""
+    kernel = "OHWI" if layout == "NHWC" else "OIHW"
+
+    def shape(kind: str, n: int, c: int, *size: Any) -> tuple[Any, ...]:
+        return (n, *size, c) if kind[-1] in "CI" else (n, c, *size)
+
+    def build(x: Any, w: Any, v: Any, u: Any) -> Any:
+        how = {"data_layout": layout, "kernel_layout": kernel}
+        y = op.nn.relu(op.nn.conv2d(x, w, strides=2, padding=1, **how))
+        z = op.nn.conv2d(y, u, padding=1, **how)
+        return op.add(op.nn.conv2d(y, v, strides=2, **how), op.nn.conv2d(z, v, strides=2, **how))
+
+    weights = ((24, channels, 3), (16, 24, 1), (24, 24, 3))
+    given = [shape(kernel, n, c, size, size) for n, c, size in weights]
+    every = scheduled(relax_module(build, shape(layout, 2, channels, "h", "w"), *given))
+    every = [one for one in every if "conv2d" in one.name]
+    assert {one.choice.rule for one in every} <= {"tensor cores", "warpgroups"}
+    for one in every:
+        for number in (13, 32):
+            monkeypatch.setattr(running, "SIZE", number)
+            check(one)
