@@ -74,7 +74,8 @@ def _hiera() -> Any:
 
     Of five dims torch's own is two products in float32.
     """
-    net = _timm("hiera_tiny_224")
+    # Its head begins as zeros.
+    net = _timm("hiera_tiny_224", num_classes=0)
     for one in net.modules():
         if hasattr(one, "use_mask_unit_attn"):
             one.fused_attn = not one.use_mask_unit_attn

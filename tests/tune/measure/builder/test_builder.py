@@ -274,7 +274,12 @@ def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "options"), [((12, 8), [b"-O3"]), ((12, 9), [b"-O3", b"--no-cache"])]
+    ("version", "options"),
+    [
+        ((12, 8), [b"-O3"]),
+        ((12, 9), [b"-O3", b"--no-cache"]),
+        ((13, 0), [b"-O3", b"--no-cache", b"--split-compile=0"]),
+    ],
 )
 def test_nvrtc_is_kept_from_its_cache_which_has_no_report(
     version: tuple[int, int], options: list[bytes], monkeypatch: pytest.MonkeyPatch
