@@ -155,3 +155,22 @@ def test_images_of_any_size(monkeypatch: pytest.MonkeyPatch, layout: str, channe
         for number in (13, 32):
             monkeypatch.setattr(running, "SIZE", number)
             check(one)
+
+
+def test_a_padded_image_that_is_stored_has_no_pixel_behind_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its pixels are no whole number of tiles, so that threads need their condition."""
+
+    def turned(x: Any, w: Any) -> Any:
+        return op.nn.conv2d_transpose(x, w, (2, 2), output_padding=(1, 1))
+
+    def whole(x: Any, w: Any) -> Any:
+        # What makes an even number of pixels of a size that a layer before has halved.
+        return turned(op.strided_slice(x, [2, 3], [0, 0], [99, 99], [2, 2]), w)
+
+    for build in (turned, whole):
+        for one in scheduled(relax_module(build, (2, 6, "h", "w"), (6, 24, 3, 3))):
+            for size in (7, 12):
+                monkeypatch.setattr(running, "SIZE", size)
+                check(one)

@@ -17,6 +17,7 @@ from ...ir.conditions import conjuncts
 from ...ir.queries import (
     depends_on,
     is_among,
+    is_global,
     loads_in,
     nodes_in,
     substitute,
@@ -97,7 +98,13 @@ class WholeTiles:
         )
 
     def _without_ends(self, node: Any) -> Any:
-        """A block without conditions on how many tiles there are, which loops have already."""
+        """A block without conditions on how many tiles there are, which guards of parameters have.
+
+        What is stored elsewhere keeps them: a padded image is no whole number of tiles.
+        """
+        stored = {str(one.source.name) for one in node.block.writes if is_global(one.source)}
+        if stored - {str(param.name) for param in self.original.params}:
+            return node
         counts = [count for _, count in self.counts]
         kept = [
             one
