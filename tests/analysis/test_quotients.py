@@ -27,12 +27,19 @@ KNOWN = [(HEAD, FOUR), (ROW, N), (COLUMN, MANY)]
         (ROW // N, ZERO),
         (HEAD + COLUMN, HEAD + COLUMN),
         (((HEAD * N + ROW) // N * N + ROW) % N, ROW),
+        # Batch and heads become one dim, and two again.
+        ((ROW * 64 + COLUMN) % (N * 64) // 64 % N, ROW),
+        ((ROW * 64 + COLUMN) % (N * 64) % 64, COLUMN),
+        (((ROW * 64 + COLUMN) * 4 + HEAD) // (N * 256), ZERO),
     ],
 )
 def test_what_is_below_a_symbolic_extent_is_its_own_remainder(index: Any, wanted: Any) -> None:
     assert tvm_ffi.structural_equal(simplified(index, analyzer_of(KNOWN)), wanted)
 
 
-@pytest.mark.parametrize("index", [(HEAD * N + ROW + COLUMN) % N, (ROW - 1) % N])
+@pytest.mark.parametrize(
+    "index",
+    [(HEAD * N + ROW + COLUMN) % N, (ROW - 1) % N, (ROW * 64 + COLUMN) % (N * 63)],
+)
 def test_what_may_be_beyond_is_divided(index: Any) -> None:
     assert isinstance(simplified(index, analyzer_of(KNOWN)), tirx.FloorMod)

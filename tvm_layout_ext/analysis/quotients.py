@@ -39,18 +39,39 @@ def _divided(node: Any, analyzer: Any) -> Any:
     divisor = node.b
     if isinstance(divisor, tirx.IntImm):
         return node
-    zero = tirx.IntImm(str(node.ty), 0)
+    whole, left = _apart(node.a, divisor)
+    if not _is_below(left, divisor, analyzer):
+        return node
+    return left if isinstance(node, tirx.FloorMod) else whole
+
+
+def _apart(expr: Any, divisor: Any) -> tuple[Any, Any]:
+    """How many times an expression has a divisor, and what it has beside."""
     whole, rest = [], []
-    for term in _terms(node.a):
+    for term in _terms(expr):
         times = _without(_factors(term), divisor)
         if times is None:
             rest.append(term)
         else:
-            whole.append(reduce(mul, times, tirx.IntImm(str(node.ty), 1)))
-    left = reduce(add, rest, zero)
-    if not (analyzer.can_prove(left >= 0) and analyzer.can_prove(left < divisor)):
-        return node
-    return left if isinstance(node, tirx.FloorMod) else reduce(add, whole, zero)
+            whole.append(reduce(mul, times, tirx.IntImm(str(expr.ty), 1)))
+    zero = tirx.IntImm(str(expr.ty), 0)
+    return reduce(add, whole, zero), reduce(add, rest, zero)
+
+
+def _is_below(expr: Any, end: Any, analyzer: Any) -> bool:
+    """Whether an expression is proven to be from zero to below an end.
+
+    ``i * n + j`` is below ``m * n`` where ``j`` is below ``n`` and ``i`` below ``m``.
+    """
+    if analyzer.can_prove(expr >= 0) and analyzer.can_prove(expr < end):
+        return True
+    factors = _factors(end)
+    for at, one in enumerate(factors if len(factors) > 1 else ()):
+        whole, left = _apart(expr, one)
+        others = reduce(mul, [*factors[:at], *factors[at + 1 :]])
+        if _is_below(left, one, analyzer) and _is_below(whole, others, analyzer):
+            return True
+    return False
 
 
 def _terms(expr: Any) -> list[Any]:

@@ -247,6 +247,11 @@ class AttentionPlan:
         return isinstance(self.attention.sizes[0], int)
 
     @property
+    def knows_sizes(self) -> bool:
+        """Whether batch, rows and keys are known before."""
+        return isinstance(self.parts, int) and isinstance(self.attention.sizes[1], int)
+
+    @property
     def fills_tiles(self) -> bool:
         """Whether there is no tile of which rows lie behind the last one."""
         return self.knows_rows and self.attention.sizes[0] % self.rows == 0
