@@ -13,6 +13,7 @@ from tests.models import running
 from tests.models.running import check, only, scheduled
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.models.any_size import pixels
 from tvm_layout_ext.models.any_size.sizes_as_variables import sizes_as_variables
 from tvm_layout_ext.models.any_size.whole_tiles import whole_tiles
 
@@ -24,7 +25,8 @@ def sizes(*names: str) -> list[Any]:
 
 
 def tensor(name: str, *shape: Any, dtype: str = "float16") -> te.Tensor:
-    return te.placeholder(shape, dtype, name=name)
+    wide = [tirx.IntImm("int64", n) if isinstance(n, int) else n for n in shape]
+    return te.placeholder(wide, dtype, name=name)
 
 
 def shapes(func: tirx.PrimFunc) -> list[str]:
@@ -132,29 +134,83 @@ def test_terms_behind_the_last_are_zero_or_refused(monkeypatch: pytest.MonkeyPat
     check(one, "threads")
 
 
-@pytest.mark.parametrize(("layout", "channels"), [("NHWC", 16), ("NCHW", 3)])
-def test_images_of_any_size(monkeypatch: pytest.MonkeyPatch, layout: str, channels: int) -> None:
-    """Convolutions of every second pixel, of windows and of pixels, and one of these again."""
-    kernel = "OHWI" if layout == "NHWC" else "OIHW"
+def test_intermediate_results_whose_vectors_fill_no_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    b, n = sizes("b", "n")
+    depth = tirx.IntImm("int64", 72)
+    x, w, k = tensor("x", b, n, depth), tensor("w", K, depth), te.reduce_axis((0, depth), "k")
+    e = te.compute((b, n, depth), lambda *at: te.exp(x[at].astype("float32")).astype("float16"))
 
-    def shape(kind: str, n: int, c: int, *size: Any) -> tuple[Any, ...]:
-        return (n, *size, c) if kind[-1] in "CI" else (n, c, *size)
+    def term(a: Any, i: Any, j: Any) -> Any:
+        return te.sum(e[a, i, k].astype("float32") * w[j, k].astype("float32"), axis=k)
 
-    def build(x: Any, w: Any, v: Any, u: Any) -> Any:
-        how = {"data_layout": layout, "kernel_layout": kernel}
-        y = op.nn.relu(op.nn.conv2d(x, w, strides=2, padding=1, **how))
-        z = op.nn.conv2d(y, u, padding=1, **how)
-        return op.add(op.nn.conv2d(y, v, strides=2, **how), op.nn.conv2d(z, v, strides=2, **how))
+    func = te.create_prim_func([x, w, te.compute((b, n, K), term, name="y")])
+    one = only(tvm.IRModule({"func": func}))
+    for size in (1, 13):
+        monkeypatch.setattr(running, "SIZE", size)
+        check(one, "tensor cores")
 
-    weights = ((24, channels, 3), (16, 24, 1), (24, 24, 3))
-    given = [shape(kernel, n, c, size, size) for n, c, size in weights]
-    every = scheduled(relax_module(build, shape(layout, 2, channels, "h", "w"), *given))
-    every = [one for one in every if "conv2d" in one.name]
-    assert {one.choice.rule for one in every} <= {"tensor cores", "warpgroups"}
-    for one in every:
-        for number in (13, 32):
-            monkeypatch.setattr(running, "SIZE", number)
-            check(one)
+
+def test_images_stored_by_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a model's first: by `mma.sync`, each row of pixels in tiles."""
+
+    def build(x: Any, w: Any) -> Any:
+        return op.nn.relu(op.nn.conv2d(op.nn.max_pool2d(x, 2, 2), w, strides=2, padding=1))
+
+    every = scheduled(relax_module(build, (2, 3, "h", "w"), (24, 3, 3, 3)))
+    (one,) = (one for one in every if "conv2d" in one.name)
+    for size in (26, 63):
+        monkeypatch.setattr(running, "SIZE", size)
+        check(one, "tensor cores")
+
+
+def convolved(x: Any, w: Any, *more: Any, **how: Any) -> Any:
+    y = op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="OHWI", **how)
+    for one in more:
+        y = op.add(y, one)
+    return op.nn.relu(y)
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "how"),
+    [
+        (2, 3, {"padding": 1}),
+        (1, 3, {"padding": 1, "strides": 2}),
+        ("n", 3, {"padding": (2, 1, 0, 3), "dilation": 2}),
+        (2, 5, {"strides": (3, 1)}),
+        (2, 1, {"strides": 2}),
+        (2, 1, {}),
+    ],
+)
+def test_images_of_any_size_by_wgmma(
+    monkeypatch: pytest.MonkeyPatch, images: Any, size: int, how: dict[str, Any]
+) -> None:
+    shapes = (images, "h", "w", 64), (40, size, size, 64)
+    if how == {"padding": 1}:
+        shapes += ((images, "h", "w", 40), (40,))
+    monkeypatch.setattr(pixels, "_MOST_FEW", 150)
+    monkeypatch.setattr(pixels, "_FEW", 3)
+    one = only(relax_module(lambda *given: convolved(*given, **how), *shapes))
+    for number in (9, 20):
+        monkeypatch.setattr(running, "SIZE", number)
+        check(one, "warpgroups")
+
+
+def test_what_depends_on_a_size_is_no_case_for_wgmma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel is written for numbers that stand for sizes."""
+    h, w = sizes("h", "w")
+    x, v = tensor("x", 2, h + 2, w, 64), tensor("v", K, 3, 64)
+    r, k = (te.reduce_axis((0, tirx.IntImm("int64", n)), name) for n, name in ((3, "r"), (64, "k")))
+
+    def term(n: Any, i: Any, j: Any, f: Any) -> Any:
+        factors = x[n, i + r, j, k], v[f, r, k]
+        return te.sum(factors[0].astype("float32") * factors[1].astype("float32"), axis=[r, k])
+
+    y = te.compute((tirx.IntImm("int64", 2), h, w, K), term, name="y")
+    z = te.compute(y.shape, lambda *at: y[at] + h.astype("float32"), name="z")
+    for last, rule in ((y, "warpgroups"), (z, "tensor cores")):
+        one = only(tvm.IRModule({"func": te.create_prim_func([x, v, last])}))
+        monkeypatch.setattr(running, "SIZE", 11)
+        check(one, rule)
 
 
 def test_a_padded_image_that_is_stored_has_no_pixel_behind_its_end(

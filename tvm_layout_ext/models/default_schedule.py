@@ -21,6 +21,7 @@ from ..ir.walk import launches, top_statements
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
+from .any_size.pixels_as_rows import without_places
 from .any_size.sizes_as_variables import sizes_as_variables
 from .modelled import least_seconds, seconds
 from .rule import REFUSALS, Scheduled
@@ -138,7 +139,8 @@ def choose(
     Where a rule that moves memory is modelled to take much longer than moving the parameters, the
     others are asked, too, and the fastest by the model is taken.
     """
-    own, refused, rules = sizes_as_variables(tidy(func)), list[str](), list(RULES)
+    own = without_places(sizes_as_variables(tidy(func)))
+    refused, rules = list[str](), list(RULES)
     if launches(func.body):
         refused, rules = ["It launches kernels of its own, and has loops beside them."], [LAST]
     slow: list[tuple[float, str, Scheduled]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import ceil, prod
 from typing import Any
 
@@ -21,6 +22,7 @@ from ..target import target_arch
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
 from .any_size.any_rows import FEW, MANY, either_rows, of_any_rows
+from .any_size.pixels import has_windows, of_any_pixels, usual
 from .any_size.whole_tiles import TILE, whole_tiles
 from .convolutions.groups_as_batch import groups_as_batch
 from .products import ModelProduct, asked_products, batch_of, scheduled_products
@@ -56,6 +58,8 @@ _BETTER = 0.95
 def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """The same as :func:`on_tensor_cores` by ``wgmma``; None where it is not legal."""
     arch, func = architecture(str(target.attrs["arch"])), groups_as_batch(func)
+    if has_windows(func):
+        return of_any_pixels(func, arch, partial(_windows, arch)) if arch.name == "sm_90a" else None
     whole = whole_tiles(func)
     if whole is not None and whole.counts:
         return _of_any_rows(func, arch) if arch.name == "sm_90a" else None
@@ -120,6 +124,19 @@ def multiplies(func: tirx.PrimFunc) -> bool:
     except REFUSALS:
         return False
     return asked is not None
+
+
+def _windows(arch: Architecture, func: tirx.PrimFunc, pixels: int) -> Scheduled | None:
+    """A convolution of known sizes in whole sums, by a tile for others."""
+
+    def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
+        what = usual(product.what, pixels)
+        config = _wgmma(what, arch, len(func.params) > _OPERANDS) if what.a.is_window else {}
+        if not config:
+            return None
+        return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
+
+    return scheduled_products(func, multiply, _refuse)
 
 
 def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:

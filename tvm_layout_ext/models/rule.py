@@ -58,9 +58,11 @@ def either(condition: Any, one: Scheduled, other: Scheduled, text: str) -> Sched
     return Scheduled(s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none"), text)
 
 
-def few_or_many(rows: Any, most: int, few: Scheduled, many: Scheduled) -> Scheduled:
+def few_or_many(
+    rows: Any, most: int, few: Scheduled, many: Scheduled, what: str = "rows"
+) -> Scheduled:
     """A schedule for up to ``most`` rows and one for more, chosen by the host at each call."""
-    text = f"of up to {most} rows {few.text}; of more {many.text}"
+    text = f"of up to {most} {what} {few.text}; of more {many.text}"
     return either(rows <= most, few, many, text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -12,6 +13,7 @@ from tvm import s_tir, tirx
 from ...gpu.hardware import Architecture
 from ...ir.annotations import MARK
 from ...ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
+from ...transform.hopper.any_size import with_rows
 from ...transform.hopper.lower_warpgroups import lowered
 from ..rule import Scheduled, few_or_many
 from .whole_tiles import whole_tiles
@@ -70,7 +72,7 @@ def _as_if_of(
     found = known(substitute(func, {size: tirx.IntImm(size.ty, rows)}), rows)
     if found is None:
         return None
-    made = lowered(found.function, arch, tirx.Cast("int32", size))
+    made = lowered(found.function, arch, partial(with_rows, rows=tirx.Cast("int32", size)))
     return None if _others_have(made, func, size) else (made, found.text)
 
 

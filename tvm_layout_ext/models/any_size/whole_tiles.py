@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,8 +17,8 @@ from ...ir import ops
 from ...ir.conditions import conjuncts
 from ...ir.queries import (
     depends_on,
+    distinct,
     is_among,
-    is_global,
     loads_in,
     nodes_in,
     substitute,
@@ -34,6 +35,8 @@ from .merged_rows import MergedRows, merge_rows
 TILE = 64
 #: The largest index, less the rows that fill a tile up.
 _MOST = (1 << 31) - (1 << 24)
+#: Numbers of tiles for which a condition on them is asked.
+_TRIED = (1, 2, 3, 5, 7)
 #: Rows of a known number that make a tile worth its while, so that others beside are a batch.
 _ROWS = 16
 
@@ -82,9 +85,10 @@ class WholeTiles:
         that a call with more elements is refused on the host.
         """
         ends = {count: (n + TILE - 1) // TILE for n, count in self.counts}
-        body = tvm_ffi.structural_map(
-            scheduled.body, [(SBlockRealize, self._without_ends)], order="post"
-        )
+        loops = {one.loop_var.__chandle__(): one for one in nodes_in(scheduled.body, tirx.For)}
+        without_ends = partial(self._without_ends, loops)
+        rule = (SBlockRealize, without_ends)
+        body = tvm_ffi.structural_map(scheduled.body, [rule], order="post")
         params = self.original.params
         scheduled = tirx.PrimFunc(
             scheduled.params[: len(params)], body, scheduled.ret_type, attrs=scheduled.attrs
@@ -97,22 +101,31 @@ class WholeTiles:
             params, realize_with(body, root), scheduled.ret_type, attrs=self.original.attrs
         )
 
-    def _without_ends(self, node: Any) -> Any:
-        """A block without conditions on how many tiles there are, which guards of parameters have.
-
-        What is stored elsewhere keeps them: a padded image is no whole number of tiles.
-        """
-        stored = {str(one.source.name) for one in node.block.writes if is_global(one.source)}
-        if stored - {str(param.name) for param in self.original.params}:
-            return node
-        counts = [count for _, count in self.counts]
-        kept = [
-            one
-            for one in conjuncts(node.predicate)
-            if not any(is_among(count, variables(one)) for count in counts)
-        ]
+    def _without_ends(self, loops: dict[int, Any], node: Any) -> Any:
+        """A block without conditions on how many tiles there are, which loops have already."""
+        kept = [one for one in conjuncts(node.predicate) if not self._always_holds(one, loops)]
         condition = tirx.all(*kept) if kept else tirx.const(True, "bool")
         return SBlockRealize(node.iter_values, condition, node.block)
+
+    def _always_holds(self, condition: Any, loops: dict[int, Any]) -> bool:
+        """Whether a condition on how many tiles there are holds for some numbers of them.
+
+        TVM proves it of numbers alone. Vectors of a tile that fill no block do not hold it.
+        """
+        counts = [count for _, count in self.counts]
+        used = distinct(variables(condition))
+        if not any(is_among(count, used) for count in counts):
+            return False
+
+        def holds(tiles: int) -> bool:
+            values = {count: tirx.IntImm(count.ty, tiles) for count in counts}
+            analyzer = tvm.sym.Analyzer()
+            for loop in (loops[var.__chandle__()] for var in used if var.__chandle__() in loops):
+                extent = analyzer.simplify(substitute(loop.extent, values))
+                analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, extent))
+            return bool(analyzer.can_prove(substitute(condition, values)))
+
+        return all(map(holds, _TRIED))
 
 
 def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:

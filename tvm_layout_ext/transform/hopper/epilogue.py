@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import tvm
@@ -18,6 +19,7 @@ from ...ir.queries import substitute
 from ...ir.rebuild import sequence
 from .pieces import column_of, loop, row_of, when
 from .plan import Plan, result_bytes
+from .read_kernel import Kernel
 from .roles import Parts, Tile, first_piece, with_batch
 from .short_erf import shorten_erf
 from .turned_store import turned_rows
@@ -50,17 +52,24 @@ def _named(parts: Parts, tile: Tile, place: tuple[Any, Any]) -> dict[Any, Any]:
     return found | {last: column} | with_batch(kernel, tile)
 
 
-def _value(parts: Parts, tile: Tile, place: tuple[Any, Any], own: Callable[[int], Any]) -> Any:
+def _value(
+    parts: Parts,
+    tile: Tile,
+    place: tuple[Any, Any],
+    own: Callable[[int], Any],
+    pixel: Mapping[Any, Any] = MappingProxyType({}),
+) -> Any:
     """The result that belongs to a sum; beyond the edge others are read at it, in no branch.
 
-    ``own`` gives the sum of each product that the tile has, by its number.
+    ``own`` gives the sum of each product that the tile has, by its number; ``pixel`` has the
+    variables of the place that are known already.
     """
     kernel = parts.plan.kernel
     result = kernel.result
     values = _named(parts, tile, place)
     if result.reads_more:
         values = _at_most(parts.plan, tile, values)
-    found = substitute(result.store.value, values)
+    found = substitute(result.store.value, {**values, **pixel})
 
     def load(node: Any) -> Any:
         if not node.source.same_as(result.sums):
@@ -83,7 +92,8 @@ def _ends(plan: Plan, tile: Tile) -> dict[Any, Any]:
     )
     # Boxes that a last tile has no rows for lie beyond the first dim.
     for var, extent, size in zip(rows, extents, each, strict=True):
-        if (size > 1 and extent % size) or (plan.ragged[0] and var.same_as(rows[0])):
+        is_whole = size == 1 or (isinstance(extent, int) and extent % size == 0)
+        if not is_whole or (plan.ragged[0] and var.same_as(rows[0])):
             ends[var] = extent
     return ends
 
@@ -189,6 +199,10 @@ def _rows(
     ahead = thread // 4 % 2 * 2
     held = tirx.decl_buffer((2,), one.sums, "held", scope="local")
     made = [tirx.AllocBuffer(held)] if turns else []
+    pixels: list[dict[Any, Any]] = [{}, {}]
+    if _has_symbolic_pixels(plan.kernel):
+        stores, pixels = _held_pixels(parts, corner)
+        made += stores
 
     def own(group: int, half: int, v: Any, member: int = 0) -> Any:
         number = first + group * 4 + half * 2 + member * plan.member_sums
@@ -207,8 +221,36 @@ def _rows(
             if turns:
                 made.append(loop("v", 2, hold, tirx.ForKind.UNROLLED))
             where = row_of(thread, half), T.bitwise_xor(group, ahead) if turns else group
-            made.append(_pair(parts, results, at, corner, where, value))
+            made.append(_pair(parts, results, at, corner, where, value, pixels[half]))
     return made
+
+
+def _has_symbolic_pixels(kernel: Kernel) -> bool:
+    """Whether what becomes of sums reads other matrices at pixels of images of symbolic sizes."""
+    if kernel.windows is None or not kernel.result.reads_more:
+        return False
+    return not all(isinstance(extent, int) for extent in kernel.windows.pixels.extents)
+
+
+def _held_pixels(parts: Parts, corner: Tile) -> tuple[list[Any], list[dict[Any, Any]]]:
+    """Statements that keep the pixels of a thread's two rows in registers, and what they are there.
+
+    They take divisions by symbolic sizes: TVM takes seconds to flatten indices with so many.
+    """
+    windows = parts.plan.kernel.windows
+    assert windows is not None
+    own = windows.pixels.variables
+    held = tirx.decl_buffer((2 * len(own),), "int32", "pixels", scope="local")
+    made, found = [tirx.AllocBuffer(held)], []
+    for half in range(2):
+        place = corner.row + row_of(parts.thread, half), corner.column
+        values = _at_most(parts.plan, corner, _named(parts, corner, place))
+        numbers = range(half * len(own), (half + 1) * len(own))
+        made += [
+            tirx.BufferStore(held, values[var], [i]) for i, var in zip(numbers, own, strict=True)
+        ]
+        found.append({var: held[i] for i, var in zip(numbers, own, strict=True)})
+    return made, found
 
 
 def _pair(
@@ -218,6 +260,7 @@ def _pair(
     corner: Tile,
     where: tuple[Any, Any],
     value: Callable[[Any, int], Any],
+    pixel: Mapping[Any, Any],
 ) -> Any:
     """Write two neighbours of a row and a group of columns."""
     plan, thread = parts.plan, parts.thread
@@ -229,7 +272,7 @@ def _pair(
 
     def store(v: Any) -> Any:
         place = corner.row + row, corner.column + column + v
-        made = _value(parts, corner, place, partial(value, v))
+        made = _value(parts, corner, place, partial(value, v), pixel)
         return tirx.BufferStore(results, made, [index + v])
 
     packed = kernel.instruction.sums != "float32" and result_bytes(kernel) != 4

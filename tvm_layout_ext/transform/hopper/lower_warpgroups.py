@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,17 +26,16 @@ from ..tensor_core.lower_tensor_core import narrowed
 from .add_up import add_up
 from .epilogue import finish, result_view
 from .plan import Plan, make_plan, recorded
-from .read_kernel import multiplies, read_kernel, with_rows
+from .read_kernel import Kernel, multiplies, read_kernel
 from .roles import Parts, Tile, boxes, consume, end, make_parts, produce, start
 from .scaled import consume_scaled
 
 _NAME = "LowerWarpgroups"
 
 
-def _written(nest: Any, gpu: Architecture, rows: Any) -> Any:
+def _written(nest: Any, gpu: Architecture, resized: Callable[[Kernel], Kernel]) -> Any:
     """The kernel of a nest."""
-    kernel = read_kernel(nest) if rows is None else with_rows(read_kernel(nest), rows)
-    plan = make_plan(kernel, gpu)
+    plan = make_plan(resized(read_kernel(nest)), gpu)
     decisions.note(_NAME, "the kernel", plan.told(), record=recorded(plan))
     maps, host = _tensor_maps(plan)
     parts = make_parts(plan, maps)
@@ -141,15 +141,17 @@ def LowerWarpgroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return lowered(func, architecture(target_arch(func)))
 
 
-def lowered(func: tirx.PrimFunc, gpu: Architecture, rows: Any = None) -> tirx.PrimFunc:
-    """Lower the kernels of a function, each of ``rows`` rows if any are given."""
+def lowered(
+    func: tirx.PrimFunc, gpu: Architecture, resized: Callable[[Kernel], Kernel] = lambda one: one
+) -> tirx.PrimFunc:
+    """Lower the kernels of a function, each of the sizes that it is given by ``resized``."""
     func = narrowed(tvm.IRModule({"main": func}))["main"]
     root = func.body.block
     parts = list(statements_of(root.body))
     for one in parts:
         if not multiplies(one):
             _check_others(one)
-    body = sequence([_written(one, gpu, rows) if multiplies(one) else one for one in parts])
+    body = sequence([_written(one, gpu, resized) if multiplies(one) else one for one in parts])
     used = {var.__chandle__() for var in variables(body)}
     kept = [one for one in root.alloc_buffers if one.__chandle__() in used]
     block = block_with(root, body=body, alloc_buffers=kept)

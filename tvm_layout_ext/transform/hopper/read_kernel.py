@@ -231,29 +231,6 @@ class Kernel:
         return self.sizes[0] if self.windows is None else self.windows.boxes * WARPGROUP_ROWS
 
 
-def with_rows(kernel: Kernel, rows: Any) -> Kernel:
-    """The same product of another number of rows, which may be symbolic.
-
-    Raises ScheduleError if its rows are pixels, groups or a batch's, or a cluster shares its tiles.
-    """
-    special = (kernel.windows, kernel.groups, kernel.scaled)
-    shared = (*kernel.cluster, kernel.slices)
-    if any(one is not None for one in special) or any(n > 1 for n in shared):
-        raise ScheduleError("Rows are any number in products of matrices, by blocks on their own.")
-
-    def of_rows(source: BoxedBuffer) -> BoxedBuffer:
-        pairs = zip(source.indices, source.extents, strict=True)
-        extents = (rows if at.same_as(source.moving[0]) else extent for at, extent in pairs)
-        return replace(source, extents=tuple(extents))
-
-    return replace(
-        kernel,
-        sizes=(rows, *kernel.sizes[1:]),
-        a=replace(kernel.a, source=of_rows(kernel.a.source)),
-        result=replace(kernel.result, target=of_rows(kernel.result.target)),
-    )
-
-
 @dataclass(frozen=True)
 class _KernelLoops:
     """The loops around a tile."""

@@ -34,7 +34,7 @@ class Digits:
     """A dim of a product that several variables count through, the last one fastest."""
 
     variables: tuple[Any, ...]
-    extents: tuple[int, ...]
+    extents: tuple[Any, ...]  #: Of pixels, they may be symbolic
 
     def values(self, number: Any, each: Sequence[int] | None = None) -> dict[Any, Any]:
         """What the variables are at a number; with ``each``, at a number of boxes so large."""
@@ -43,9 +43,9 @@ class Digits:
         for var, extent, size in reversed(
             list(zip(self.variables, self.extents, sizes, strict=True))
         ):
-            digit = number if var.same_as(self.variables[0]) else number % ceil(extent / size)
+            digit = number if var.same_as(self.variables[0]) else number % _parts(extent, size)
             found[var] = digit * size
-            number = number // ceil(extent / size)
+            number = number // _parts(extent, size)
         return found
 
     @property
@@ -66,11 +66,9 @@ class Windows:
     box: tuple[int, ...]
 
     @property
-    def boxes(self) -> int:
+    def boxes(self) -> Any:
         """Boxes of 64 pixels that cover the result."""
-        return prod(
-            ceil(extent / size) for extent, size in zip(self.pixels.extents, self.box, strict=True)
-        )
+        return prod(map(_parts, self.pixels.extents, self.box))
 
     def steps(self, depth: int) -> int:
         """Steps of so many channels each, of one place in the window each."""
@@ -90,6 +88,11 @@ class Windows:
     def step(self, number: Any, depth: int) -> dict[Any, Any]:
         """Place in the window, and first channel, of a step."""
         return self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), depth))
+
+
+def _parts(extent: Any, size: int) -> Any:
+    """How many parts of a size an extent has."""
+    return (extent + (size - 1)) // size
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,10 @@ def _sum(expr: Any, known: dict[Any, int], factor: int = 1) -> Sum | None:
         left, right = _sum(expr.a, known, factor), _sum(expr.b, known, sign * factor)
         if left is None or right is None:
             return None
-        return {digit: left.get(digit, 0) + right.get(digit, 0) for digit in {*left, *right}}
+        return {
+            digit: left.get(digit, 0) + right.get(digit, 0)
+            for digit in dict.fromkeys([*left, *right])
+        }
     digit = _digit(expr, known)
     if digit is not None:
         return {digit: factor}
