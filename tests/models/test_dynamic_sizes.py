@@ -137,6 +137,38 @@ def test_sequences_of_any_length(name: str, masked: bool) -> None:
     compared(First(name), calls, ({0: BATCH, 1: LENGTH},) * len(calls[0]))
 
 
+HEIGHT, WIDTH = (torch.export.Dim(name, min=8, max=64) for name in ("h", "w"))
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        lambda x, at: F.interpolate(F.max_pool2d(x, 2), size=x.shape[-2:], mode="bilinear"),
+        lambda x, at: F.interpolate(F.max_pool2d(x, 3), size=x.shape[-2:], mode="nearest"),
+        lambda x, at: F.interpolate(
+            F.max_pool2d(x, 2), size=x.shape[-2:], mode="bilinear", align_corners=True
+        ),
+        lambda x, at: F.interpolate(x, scale_factor=2, mode="nearest"),
+        lambda x, at: F.interpolate(x, scale_factor=2, mode="bilinear"),
+        lambda x, at: F.pixel_shuffle(F.relu(x), 2) + x.mean(),
+    ],
+)
+def test_images_of_any_height_and_width(does: Any) -> None:
+    calls = [(torch.randn(2, 4, *size),) for size in ((24, 20), (13, 31))]
+    compared(Does(does), calls, ({2: HEIGHT, 3: WIDTH},))
+
+
+def test_the_nearest_pixels_are_those_of_torch() -> None:
+    calls = [(torch.randn(2, 3, 24, 20),)]
+    compared(Does(lambda x, at: F.interpolate(x, size=(40, 50), mode="nearest")), calls, None)
+    with pytest.raises(tlx.ScheduleError, match="nearest pixels of no known one"):
+        compared(
+            Does(lambda x, at: F.interpolate(x, size=(40, 50), mode="nearest")),
+            calls,
+            ({2: HEIGHT, 3: WIDTH},),
+        )
+
+
 @pytest.mark.parametrize("name", ["ViTModel", "ResNetModel"])
 def test_any_number_of_images(name: str) -> None:
     calls = [(torch.randn(batch, 3, 32, 32),) for batch in (3, 2, 7)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,12 @@ from .sizes import is_symbolic
 _SHAPED = {
     **dict.fromkeys(("view.default", "reshape.default", "unflatten.int"), relax.op.reshape),
     "expand.default": relax.op.broadcast_to,
+}
+#: Operators that resize images, and how; behind a size they have the factors of both dims.
+_RESIZED = {
+    "upsample_bilinear2d.vec": "linear",
+    "upsample_nearest2d.vec": "nearest_neighbor",
+    "upsample_bicubic2d.vec": "cubic",
 }
 #: Operators of sizes.
 _OF_SIZES = (
@@ -40,6 +46,11 @@ class Shapes:
         found: dict[str, Converter] = {
             name: partial(self._shaped, op, self._stock[name])
             for name, op in _SHAPED.items()
+            if name in self._stock
+        }
+        found |= {
+            name: partial(self._resized, how, self._stock[name])
+            for name, how in _RESIZED.items()
             if name in self._stock
         }
         own = {"slice.Tensor": self._slice, "repeat.default": self._repeat}
@@ -75,6 +86,26 @@ class Shapes:
             return stock(node)
         same = self._importer.sizes.are_equal(extents_of(data), shape)
         return data if same else self._emit(op(data, shape))
+
+    def _resized(self, how: str, stock: Converter, node: Any) -> Any:
+        """Images of another size, which a size or whole factors tell.
+
+        Of the pixels that are nearest to one TVM 0.27 takes those in the middle, torch the first.
+        """
+        data, factors = self._importer.env[node.args[0]], node.args[-1] or ()
+        shape, corners, rounding = self._importer.sizes.shape_of(node), "half_pixel", {}
+        if shape is None or any(factor != int(factor) for factor in factors):
+            return stock(node)
+        if how == "nearest_neighbor" and not factors and not _are_multiples(data, shape):
+            if not is_symbolic(node.meta["val"]) and is_symbolic(node.args[0].meta["val"]):
+                raise ValueError("an image of a symbolic size has nearest pixels of no known one")
+            corners, rounding = "asymmetric", {"rounding_method": "floor"}
+        elif not is_symbolic(node.meta["val"]):
+            return stock(node)
+        elif node.args[2] is True:
+            corners = "align_corners"
+        given = {"layout": "NCHW", "method": how, "coordinate_transformation_mode": corners}
+        return self._emit(relax.op.image.resize2d(data, shape[2:], **given, **rounding))
 
     def _slice(self, stock: Converter, node: Any) -> Any:
         """A part of a dim; of a symbolic one TVM 0.27 takes the ends to be cut off."""
@@ -114,6 +145,15 @@ class Shapes:
         if any(count != 1 for count in known):
             found = self._emit(relax.op.tile(found, known))
         return self._emit(relax.op.broadcast_to(found, shape))
+
+
+def _are_multiples(data: Any, shape: Sequence[Any]) -> bool:
+    """Whether each extent of a shape is a known number of times that of a tensor."""
+    pairs = zip(extents_of(data) or (), shape, strict=False)
+    return all(
+        isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm) and int(b) % int(a) == 0
+        for a, b in pairs
+    )
 
 
 def _value_of(one: Any) -> Any:
