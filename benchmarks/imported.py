@@ -4,9 +4,9 @@
 transformers; ``--dry-run`` compiles without a GPU. A model has random weights of ``--dtype``, and
 is compiled by ``tlx.compile_torch`` in its own types; then it is timed as in
 :mod:`benchmarks.models`, beside torch.compile and eager torch, and held against ``float32``.
-``--batch`` is that of images, ``--dynamic`` compiles for any, and for any length of tokens, and
-``--graphs`` captures launches by a graph of torch, and torch.compile's by its mode
-``reduce-overhead``: whole runs are to be compared then.
+``--batch`` is that of images, ``--dynamic`` compiles for any, and for any length of tokens,
+``--any-image`` also for any height and width, and ``--graphs`` captures launches by a graph of
+torch, and torch.compile's by its mode ``reduce-overhead``: whole runs are to be compared then.
 """
 
 from __future__ import annotations
@@ -193,6 +193,7 @@ _WRITTEN: dict[str, Any] = {"attention": "eager", "vocab_size": 32000}
 #: What makes each module.
 MODELS: dict[str, Callable[[], Any]] = {
     "ResNet-50": lambda: _vision("resnet50"),
+    "ResNet-18": lambda: _vision("resnet18"),
     "EfficientNet-B0": lambda: _timm("efficientnet_b0"),
     "ConvNeXt-T": lambda: _timm("convnext_tiny"),
     "ViT-B/16, 4 layers": lambda: _timm("vit_base_patch16_224", depth=4),
@@ -263,10 +264,14 @@ def inputs_of(name: str, module: Any, batch: int, dtype: str) -> list[Any]:
     ]
 
 
-def _any_size(module: Any, given: list[Any]) -> Any:
-    """Any batch, and any length of tokens that a model has places for."""
+def _any_size(module: Any, given: list[Any], any_image: bool) -> Any:
+    """Any batch, and any length of tokens that a model has places for, or size of images."""
     import torch
 
+    if any_image:
+        names = {0: ("batch", 1, 256), 2: ("height", 64, 1024), 3: ("width", 64, 1024)}
+        dims = {at: torch.export.Dim(name, min=a, max=b) for at, (name, a, b) in names.items()}
+        return tuple(dims for _ in given)
     if len(given) > 1 or given[0].ndim != 2 or given[0].is_floating_point():
         return tuple({0: torch.export.Dim("batch", min=1, max=256)} for _ in given)
     longest = min(4096, getattr(module.model.config, "max_position_embeddings", 4096))
@@ -278,7 +283,7 @@ def _any_size(module: Any, given: list[Any]) -> Any:
 
 
 def compiled(
-    name: str, batch: int, dtype: str, dynamic: bool
+    name: str, batch: int, dtype: str, dynamic: bool, any_image: bool
 ) -> tuple[Any, list[Any], tlx.TorchModule, float]:
     """A module in its type, inputs, what compile_torch made of it, and the seconds it took."""
     import torch
@@ -287,18 +292,18 @@ def compiled(
     module = MODELS[name]().eval().to(getattr(torch, dtype))
     given = inputs_of(name, module, batch, dtype)
     begun = time.perf_counter()
-    shapes = _any_size(module, given) if dynamic else None
+    shapes = _any_size(module, given, any_image) if dynamic or any_image else None
     fast = tlx.compile_torch(module, given, dynamic_shapes=shapes)
     return module, given, fast, time.perf_counter() - begun
 
 
 def prepared(
-    name: str, batch: int, dtype: str, dynamic: bool, graphs: bool
+    name: str, batch: int, dtype: str, dynamic: bool, any_image: bool, graphs: bool
 ) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
     import torch
 
-    module, given, fast, seconds = compiled(name, batch, dtype, dynamic)
+    module, given, fast, seconds = compiled(name, batch, dtype, dynamic, any_image)
     module, given = module.cuda(), [one.cuda() for one in given]
     wide = [one.float() if one.is_floating_point() else one for one in given]
     full = copy.deepcopy(module).float()
@@ -320,11 +325,12 @@ def main(
     dtype: Annotated[str, typer.Option(help="Type of weights and images.")] = "float16",
     dry_run: Annotated[bool, typer.Option(help="Compile everything, run nothing.")] = False,
     dynamic: Annotated[bool, typer.Option(help="Export with any batch and length.")] = False,
+    any_image: Annotated[bool, typer.Option(help="Export images of any height and width.")] = False,
     graphs: Annotated[bool, typer.Option(help="Capture CUDA graphs, as torch.compile.")] = False,
 ) -> None:
     """Compile all models at once, each in a process, then time one after the other."""
     names = [name for name in MODELS if any(one in name for one in only.split("|"))]
-    given = {"batch": batch, "dtype": dtype, "dynamic": dynamic}
+    given = {"batch": batch, "dtype": dtype, "dynamic": dynamic, "any_image": any_image}
     if not dry_run:
         models.timed(names, partial(prepared, **given, graphs=graphs), "imported", out)
         return
