@@ -230,3 +230,13 @@ def test_a_padded_image_that_is_stored_has_no_pixel_behind_its_end(
             for size in (7, 12):
                 monkeypatch.setattr(running, "SIZE", size)
                 check(one)
+
+
+def test_sums_of_symbolic_images_keep_nothing_in_registers() -> None:
+    """CUDA has no arrays of a symbolic length."""
+
+    def build(x: Any, scale: Any, bias: Any) -> Any:
+        return op.nn.group_norm(x, scale, bias, 4, 1, [2, 3])
+
+    one = only(relax_module(build, (2, 32, "h", "w"), (32,), (32,)))
+    assert any("must have a constant size" in why for why in one.choice.refused)

@@ -11,8 +11,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ...errors import ScheduleError
+from ...ir.annotations import MARK
 from ...ir.contents import contents
 from ...ir.pointers import is_unbounded
+from ...ir.queries import variables
 from ...target import capability
 from ..base import function_pass
 
@@ -21,7 +23,7 @@ from ..base import function_pass
 def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that refuses tiles on the chip of which TVM finds no bound.
 
-    Does not handle: other targets than CUDA, and extents that are symbols.
+    In annotated functions symbolic extents are refused, too. Does not handle: other targets.
     """
     if capability(func.attrs.get("target", None)) == (0, 0):
         return func
@@ -36,5 +38,11 @@ def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 f"{buffer.name} in {buffer.scope()} memory, of which one block touches a part "
                 "that depends on a symbolic size; a tile must have a constant size at most, "
                 "or stay in global memory."
+            )
+        on_chip = buffer.scope() in ("local", "shared", "shared.dyn")
+        if on_chip and MARK in func.attrs and any(map(variables, buffer.shape)):
+            raise ScheduleError(
+                f"Buffer {buffer.name} in {buffer.scope()} memory has {buffer.shape} elements; a "
+                "tile must have a constant size, or stay in global memory."
             )
     return func
