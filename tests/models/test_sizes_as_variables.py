@@ -14,6 +14,7 @@ from tests.models.running import check, only, scheduled
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.models.any_size import pixels
+from tvm_layout_ext.models.any_size.pixels_as_rows import without_places
 from tvm_layout_ext.models.any_size.sizes_as_variables import sizes_as_variables
 from tvm_layout_ext.models.any_size.whole_tiles import whole_tiles
 
@@ -240,3 +241,11 @@ def test_sums_of_symbolic_images_keep_nothing_in_registers() -> None:
 
     one = only(relax_module(build, (2, 32, "h", "w"), (32,), (32,)))
     assert any("must have a constant size" in why for why in one.choice.refused)
+
+
+def test_repeated_rows_are_no_copy_of_a_whole_parameter() -> None:
+    (n,) = sizes("n")
+    x = tensor("x", n)
+    y = te.compute((K, n), lambda _, j: x[j], name="y")
+    func = te.create_prim_func([x, te.compute((K, n), lambda i, j: y[i, j] * 2, name="z")])
+    assert without_places(func).same_as(func)

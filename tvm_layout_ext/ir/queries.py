@@ -122,8 +122,8 @@ def is_number(expr: Any, value: int) -> bool:
 
 def are_equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
     """Whether as many expressions are the same, one by one."""
-    pairs = zip(first, second, strict=True)
-    return all(tvm_ffi.structural_equal(one, other) for one, other in pairs)
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(tvm_ffi.structural_equal(*pair) for pair in pairs)
 
 
 def thread_tag(loop: Any) -> str:

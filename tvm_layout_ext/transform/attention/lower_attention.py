@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 
@@ -16,6 +15,7 @@ from ...gpu.warpgroups import WARPGROUP_ROWS
 from ...intrin import asynchronous
 from ...ir.annotations import ATTENTION
 from ...ir.contents import contents
+from ...ir.places import divided_as_places
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import top_statements
@@ -100,31 +100,5 @@ def _kernel(plan: AttentionPlan, parts: PartResults | None) -> Any:
     kernels = [launched(kernel.body(), kernel.block, kernel.thread, sizes)]
     kernels += [] if parts is None else [parts.combine()]
     if not isinstance(plan.parts, int):
-        rules = [(tirx.FloorDiv, _of_places), (tirx.FloorMod, _of_places)]
-        kernels = [tvm_ffi.structural_map(one, rules, order="post") for one in kernels]
+        kernels = [*map(divided_as_places, kernels)]
     return sequence([*host, *kernels])
-
-
-def _of_places(node: Any) -> Any:
-    """Division of a place by an extent that only the host knows.
-
-    Extents are positive in a kernel that has blocks, and no place is negative. Where TVM has to
-    correct the sign of each, an index through several dims becomes hundreds of operations.
-    """
-    if isinstance(node.b, tirx.IntImm) or not _is_place(node.a):
-        return node
-    how = tirx.truncdiv if isinstance(node, tirx.FloorDiv) else tirx.truncmod
-    return how(node.a, node.b)
-
-
-def _is_place(expr: Any) -> bool:
-    """Whether an expression is never negative, as numbers of blocks, heads and rows are not."""
-    if isinstance(expr, tirx.IntImm):
-        return int(expr) >= 0
-    if isinstance(expr, tirx.Cast):
-        return _is_place(expr.value)
-    if isinstance(expr, tirx.Add | tirx.Mul):
-        return _is_place(expr.a) and _is_place(expr.b)
-    if isinstance(expr, tirx.FloorDiv | tirx.FloorMod | tirx.Div | tirx.Mod):
-        return _is_place(expr.a)
-    return isinstance(expr, tirx.Var)

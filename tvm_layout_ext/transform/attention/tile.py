@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from ...ir.places import kept
 from .plan import AttentionPlan
 from .reach import Reach, reach
 
@@ -57,7 +58,7 @@ class QueryTile:
                 for own, part in ((self.number, number), (1, count), (0, split))
             )
         head, tile = plan.tile_of(number)
-        named = _bound if plan.knows_sizes else _kept
+        named = _bound if plan.knows_sizes else kept
         left = tirx.Var("head", "int32")
         made = [*named(self.first_row, tile * plan.rows), *named(left, head)]
         for var, extent in reversed(plan.attention.batch):
@@ -74,12 +75,3 @@ class QueryTile:
 
 def _bound(var: Any, value: Any) -> list[Any]:
     return [tirx.Bind(var, value)]
-
-
-def _kept(var: Any, value: Any) -> list[Any]:
-    """Name a value that is computed once: TVM writes the others wherever they are used.
-
-    Where sizes are symbolic that made 750 KB of CUDA of a kernel, and nvrtc took 20 s for it.
-    """
-    held = tirx.decl_buffer((1,), "int32", f"{var.name}_kept", scope="local")
-    return [tirx.AllocBuffer(held), tirx.BufferStore(held, value, [0]), tirx.Bind(var, held[0])]

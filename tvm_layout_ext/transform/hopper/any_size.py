@@ -67,6 +67,7 @@ def with_pixels(kernel: Kernel, sizes: Mapping[int, Any]) -> Kernel:
         sizes=(rows, *kernel.sizes[1:]),
         a=replace(kernel.a, source=of_images(kernel.a.source)),
         result=replace(kernel.result, target=of_images(kernel.result.target)),
+        meant=sizes,
         windows=replace(
             windows, pixels=replace(windows.pixels, extents=extents), box=best_box(many, steps)
         ),

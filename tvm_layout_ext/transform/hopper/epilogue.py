@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
+from math import prod
 from typing import Any
 
 import tvm
@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 
 from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
-from ...ir.queries import substitute
+from ...ir.queries import size_of, substitute, uses
 from ...ir.rebuild import sequence
 from .pieces import column_of, loop, row_of, when
 from .plan import Plan, result_bytes
@@ -57,19 +57,19 @@ def _value(
     tile: Tile,
     place: tuple[Any, Any],
     own: Callable[[int], Any],
-    pixel: Mapping[Any, Any] = MappingProxyType({}),
+    made: Any = None,
 ) -> Any:
     """The result that belongs to a sum; beyond the edge others are read at it, in no branch.
 
-    ``own`` gives the sum of each product that the tile has, by its number; ``pixel`` has the
-    variables of the place that are known already.
+    ``own`` gives the sum of each product that the tile has, by its number; ``made`` is what the
+    result stores, where that is written in another way.
     """
     kernel = parts.plan.kernel
     result = kernel.result
     values = _named(parts, tile, place)
     if result.reads_more:
         values = _at_most(parts.plan, tile, values)
-    found = substitute(result.store.value, {**values, **pixel})
+    found = substitute(result.store.value if made is None else made, values)
 
     def load(node: Any) -> Any:
         if not node.source.same_as(result.sums):
@@ -199,9 +199,9 @@ def _rows(
     ahead = thread // 4 % 2 * 2
     held = tirx.decl_buffer((2,), one.sums, "held", scope="local")
     made = [tirx.AllocBuffer(held)] if turns else []
-    pixels: list[dict[Any, Any]] = [{}, {}]
+    values: list[Any] = [None, None]
     if _has_symbolic_pixels(plan.kernel):
-        stores, pixels = _held_pixels(parts, corner)
+        stores, values = _by_held_rows(parts, corner)
         made += stores
 
     def own(group: int, half: int, v: Any, member: int = 0) -> Any:
@@ -221,7 +221,7 @@ def _rows(
             if turns:
                 made.append(loop("v", 2, hold, tirx.ForKind.UNROLLED))
             where = row_of(thread, half), T.bitwise_xor(group, ahead) if turns else group
-            made.append(_pair(parts, results, at, corner, where, value, pixels[half]))
+            made.append(_pair(parts, results, at, corner, where, value, values[half]))
     return made
 
 
@@ -232,25 +232,48 @@ def _has_symbolic_pixels(kernel: Kernel) -> bool:
     return not all(isinstance(extent, int) for extent in kernel.windows.pixels.extents)
 
 
-def _held_pixels(parts: Parts, corner: Tile) -> tuple[list[Any], list[dict[Any, Any]]]:
-    """Statements that keep the pixels of a thread's two rows in registers, and what they are there.
+def _by_held_rows(parts: Parts, corner: Tile) -> tuple[list[Any], list[Any]]:
+    """What a thread stores of each of its two rows, by where these begin in other matrices.
 
-    They take divisions by symbolic sizes: TVM takes seconds to flatten indices with so many.
+    That is kept in registers, which statements fill: it takes products and quotients of symbolic
+    sizes, which TVM would simplify at each load. Of 256 columns it took 8 s to flatten them.
     """
-    windows = parts.plan.kernel.windows
-    assert windows is not None
-    own = windows.pixels.variables
-    held = tirx.decl_buffer((2 * len(own),), "int32", "pixels", scope="local")
-    made, found = [tirx.AllocBuffer(held)], []
+    result, made, found = parts.plan.kernel.result, list[Any](), list[Any]()
     for half in range(2):
         place = corner.row + row_of(parts.thread, half), corner.column
         values = _at_most(parts.plan, corner, _named(parts, corner, place))
-        numbers = range(half * len(own), (half + 1) * len(own))
-        made += [
-            tirx.BufferStore(held, values[var], [i]) for i, var in zip(numbers, own, strict=True)
-        ]
-        found.append({var: held[i] for i, var in zip(numbers, own, strict=True)})
+        stores = list[Any]()
+        load = partial(_from_row, parts.plan.kernel, values, stores)
+        value = tvm_ffi.structural_map(
+            result.store.value, [(tvm.ir.TensorLoad, load)], order="post"
+        )
+        made += stores
+        found.append(value)
     return made, found
+
+
+def _from_row(kernel: Kernel, values: dict[Any, Any], made: list[Any], load: Any) -> Any:
+    """A load by where its row begins, which is kept, if its last index alone has the column."""
+    source, (*leading, last) = load.source, load.indices
+    column, shape = kernel.result.target.moving[-1], [*map(size_of, load.source.shape)]
+    rows = [index for index in leading if not uses(index, column)]
+    own = source.same_as(kernel.result.sums)
+    if own or not leading or len(rows) < len(leading) or len(source.ty.strides):
+        return load
+    shape = [kernel.meant.get(n, n) for n in shape]
+    begin: Any = tirx.IntImm("int64", 0)
+    for index, extent in zip(leading, shape, strict=False):
+        begin = begin * extent + tirx.Cast("int64", substitute(index, values))
+    held = tirx.decl_buffer((1,), "int64", f"{source.name}_row", scope="local")
+    flat = tirx.decl_buffer(
+        (prod(shape),), str(source.dtype), f"{source.name}_flat", data=source.data
+    )
+    made += [
+        tirx.DeclBuffer(flat, data=source.data),
+        tirx.AllocBuffer(held),
+        tirx.BufferStore(held, begin * shape[-1], [0]),
+    ]
+    return tirx.BufferLoad(flat, [held[0] + tirx.Cast("int64", last)])
 
 
 def _pair(
@@ -260,7 +283,7 @@ def _pair(
     corner: Tile,
     where: tuple[Any, Any],
     value: Callable[[Any, int], Any],
-    pixel: Mapping[Any, Any],
+    stored: Any,
 ) -> Any:
     """Write two neighbours of a row and a group of columns."""
     plan, thread = parts.plan, parts.thread
@@ -272,7 +295,7 @@ def _pair(
 
     def store(v: Any) -> Any:
         place = corner.row + row, corner.column + column + v
-        made = _value(parts, corner, place, partial(value, v), pixel)
+        made = _value(parts, corner, place, partial(value, v), stored)
         return tirx.BufferStore(results, made, [index + v])
 
     packed = kernel.instruction.sums != "float32" and result_bytes(kernel) != 4

@@ -17,6 +17,7 @@ from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir import ops
 from ...ir.annotations import ADD_UP, MULTICAST, PERSISTENT, PRODUCERS, WARPGROUP
+from ...ir.places import divided_as_places
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import statements_of
@@ -54,7 +55,7 @@ def _written(nest: Any, gpu: Architecture, resized: Callable[[Kernel], Kernel]) 
     kernel = launched(
         sequence(body), parts.block, parts.thread, sizes, plan.blocks * plan.kernel.slices
     )
-    return sequence([*host, kernel])
+    return sequence([*host, divided_as_places(kernel) if plan.kernel.meant else kernel])
 
 
 def _finish(parts: Parts, results: Any, tile: Tile, sums: Any) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -191,6 +191,7 @@ class Kernel:
     ``scaled`` each step has sums of its own. Of ``groups`` of rows ``batch`` is the number. With
     ``pingpong`` each of two consumers has tiles of its own.
     With ``members`` a tile has so many products; columns of the instruction are those of all.
+    ``meant`` has the sizes that numbers stand for in the shapes of other matrices.
     """
 
     instruction: WarpgroupInstruction
@@ -211,6 +212,7 @@ class Kernel:
     groups: Groups | None = None
     pingpong: bool = False
     members: Members | None = None
+    meant: Mapping[int, Any] = field(default_factory=dict)
 
     @property
     def held(self) -> int:

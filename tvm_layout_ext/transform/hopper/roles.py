@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 
 from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
+from ...ir.places import kept
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
 from .groups import Walk
@@ -110,12 +111,11 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any], own: Any = None) -> An
         inside = [
             tirx.Bind(tile, number // plan.kernel.slices),
             tirx.Bind(batch, tile // (rows * columns) if isinstance(rows, int) else 0),
-            *(
-                tirx.Bind(var, at * size)
-                for var, at, size in zip((row, column), _place(plan, tile), plan.tile, strict=False)
-            ),
-            body(Tile(t, batch, row, column)),
         ]
+        for var, at, size in zip((row, column), _place(plan, tile), plan.tile, strict=False):
+            known = isinstance(rows, int)
+            inside += [tirx.Bind(var, at * size)] if known else kept(var, at * size)
+        inside.append(body(Tile(t, batch, row, column)))
         each = plan.grid * (1 if own is None else 2)
         even = isinstance(plan.count, int) and plan.count % each == 0
         if even or not plan.kernel.persistent:
