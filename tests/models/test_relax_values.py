@@ -50,6 +50,10 @@ def known(build: Any) -> np.ndarray | None:
         # Any sequence is as good as another.
         (lambda: op.index_tensor(rows(), [numbers(), whole(2, 0)]), [[2, 3]]),
         (lambda: op.index_tensor(rows(), [whole(2, 5), whole(0, 1)]), [3, 1]),
+        (lambda: op.greater_equal(numbers(), whole(0)), [[True]]),
+        (lambda: op.greater_equal(op.expand_dims(numbers(), 0), whole(-2)), [[[True]]]),
+        (lambda: op.greater_equal(numbers(), whole(1)), None),
+        (lambda: op.greater_equal(op.arange(0, BATCH, -1, "int64"), whole(0)), None),
         (lambda: op.arange(0, BATCH, 1, "int64"), None),
         (lambda: op.cumsum(rows(), 0), None),
         (lambda: op.concat([rows(), rows()], 0), None),

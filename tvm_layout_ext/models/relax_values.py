@@ -164,6 +164,8 @@ def array_of(
     if isinstance(value, GenericConst):
         return np.asarray(value.value.numpy())
     name, dims = name_of(value), None if value is None else dims_of(value)
+    if repeated and name == "greater_equal" and _holds_of_places(value, binding):
+        return np.ones([*map(_size, extents_of(value) or ())], bool)
     if repeated and name and name != "arange":
         dims = None if _moves_along_any(value, binding) else [*map(_size, extents_of(value) or ())]
     if not name or dims is None or np.prod(dims, dtype=np.int64) > MOST_ELEMENTS:
@@ -214,6 +216,20 @@ def _behind(value: Any) -> list[int]:
     extents = extents_of(value) or ()
     sizes = [*map(_size, extents)]
     return [prod(sizes[at:]) for at in range(len(sizes)) if _is_any(value, at)]
+
+
+def _holds_of_places(call: relax.Call, binding: Callable[[Any], Any]) -> bool:
+    """Whether ``a >= b`` holds however many there are of ``a``, as ``arange(n) >= 0`` does.
+
+    That is the mask of ``transformers`` where all rows see all keys.
+    """
+    moves = (*VIEWS, "broadcast_to")
+    places = bound_to(source_of(call.args[0], moves, lambda one: bound_to(one, binding)), binding)
+    least = array_of(call.args[1], binding)
+    if name_of(places) != "arange" or least is None or least.size != 1:
+        return False
+    known = whole_numbers((places.args[0], places.args[2]))
+    return known is not None and known[1] > 0 and known[0] >= least.item()
 
 
 def _moves_along_any(call: Any, binding: Callable[[Any], Any]) -> bool:
