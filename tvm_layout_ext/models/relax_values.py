@@ -171,8 +171,7 @@ def array_of(
     if not name or dims is None or np.prod(dims, dtype=np.int64) > MOST_ELEMENTS:
         return None
     if name == "arange":
-        bounds = whole_numbers(value.args)
-        return None if bounds is None else np.arange(*bounds).astype(str(value.ty.dtype))
+        return _arange(value)
     if name == "full":
         filler = array_of(value.args[1], binding, repeated, deep - 1)
         return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
@@ -194,9 +193,7 @@ def array_of(
         return _MOVED[name](value, given)
     if name == "astype":
         return given[0].astype(str(value.ty.dtype))
-    if name in VIEWS:
-        return given[0].reshape(dims) if _behind(value) == _behind(tensors[0]) else None
-    return np.broadcast_to(given[0], dims) if name == "broadcast_to" else None
+    return _viewed(value, tensors, given, dims)
 
 
 def _size(extent: Any) -> int:
@@ -216,6 +213,20 @@ def _behind(value: Any) -> list[int]:
     extents = extents_of(value) or ()
     sizes = [*map(_size, extents)]
     return [prod(sizes[at:]) for at in range(len(sizes)) if _is_any(value, at)]
+
+
+def _viewed(
+    call: relax.Call, tensors: Sequence[Any], known: Sequence[np.ndarray], dims: Any
+) -> np.ndarray | None:
+    """A view or a repetition of what is known, or None."""
+    if name_of(call) in VIEWS:
+        return known[0].reshape(dims) if _behind(call) == _behind(tensors[0]) else None
+    return np.broadcast_to(known[0], dims) if name_of(call) == "broadcast_to" else None
+
+
+def _arange(call: relax.Call) -> np.ndarray | None:
+    bounds = whole_numbers(call.args)
+    return None if bounds is None else np.arange(*bounds).astype(str(call.ty.dtype))
 
 
 def _holds_of_places(call: relax.Call, binding: Callable[[Any], Any]) -> bool:
