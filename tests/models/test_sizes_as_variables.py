@@ -250,3 +250,24 @@ def test_repeated_rows_are_no_copy_of_a_whole_parameter() -> None:
     y = te.compute((K, n), lambda _, j: x[j], name="y")
     func = te.create_prim_func([x, te.compute((K, n), lambda i, j: y[i, j] * 2, name="z")])
     assert structural_equal(without_places(func), func)
+
+
+@pytest.mark.parametrize(
+    "extent", [lambda n: n >> 1, lambda n: tirx.Select(n > 3, n, n + 1), lambda n: n // n]
+)
+def test_extents_that_are_no_arithmetic_stay(extent: Any) -> None:
+    (n,) = sizes("n")
+    func = copied(n, extent(n))
+    assert structural_equal(sizes_as_variables(func), func)
+
+
+def test_a_batch_that_stands_for_no_number_is_multiplied_otherwise() -> None:
+    shapes = ("n", "h", "w", 64), (11, 5, 7, 64)
+    one = only(relax_module(lambda x, w: convolved(x, w, padding=(2, 3)), *shapes))
+    assert one.choice.rule in ("warpgroups", "tensor cores")
+
+
+def test_images_that_are_many_by_their_width_have_one_kernel() -> None:
+    shapes = (20, "h", 224, 64), (128, 3, 3, 64)
+    one = only(relax_module(lambda x, w: convolved(x, w, padding=1), *shapes))
+    assert (one.choice.rule, one.choice.text.count("conv2d")) == ("warpgroups", 1)

@@ -44,6 +44,18 @@ def test_sums_of_16_bits_are_rounded_once() -> None:
     assert main(tvm.runtime.tensor(given)).numpy() == np.float16(9 * 4096 * 1.5)
 
 
+def test_means_of_whole_numbers_are_cut_off_once() -> None:
+    mod = relax_module(op.mean, ("b", "n", 2), dtype="int32")
+    assert structural_equal(SumsInSteps()(mod), mod)
+
+
+@pytest.mark.parametrize("shape", [("b", 8, "h", "w"), (64, "n")])
+def test_rows_of_any_length_have_a_block_each(shape: tuple[int | str, ...]) -> None:
+    found = scheduled(relax_module(op.max, shape, dtype="float32"))
+    blocks = [check(one).launches[0].blocks for one in found if len(one.before.params[0].shape) > 1]
+    assert max(blocks) >= 64
+
+
 @pytest.mark.parametrize(("shape", "axis"), [((4, 8), None), (("n", 8), 0), (("n",), None)])
 def test_others_stay(shape: tuple[int | str, ...], axis: int | None) -> None:
     mod = relax_module(lambda x: op.sum(x, axis), shape, dtype="float32")

@@ -61,7 +61,12 @@ def either(condition: Any, one: Scheduled, other: Scheduled, text: str) -> Sched
 def few_or_many(
     rows: Any, most: int, few: Scheduled, many: Scheduled, what: str = "rows"
 ) -> Scheduled:
-    """A schedule for up to ``most`` rows and one for more, chosen by the host at each call."""
+    """A schedule for up to ``most`` rows and one for more, chosen by the host at each call.
+
+    Of sequences of 197 tokens any batch has many: TVM would divide by a batch of none.
+    """
+    if int(tvm.sym.Analyzer().modular_set(rows).coeff) > most:
+        return many
     text = f"of up to {most} {what} {few.text}; of more {many.text}"
     return either(rows <= most, few, many, text)
 

@@ -14,7 +14,11 @@ from tests.programs.attended import Heads, error
 from tests.sampling import beside
 from tests.transform.attention.test_lower_attention import causal, planned, recent
 from tvm_layout_ext import ScheduleError
+from tvm_layout_ext.analysis.attention import read_attention
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.models.attention.by_attention import by_attention
+from tvm_layout_ext.transform.attention.fit import fit_attention
+from tvm_layout_ext.transform.attention.reach import read_conditions
 
 #: Plans as an annotation has them; the last number is how many rows are promised at most.
 CASES = {
@@ -131,3 +135,23 @@ def test_numbers_of_a_plan_fit_its_rows() -> None:
 def test_a_promise_of_less_than_no_row_is_refused() -> None:
     with pytest.raises(ScheduleError, match="most_rows is a number of rows, or 0 for any; -5"):
         Heads(any_rows=True).schedule(most_rows=-5)
+
+
+def seen_by(case: Heads, condition: Any) -> Any:
+    """Attention whose rows see what a condition of row, key, head and rows says."""
+    found = read_attention(case.func())
+    head = found.batch[-1][0]
+    visible = (condition(found.row, found.key, head, found.sizes[0].value),)
+    return replace(found, scores=replace(found.scores, visible=visible))
+
+
+def test_of_keys_up_to_a_symbolic_number_blocks_share_none() -> None:
+    """One of them might have none."""
+    attention = seen_by(Heads(12, 3, keys=512, any_rows=True), lambda i, j, h, n: j < n)
+    assert fit_attention(attention, architecture("sm_90a"), most_rows=128).splits == 1
+
+
+def test_what_depends_on_the_head_is_no_bound_of_tiles() -> None:
+    attention = seen_by(Heads(2, 1, any_rows=True), lambda i, j, h, n: j <= i + h * 7)
+    bounds, others = read_conditions(attention)
+    assert (len(bounds), len(others)) == (0, 1)

@@ -101,8 +101,5 @@ def _is_leading(func: tirx.PrimFunc) -> bool:
 
 
 def either_rows(count: Any, few: Scheduled, many: Scheduled) -> Scheduled:
-    """One of two kernels, by the number of rows; of sequences of 197 tokens any batch has many."""
-    # TVM would divide by a batch of none.
-    if few.text == many.text or int(tvm.sym.Analyzer().modular_set(count).coeff) > MOST_FEW:
-        return many
-    return few_or_many(count, MOST_FEW, few, many)
+    """One of two kernels, by the number of rows, where they are two."""
+    return many if few.text == many.text else few_or_many(count, MOST_FEW, few, many)

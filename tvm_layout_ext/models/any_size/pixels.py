@@ -27,8 +27,8 @@ from ..rule import Scheduled, few_or_many
 #: by them depends on a size. Pixels are more than one turn of all blocks; the last are few, so that
 #: no bound of an image is proven by them.
 _NUMBERS = (
-    ((3, 5, 7), (223, 227, 229), (17, 19, 23, 29)),
-    ((5, 7, 11), (233, 239, 241), (31, 37, 41, 43)),
+    ((3, 5, 7, 11), (223, 227, 229), (17, 19, 23, 29)),
+    ((5, 7, 11, 13), (233, 239, 241), (31, 37, 41, 43)),
 )
 
 #: So many pixels have a kernel of their own. Tiles are chosen for so many along each dim, in this
@@ -122,11 +122,15 @@ def _values(func: tirx.PrimFunc, numbers: tuple[tuple[int, ...], ...]) -> dict[A
     product = next(block for _, block in blocks_of(func) if is_product(block))
     first, *rest = product.body.buffer.shape
     images, pixels, others = (iter([n for n in some if n not in taken]) for some in numbers)
-    found = {first: next(images)} if isinstance(first, tirx.Var) else {}
-    for var in distinct(var for n in (*rest, *extents) for var in variables(n)):
-        if not is_among(var, found):
-            number = next(pixels if is_among(var, rest) else others, None)
-            if number is None:
-                raise ScheduleError(f"A convolution has {len(found)} symbolic sizes, and more.")
-            found[var] = number
+    found: dict[Any, int] = {}
+    batch = [first] if isinstance(first, tirx.Var) else []
+    for var in distinct([*batch, *(v for n in (*rest, *extents) for v in variables(n))]):
+        own = images if is_among(var, batch) else pixels if is_among(var, rest) else others
+        number = next(own, None)
+        if number is None:
+            raise ScheduleError(
+                f"{var.name} is one of too many sizes of a convolution that are symbolic, or the "
+                "numbers that could stand for it are extents."
+            )
+        found[var] = number
     return found

@@ -21,11 +21,17 @@ def sizes_as_variables(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Of ``n`` and ``n - 1`` both are variables then, and that one is less than the other is no longer
     known. Where no parameter has ``n`` itself, ``n`` is written by ``n - 1``, and nothing is lost.
-    A function which then had a variable that no parameter tells stays as it is.
+    A function which then had a variable that no parameter tells stays as it is, and so does one
+    of extents that are no arithmetic, as ``n >> 1``, or a number written as a quotient.
     """
+    if not all(map(_is_arithmetic, _extents(func))):
+        return func
     found = func
     while (extent := _least_computed(found)) is not None:
-        found = _with_variable(found, extent)
+        following = _with_variable(found, extent)
+        if tvm_ffi.structural_equal(following, found):
+            return func
+        found = following
     told, left = [*_extents(found), *found.params], variables(found.body)
     lost = [one for one in _sizes(func) if not is_among(one, told)]
     return func if any(is_among(one, left) for one in lost) else found
@@ -38,6 +44,12 @@ def _sizes(func: tirx.PrimFunc) -> list[Any]:
 
 def _extents(func: tirx.PrimFunc) -> list[Any]:
     return [extent for param in func.params for extent in getattr(param, "shape", ())]
+
+
+def _is_arithmetic(extent: Any) -> bool:
+    if isinstance(extent, tirx.IntImm):
+        return True
+    return isinstance(tvm.sym.Analyzer().simplify(extent), (tirx.Var, *_OPERATIONS))
 
 
 def _least_computed(func: tirx.PrimFunc) -> Any | None:

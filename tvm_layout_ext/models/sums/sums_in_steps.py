@@ -19,7 +19,7 @@ _REDUCTIONS = {
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SumsInSteps")
 class SumsInSteps:
-    """Reduce the known dims behind the last symbolic one first, and one dim of the others then.
+    """Reduce the dims behind the last symbolic one first, or the last, and then what is left.
 
     T5 of ``float16`` looks so for infinite values. As a sum of several symbolic axes, which no
     threads can share out, it is a loop of a single thread; so rows are blocks' and what they leave
@@ -45,12 +45,13 @@ class _Steps(PyExprMutator):
             return call
         value, emit = call.args[0], self.builder_.emit
         kind = str(call.ty.dtype)
+        if name_of(call) == "mean" and "float" not in kind:
+            return call  # A mean of cut off ones is another.
         is_rounded = kind in NARROW_FLOATS and name_of(call) not in ("max", "min")
         if is_rounded:
             value = emit(relax.op.astype(value, "float32"))
-        last = symbolic[-1] + 1
-        if last < len(sizes):
-            value = emit(reduce(value, axis=[*range(last, len(sizes))]))
+        last = min(symbolic[-1] + 1, len(sizes) - 1)
+        value = emit(reduce(value, axis=[*range(last, len(sizes))]))
         left = emit(relax.op.reshape(value, [prod(sizes[:last])]))
         left = emit(reduce(left, axis=[0]))
         left = emit(relax.op.reshape(left, call.ty.shape)) if call.ty.ndim else left

@@ -108,7 +108,8 @@ def _shared(plan: AttentionPlan) -> tuple[int, int]:
     """
     bounds = plan.bounds
     # Of an unknown number of keys a block might have none.
-    known = isinstance(plan.attention.sizes[1], int)
+    ends = [plan.attention.sizes[1], *(one.offset for one in bounds)]
+    known = all(isinstance(one, int) for one in ends)
     if not known or any(one.slope or not one.is_upper for one in bounds):
         return 1, 0
     tiles, count = plan.usual_heads * plan.modelled_tiles, ceil(plan.attention.sizes[1] / plan.keys)

@@ -9,7 +9,7 @@ from tvm import sym, tirx
 
 from ...analysis.attention import Attention
 from ...ir.conditions import conjuncts
-from ...ir.queries import loads_in, size_of, substitute
+from ...ir.queries import loads_in, size_of, substitute, uses
 
 _COMPARED = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
@@ -37,7 +37,7 @@ def is_ragged(count: Any, keys: int) -> bool:
 def read_conditions(attention: Attention) -> tuple[list[Bound], list[Any]]:
     """Bounds of the keys that a row sees, and other conditions, which hide some, too."""
     parts = [part for one in attention.scores.visible for part in conjuncts(one)]
-    found = [(_bound(part, attention.row, attention.key), part) for part in parts]
+    found = [(_bound(part, attention), part) for part in parts]
     bounds = [bound for bound, _ in found if bound is not None]
     return bounds, [part for bound, part in found if bound is None]
 
@@ -50,7 +50,8 @@ def read_bounds(attention: Attention, keys: int) -> tuple[list[Bound], list[Any]
     return bounds, others
 
 
-def _bound(condition: Any, row: Any, key: Any) -> Bound | None:
+def _bound(condition: Any, attention: Attention) -> Bound | None:
+    row, key = attention.row, attention.key
     if not isinstance(condition, _COMPARED) or loads_in(condition):
         return None
     analyzer = sym.Analyzer()
@@ -66,7 +67,8 @@ def _bound(condition: Any, row: Any, key: Any) -> Bound | None:
 
     offset = at(0, 0)
     steps = [analyzer.simplify(one - offset) for one in (at(1, 0), at(0, 1))]
-    if not all(isinstance(one, tirx.IntImm) for one in steps):
+    by_head = any(uses(offset, var) for var, _ in attention.batch)
+    if by_head or not all(isinstance(one, tirx.IntImm) for one in steps):
         return None
     slope, sign = map(int, steps)
     if abs(sign) != 1 or not analyzer.can_prove_equal(gap, row * slope + key * sign + offset):
