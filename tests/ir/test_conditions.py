@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
-from tvm_layout_ext.ir.conditions import conjuncts, is_zero
+from tvm_layout_ext.ir.conditions import conjuncts, is_zero, loads_with_conditions
 
 
 def test_parts_are_taken_out_of_conjunctions_and_of_likely() -> None:
@@ -18,6 +18,22 @@ def test_a_disjunction_stays_whole() -> None:
     whole = tirx.Or(x > 0, x < 9)
     (part,) = conjuncts(tirx.likely(whole))
     assert part.same_as(whole)
+
+
+def test_loads_wait_for_conditions_around_and_before_them() -> None:
+    i = tirx.Var("i", "int32")
+    b = tirx.decl_buffer((8,), "int32", "B", layout=None)
+    inner = tirx.Select(tirx.Or(i > 2, b[2] > 0), b[3], b[b[4]])
+    value = b[0] + tirx.if_then_else(tirx.And(i > 1, b[1] > 0), inner, 0)
+    around, chosen = "i > 1 and B[1] > 0", "i > 2 or B[2] > 0"
+    assert [(str(x), list(map(str, held))) for x, held in loads_with_conditions(value)] == [
+        ("B[0]", []),
+        ("B[1]", ["i > 1"]),
+        ("B[2]", [around, "not i > 2"]),
+        ("B[3]", [around, chosen]),
+        ("B[B[4]]", [around, f"not ({chosen})"]),
+        ("B[4]", [around, f"not ({chosen})"]),
+    ]
 
 
 @pytest.mark.parametrize(

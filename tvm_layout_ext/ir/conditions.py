@@ -41,6 +41,46 @@ def choice_parts(value: Any) -> tuple[Any, Any, Any] | None:
     return tuple(value.args) if is_call_of(value, CHOICE) else None
 
 
+def loads_with_conditions(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
+    """List the loads of an expression, each with all that must hold for it to be done.
+
+    Examples
+    --------
+    >>> i = tirx.Var("i", "int32")
+    >>> b = tirx.decl_buffer((8,), "float32", "B", layout=None)
+    >>> loads_with_conditions(tirx.if_then_else(i < 4, b[i], b[0]))
+    [(B[i], (i < 4,)), (B[0], (not i < 4,))]
+    """
+    found: list[tuple[Any, tuple[Any, ...]]] = []
+
+    def read(node: Any, held: tuple[Any, ...]) -> None:
+        def choice(node: Any) -> Any:
+            parts = choice_parts(node)
+            if parts is None:
+                return None
+            condition, taken, other = parts
+            read(condition, held)
+            read(taken, (*held, condition))
+            read(other, (*held, tirx.Not(condition)))
+            return tvm_ffi.WalkResult.SKIP
+
+        def both(node: Any) -> Any:
+            first = node.a if isinstance(node, tirx.And) else tirx.Not(node.a)
+            read(node.a, held)
+            read(node.b, (*held, first))
+            return tvm_ffi.WalkResult.SKIP
+
+        def load(node: Any) -> None:
+            found.append((node, held))
+
+        choices = [(kind, choice) for kind in (tvm.ir.Call, tirx.Select)]
+        rules = [*choices, (tirx.And, both), (tirx.Or, both), (tvm.ir.TensorLoad, load)]
+        tvm_ffi.structural_walk(node, rules, order="pre")
+
+    read(value, ())
+    return found
+
+
 def analyzer_of(ranges: Iterable[tuple[Any, Any]]) -> Any:
     """An analyzer that knows the ranges of some variables, or the extents of those from 0 on."""
     analyzer = tvm.sym.Analyzer()

@@ -11,7 +11,8 @@ import pytest
 from tvm import tirx
 
 from tests.programs.emitted import cuda_text
-from tests.programs.mapped import computed
+from tests.programs.mapped import computed, share
+from tests.programs.running import gives
 from tvm_layout_ext.simulate import simulate
 
 
@@ -71,3 +72,49 @@ def test_lanes_of_16_bits_that_lie_apart_are_loaded_one_by_one(columns: int, dty
     (got,) = simulate(sch, a, None, progress=False).outputs.values()
     np.testing.assert_array_equal(got, a[:, np.arange(columns) // 3])
     assert "__global__" in cuda_text(sch)
+
+
+def _if(condition: Any, value: Any, other: Any = 0) -> Any:
+    return tirx.if_then_else(condition, value, tirx.const(other, "float16"))
+
+
+def _after(a: np.ndarray, columns: int) -> np.ndarray:
+    """Move rows some columns on, with zeros before them."""
+    return np.pad(a, ((0, 0), (columns, 0)))[:, : a.shape[1]]
+
+
+@pytest.mark.parametrize(
+    ("rule", "want", "vectors"),
+    [
+        (lambda a, i, j: _if(j >= 8, a[i, j - 8]), lambda a: _after(a, 8), 1),
+        (lambda a, i, j: _if(j >= 8, a[i, j - 8]) + a[i, j], lambda a: _after(a, 8) + a, 2),
+        (lambda a, i, j: _if(j >= 12, a[i, j - 12]), lambda a: _after(a, 12), 0),
+        (
+            lambda a, i, j: _if(tirx.all(j >= 8, a[i, j - 8] > 0), a[i, j]),
+            lambda a: np.where(_after(a, 8) > 0, a, 0),
+            0,
+        ),
+        (
+            lambda a, i, j: _if(tirx.any(j < 8, a[i, j - 8] > 0), a[i, j]),
+            lambda a: np.where((np.arange(64) < 8) | (_after(a, 8) > 0), a, 0),
+            0,
+        ),
+        (
+            lambda a, i, j: _if(a[i, 63 - j] > 0, a[i, j]),
+            lambda a: np.where(a[:, ::-1] > 0, a, 0),
+            0,
+        ),
+    ],
+    ids=["all lanes", "one of two", "some lanes", "and", "or", "by a value"],
+)  # fmt: skip
+def test_a_load_under_a_condition_is_a_vector_under_it_or_none(
+    rule: Any, want: Any, vectors: int
+) -> None:
+    """Beside lanes that lie apart they once were vectors in front of it, from before the buffer."""
+    sch = computed((4, 64), lambda a, i, j: a[i, j // 3] + rule(a, i, j), "float16")
+    share(sch, 8, 8)
+    sch.annotate(sch.get_sblock("B"), "layout_ext.test", 1)
+    a = np.random.default_rng(0).integers(-4, 5, (4, 64)).astype("float16")
+    report = gives(sch, a, None, B=a[:, np.arange(64) // 3] + want(a))
+    loads = [one.vector_bytes for one in report.accesses if one.kind == "load"]
+    assert loads.count(16) == vectors

@@ -6,7 +6,7 @@ TVM 0.27 does a vector one element after the other, loads and stores too, if the
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import tvm
@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...ir import ops
-from ...ir.conditions import step_of
+from ...ir.conditions import loads_with_conditions, step_of
 from ...ir.queries import depends_on, is_call_of, is_number, loads_in, nodes_in, substitute
 from ...ir.rebuild import loop_with, sequence, unrolled, vectorized
 from ..base import function_pass, mapped
@@ -38,7 +38,8 @@ def _parted(loop: Any) -> Any:
     is_gathered = lanes > _GATHERED and _gathers(store.value, var)
     if not is_gathered and not _needs_it(store.value, var):
         return loop
-    whole = [load for load in _distinct(store.value) if _runs(load.indices, var)]
+    guards = _whole_loads(store.value, var)
+    whole = [load for load, _ in guards]
     if not (whole or is_gathered) or not _runs(store.indices, var):
         return loop
     made = [_registers(var, load.source, lanes) for load in whole]
@@ -67,10 +68,14 @@ def _parted(loop: Any) -> Any:
 
         return vectorized(lanes, lane_of)
 
-    loaded = (moved(b, None, partial(at, x)) for x, b in zip(whole, made, strict=True))
+    def loaded(guard: Any, load: Any, buffer: Any) -> Any:
+        vector = moved(buffer, None, partial(at, load))
+        return vector if guard is None else tirx.IfThenElse(guard, vector, None)
+
+    loads = (loaded(guard, x, b) for (x, guard), b in zip(guards, made, strict=True))
     stored = moved(store.buffer, store.indices, lambda v: tirx.BufferLoad(out, [v]))
     held = map(tirx.AllocBuffer, (*made, out))
-    return sequence([*held, *loaded, unrolled(lanes, element), stored])
+    return sequence([*held, *loads, unrolled(lanes, element), stored])
 
 
 def _gathers(value: Any, var: Any) -> bool:
@@ -92,12 +97,29 @@ def _needs_it(value: Any, var: Any) -> bool:
     )
 
 
-def _distinct(value: Any) -> list[Any]:
-    found: list[Any] = []
-    for load in loads_in(value):
-        if not any(tvm_ffi.structural_equal(load, other) for other in found):
-            found.append(load)
+def _whole_loads(value: Any, var: Any) -> list[tuple[Any, Any]]:
+    """Loads of neighbours that all lanes do or none, each once, with the condition if there is one.
+
+    One that only some lanes do may be of an address outside of its buffer in the others. Of ``and``
+    and ``or`` later passes compute both sides if these ask registers, filled or not.
+    """
+    joined = [load for one in nodes_in(value, tirx.And, tirx.Or) for load in loads_in(one)]
+    found: list[tuple[Any, Any]] = []
+    sites = [(x, held) for x, held in loads_with_conditions(value) if _runs(x.indices, var)]
+    for load, _ in sites:
+        if _has(load, [other for other, _ in found]):
+            continue
+        ways = [held for other, held in sites if tvm_ffi.structural_equal(load, other)]
+        asked = [one for held in ways for one in held]
+        if not all(ways):
+            found.append((load, None))
+        elif not _has(load, joined) and not any(loads_in(x) or depends_on(x, var) for x in asked):
+            found.append((load, reduce(tirx.Or, [reduce(tirx.And, held) for held in ways])))
     return found
+
+
+def _has(load: Any, loads: list[Any]) -> bool:
+    return any(tvm_ffi.structural_equal(load, other) for other in loads)
 
 
 def _runs(indices: Any, var: Any) -> bool:
@@ -122,6 +144,9 @@ def PartVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     So it does where more than four floats of 16 bits lie apart, which TVM does not write.
 
-    Leaves alone: values that a condition chooses, and other accesses whose elements lie apart.
+    A condition that is the same in all lanes guards the vectors of the loads that are under it.
+
+    Leaves alone: values that a condition chooses around such calls, loads that only some lanes do,
+    and other accesses whose elements lie apart.
     """
     return mapped(func, (tirx.For, _parted))
