@@ -20,6 +20,7 @@ from ..relax_values import (
     rewritten,
     scalar_of,
 )
+from .group_norms import GroupNormsInSteps
 
 
 def legalize_ops() -> tvm.transform.Pass:
@@ -33,7 +34,7 @@ def legalize_ops() -> tvm.transform.Pass:
     """
     known: dict[str, Any] = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
     known |= {"relax.take": lower_take, **FILLS}
-    passes = [_GroupNorms(), relax.transform.LegalizeOps(known)]
+    passes = [GroupNormsInSteps(), _GroupNorms(), relax.transform.LegalizeOps(known)]
     return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
 
 
