@@ -15,13 +15,13 @@ from ...gpu.warpgroups import WARPGROUP_ROWS
 from ...intrin import asynchronous
 from ...ir.annotations import ATTENTION
 from ...ir.contents import contents
-from ...ir.places import divided_as_places
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import top_statements
 from ...target import target_arch
 from ..base import function_pass
 from ..hopper.lower_warpgroups import launched
+from ..hopper.places import divided_as_places
 from .kernel import AttentionKernel
 from .parts import PartResults
 from .persistent import PersistentKernel

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
-from ...ir.places import kept
+from ..hopper.places import kept
 from .plan import AttentionPlan
 from .reach import Reach, reach
 

@@ -17,7 +17,6 @@ from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir import ops
 from ...ir.annotations import ADD_UP, MULTICAST, PERSISTENT, PRODUCERS, WARPGROUP
-from ...ir.places import divided_as_places
 from ...ir.queries import variables
 from ...ir.rebuild import block_with, realize_with, sequence
 from ...ir.walk import statements_of
@@ -26,6 +25,7 @@ from ..base import asks_for, function_pass
 from ..tensor_core.lower_tensor_core import narrowed
 from .add_up import add_up
 from .epilogue import finish, result_view
+from .places import divided_as_places
 from .plan import Plan, make_plan, recorded
 from .read_kernel import Kernel, multiplies, read_kernel
 from .roles import Parts, Tile, boxes, consume, end, make_parts, produce, start

@@ -16,7 +16,6 @@ from tvm.script import tirx as T
 
 from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
-from ...ir.places import kept
 from ...ir.rebuild import sequence
 from ..launch.rasterize_blocks import grouped
 from .groups import Walk
@@ -33,6 +32,7 @@ from .pieces import (
     tiles_arena,
     when,
 )
+from .places import kept
 from .plan import Plan
 from .read_kernel import Kernel
 
