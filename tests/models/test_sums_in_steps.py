@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax import op
 from tvm_ffi import structural_equal
 
+from tests.models import running
 from tests.models.running import check, scheduled
 from tests.programs.host import CPU
 from tests.programs.relaxed import relax_module
@@ -60,3 +61,23 @@ def test_rows_of_any_length_have_a_block_each(shape: tuple[int | str, ...]) -> N
 def test_others_stay(shape: tuple[int | str, ...], axis: int | None) -> None:
     mod = relax_module(lambda x: op.sum(x, axis), shape, dtype="float32")
     assert structural_equal(SumsInSteps()(mod), mod)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axes", [[2, 3], [1, 2, 3], [-1, -2]])
+@pytest.mark.parametrize("name", ["max", "sum", "mean"])
+def test_last_axes_are_summed_as_one_by_many_threads(
+    name: str, axes: list[int], keepdims: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mod = relax_module(lambda x: getattr(op, name)(x, axes, keepdims), (2, 3, "h", "w"))
+    (one,) = (each for each in scheduled(mod) if name in each.name)
+    assert "1024" in str(one.after)  # Threads of a row.
+    for size in (7, 12):
+        monkeypatch.setattr(running, "SIZE", size)
+        assert check(one, "blocks").launches[0].blocks == (2 if len(axes) == 3 else 6)
+    given = np.random.default_rng(0).uniform(-1, 1, (2, 3, 5, 9)).astype("float16")
+    main = relax.VirtualMachine(tvm.compile(SumsInSteps()(mod), CPU), tvm.cpu())["main"]
+    want = getattr(np, name)(given.astype("float32"), axis=tuple(axes), keepdims=keepdims)
+    found = main(tvm.runtime.tensor(given)).numpy()
+    assert found.shape == want.shape
+    np.testing.assert_allclose(found, want, rtol=2e-2, atol=2e-2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -24,6 +25,8 @@ class SumsInSteps:
     T5 of ``float16`` looks so for infinite values. As a sum of several symbolic axes, which no
     threads can share out, it is a loop of a single thread; so rows are blocks' and what they leave
     is one block's. Sums and means of 16 bits are computed in ``float32`` and rounded once.
+    The last axes of a tensor, as height and width, are made one where more than the slowest of them
+    are symbolic: each row is a block's then, where it was a single thread's.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -41,8 +44,10 @@ class _Steps(PyExprMutator):
             return call
         axes = call.attrs.axis
         symbolic = [at for at, n in enumerate(sizes) if not isinstance(size_of(n), int)]
-        if not symbolic or (axes is not None and len(set(axes)) < len(sizes)):
+        if not symbolic:
             return call
+        if axes is not None and len(set(axes)) < len(sizes):
+            return self._as_one_axis(call, reduce, sizes)
         value, emit = call.args[0], self.builder_.emit
         kind = str(call.ty.dtype)
         if name_of(call) == "mean" and "float" not in kind:
@@ -56,3 +61,16 @@ class _Steps(PyExprMutator):
         left = emit(reduce(left, axis=[0]))
         left = emit(relax.op.reshape(left, call.ty.shape)) if call.ty.ndim else left
         return relax.op.astype(left, kind) if is_rounded else left
+
+    def _as_one_axis(self, call: relax.Call, reduce: Any, sizes: Sequence[Any]) -> relax.Expr:
+        """A sum of the last axes as that of the one axis of a view, which threads share out."""
+        axes = sorted({int(axis) % len(sizes) for axis in call.attrs.axis})
+        first = axes[0]
+        known = [isinstance(size_of(sizes[axis]), int) for axis in axes[1:]]
+        if axes != list(range(first, len(sizes))) or all(known):
+            return call
+        view = relax.op.reshape(call.args[0], [*sizes[:first], prod(sizes[first:])])
+        left = reduce(self.builder_.emit(view), axis=[first])
+        if not call.attrs.keepdims:
+            return left
+        return relax.op.reshape(self.builder_.emit(left), call.ty.shape)
