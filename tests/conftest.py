@@ -130,7 +130,7 @@ def _place(item: pytest.Item) -> int:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a seeded sixtieth of each marked function's cases, and a quarter of most others'.
+    """Keep a seeded sixtieth of each marked function's cases, and a fifth of most others'.
 
     Of what is marked ``whole`` none.
     """

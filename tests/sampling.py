@@ -22,8 +22,8 @@ def sample_size(cases: int) -> int:
 
 
 def share_size(cases: int) -> int:
-    """Cases that run of a function whose cases are no large matrix: a quarter, at least two."""
-    return _part(cases, least=2, part=4)
+    """Cases that run of a function whose cases are no large matrix: a fifth, at least two."""
+    return _part(cases, least=2, part=5)
 
 
 def _part(cases: int, least: int, part: int) -> int:

@@ -152,6 +152,7 @@ def test_intermediate_results_whose_vectors_fill_no_block(monkeypatch: pytest.Mo
         check(one, "tensor cores")
 
 
+@pytest.mark.whole
 def test_images_stored_by_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a model's first: by `mma.sync`, each row of pixels in tiles."""
 
@@ -215,6 +216,7 @@ def test_what_depends_on_a_size_is_no_case_for_wgmma(monkeypatch: pytest.MonkeyP
         check(one, rule)
 
 
+@pytest.mark.whole
 def test_a_padded_image_that_is_stored_has_no_pixel_behind_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -262,6 +264,7 @@ def test_extents_that_are_no_arithmetic_stay(extent: Any) -> None:
     assert structural_equal(sizes_as_variables(func), func)
 
 
+@pytest.mark.whole
 def test_a_batch_that_stands_for_no_number_is_multiplied_otherwise() -> None:
     shapes = ("n", "h", "w", 64), (11, 5, 7, 64)
     one = only(relax_module(lambda x, w: convolved(x, w, padding=(2, 3)), *shapes))

@@ -78,13 +78,14 @@ def test_one_program_takes_each_number_of_keys(name: str) -> None:
     case, numbers = ANY_KEYS[name]
     case = replace(case, any_rows=True, any_keys=True)
     program = planned(case, *numbers)
-    for rows, keys in ((1, 1), (5, 64), (130, 130), (100, 200)):
+    for rows, keys in ((1, 1), (5, 64), (100, 200)):
         rows = keys if case.queries == case.keys else rows
         off, hazards = error(replace(case, queries=rows, keys=keys), program)
         assert hazards == []
         assert off < (1.2e-2 if case.dtype == "bfloat16" else 2e-3)
 
 
+@pytest.mark.whole
 def test_keys_of_any_number_have_one_kernel_beside_known_rows() -> None:
     case = Heads(2, 1, 4, 80, any_keys=True)
     program = case.schedule()
