@@ -10,7 +10,7 @@ from tvm import tirx
 
 from ..analysis.nest import Nest
 from ..ir.block_body import without_lets
-from ..ir.conditions import analyzer_of, conjuncts, selects_as_choices
+from ..ir.conditions import analyzer_of, conjuncts, loads_with_conditions, selects_as_choices
 from ..ir.ops import CHOICE
 from ..ir.queries import are_equal, loads_in
 
@@ -93,32 +93,5 @@ def chosen_by_index(body: Any) -> set[str]:
 
 
 def _guarded(body: Any) -> list[Any]:
-    """Loads in the branches of choices and ``if`` statements, or behind the first of conditions."""
-    found: list[Any] = []
-
-    def branches(parts: list[Any]) -> None:
-        for part in parts:
-            tvm_ffi.structural_walk(part, [(tvm.ir.TensorLoad, found.append)])
-
-    def call(node: Any) -> None:
-        if getattr(node.op, "name", "") == CHOICE:
-            branches(list(node.args[1:]))
-
-    def select(node: Any) -> None:
-        branches([node.true_value, node.false_value])
-
-    def chosen(node: Any) -> None:
-        branches([node.then_case, *([] if node.else_case is None else [node.else_case])])
-
-    def both(node: Any) -> None:
-        branches([node.b])
-
-    rules = [
-        (tvm.ir.Call, call),
-        (tirx.Select, select),
-        (tirx.IfThenElse, chosen),
-        (tirx.And, both),
-        (tirx.Or, both),
-    ]
-    tvm_ffi.structural_walk(body, rules)
-    return found
+    """Loads that are not always done, each as often as there are conditions around it."""
+    return [load for load, held in loads_with_conditions(body) for _ in held]

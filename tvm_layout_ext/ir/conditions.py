@@ -42,7 +42,7 @@ def choice_parts(value: Any) -> tuple[Any, Any, Any] | None:
 
 
 def loads_with_conditions(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-    """List the loads of an expression, each with all that must hold for it to be done.
+    """List the loads of an expression or statement, each with all that must hold for it to be done.
 
     Examples
     --------
@@ -64,6 +64,13 @@ def loads_with_conditions(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
             read(other, (*held, tirx.Not(condition)))
             return tvm_ffi.WalkResult.SKIP
 
+        def branches(node: Any) -> Any:
+            read(node.condition, held)
+            read(node.then_case, (*held, node.condition))
+            if node.else_case is not None:
+                read(node.else_case, (*held, tirx.Not(node.condition)))
+            return tvm_ffi.WalkResult.SKIP
+
         def both(node: Any) -> Any:
             first = node.a if isinstance(node, tirx.And) else tirx.Not(node.a)
             read(node.a, held)
@@ -74,7 +81,8 @@ def loads_with_conditions(value: Any) -> list[tuple[Any, tuple[Any, ...]]]:
             found.append((node, held))
 
         choices = [(kind, choice) for kind in (tvm.ir.Call, tirx.Select)]
-        rules = [*choices, (tirx.And, both), (tirx.Or, both), (tvm.ir.TensorLoad, load)]
+        joined = [(tirx.And, both), (tirx.Or, both), (tirx.IfThenElse, branches)]
+        rules = [*choices, *joined, (tvm.ir.TensorLoad, load)]
         tvm_ffi.structural_walk(node, rules, order="pre")
 
     read(value, ())

@@ -21,12 +21,12 @@ from ..schedules._split_k import SLICES, cycles
 from ..target import target_arch
 from ..tune.space.knobs import Config
 from ..tune.space.off_tensor_cores import off_tensor_cores
-from .any_size.any_rows import FEW, MANY, either_rows, of_any_rows
+from .any_size.any_rows import FEW, MANY, MOST_FEW, of_any_rows
 from .any_size.pixels import has_windows, of_any_pixels, usual
 from .any_size.whole_tiles import TILE, whole_tiles
 from .convolutions.groups_as_batch import groups_as_batch
 from .products import ModelProduct, asked_products, batch_of, scheduled_products
-from .rule import REFUSALS, Scheduled
+from .rule import REFUSALS, Scheduled, few_or_many
 
 #: Tiles that are tried, of equals the first. Of 24 configurations timed on an H200 the first was
 #: the fastest of full machines and the others of small grids (``h200_split_k.json``): 1024^3 takes
@@ -85,7 +85,7 @@ def on_tensor_cores(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     if count is None:
         return _of_rows(func, arch, 0)
     few, many = (_of_rows(func, arch, rows) for rows in (FEW, MANY))
-    return few and many and either_rows(count, few, many)
+    return few and many and few_or_many(count, MOST_FEW, few, many)
 
 
 def _of_rows(func: tirx.PrimFunc, arch: Architecture, rows: int) -> Scheduled | None:
@@ -132,9 +132,7 @@ def _windows(arch: Architecture, func: tirx.PrimFunc, pixels: int) -> Scheduled 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         what = usual(product.what, pixels)
         config = _wgmma(what, arch, len(func.params) > _OPERANDS) if what.a.is_window else {}
-        if not config:
-            return None
-        return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
+        return _in_whole_sums(sch, name, config)
 
     return scheduled_products(func, multiply, _refuse)
 
@@ -150,9 +148,7 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
             after = _gemm_hopper.work_after(sch, name)
             reads_more = len(func.params) > _OPERANDS
             config = _wgmma(product.what, arch, reads_more, after, any_rows=rows == FEW)
-            if not config:
-                return None
-            return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
+            return _in_whole_sums(sch, name, config)
 
         return scheduled_products(of_rows, multiply, _refuse)
 
@@ -175,6 +171,13 @@ def _by(sch: s_tir.Schedule, name: str, config: Config, tile: str) -> str:
     config = {**gemm.OPERATOR.default_config(), **config}
     gemm.multiply(sch, name, config)
     return f"on tensor cores, tiles of {tile}, {config['split_k']} slices of K"
+
+
+def _in_whole_sums(sch: s_tir.Schedule, name: str, config: Config) -> str | None:
+    """Multiply by a tile of warpgroups, if there is one, without slices of K."""
+    if not config:
+        return None
+    return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
 
 
 def configuration(

@@ -28,6 +28,11 @@ class Scheduled:
     schedule: s_tir.Schedule
     text: str
 
+    @classmethod
+    def of(cls, func: tirx.PrimFunc, text: str) -> Scheduled:
+        """A function that has its kernels."""
+        return cls(s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none"), text)
+
     @property
     def function(self) -> tirx.PrimFunc:
         """The function with its schedule."""
@@ -55,7 +60,7 @@ def either(condition: Any, one: Scheduled, other: Scheduled, text: str) -> Sched
     body = sequence([*heads, tirx.IfThenElse(condition, *cases)])
     made = block_with(root, body=body, alloc_buffers=[*root.alloc_buffers, *more.alloc_buffers])
     func = first.with_body(realize_with(first.body, made))
-    return Scheduled(s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none"), text)
+    return Scheduled.of(func, text)
 
 
 def few_or_many(
@@ -63,9 +68,10 @@ def few_or_many(
 ) -> Scheduled:
     """A schedule for up to ``most`` rows and one for more, chosen by the host at each call.
 
-    Of sequences of 197 tokens any batch has many: TVM would divide by a batch of none.
+    One for all where both are the same, and of sequences of 197 tokens, of which any batch has
+    many: TVM would divide by a batch of none.
     """
-    if int(tvm.sym.Analyzer().modular_set(rows).coeff) > most:
+    if few.text == many.text or int(tvm.sym.Analyzer().modular_set(rows).coeff) > most:
         return many
     text = f"of up to {most} {what} {few.text}; of more {many.text}"
     return either(rows <= most, few, many, text)

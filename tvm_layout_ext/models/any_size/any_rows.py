@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from ...gpu.hardware import Architecture
 from ...ir.annotations import MARK
@@ -55,14 +55,13 @@ def of_any_rows(
         body = substitute(made.body, values)
         made = tirx.PrimFunc(own.params, body, func.ret_type, attrs=func.attrs)
         made = (merged.restored(made) if merged else made).with_attr(MARK, 1)
-        mod = tvm.IRModule({"main": made})
-        return Scheduled(s_tir.Schedule(mod, debug_mask="none"), text)
+        return Scheduled.of(made, text)
 
     many = of(tokens)
     if many is None:
         return None
     few = of(FEW) or otherwise()
-    return few and either_rows(whole.rows, few, many)
+    return few and few_or_many(whole.rows, MOST_FEW, few, many)
 
 
 def _as_if_of(
@@ -98,8 +97,3 @@ def _is_leading(func: tirx.PrimFunc) -> bool:
         while len(shape) > 1 and is_number(shape[0], 1):
             del shape[0]
     return all(isinstance(n, tirx.IntImm) for shape in shapes for n in shape[1:])
-
-
-def either_rows(count: Any, few: Scheduled, many: Scheduled) -> Scheduled:
-    """One of two kernels, by the number of rows, where they are two."""
-    return many if few.text == many.text else few_or_many(count, MOST_FEW, few, many)

@@ -8,9 +8,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from ...analysis.contraction import Contraction
 from ...errors import ScheduleError
@@ -72,7 +71,7 @@ def of_any_pixels(func: tirx.PrimFunc, arch: Architecture, multiply: Multiply) -
     """
     many = _of_pixels(func, arch, multiply, _MANY)
     few = many and _of_pixels(func, arch, multiply, _FEW)
-    if not many or not few or few.text == many.text:
+    if not many or not few:
         return many
     product = next(block for _, block in blocks_of(func) if is_product(block))
     rows = prod(product.body.buffer.shape[:-1])
@@ -87,8 +86,7 @@ def _of_pixels(
     (one, text), (other, _) = found
     if one is None or other is None or not tvm_ffi.structural_equal(one, other):
         return None
-    mod = tvm.IRModule({"main": one.with_attr(MARK, 1)})
-    return Scheduled(s_tir.Schedule(mod, debug_mask="none"), text)
+    return Scheduled.of(one.with_attr(MARK, 1), text)
 
 
 def _written(

@@ -24,7 +24,8 @@ def sizes_as_variables(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A function which then had a variable that no parameter tells stays as it is, and so does one
     of extents that are no arithmetic, as ``n >> 1``, or a number written as a quotient.
     """
-    if not all(map(_is_arithmetic, _extents(func))):
+    extents = [n for n in _extents(func) if not isinstance(n, tirx.IntImm | tirx.Var)]
+    if not extents or not all(map(_is_arithmetic, extents)):
         return func
     found = func
     while (extent := _least_computed(found)) is not None:
@@ -47,8 +48,6 @@ def _extents(func: tirx.PrimFunc) -> list[Any]:
 
 
 def _is_arithmetic(extent: Any) -> bool:
-    if isinstance(extent, tirx.IntImm):
-        return True
     return isinstance(tvm.sym.Analyzer().simplify(extent), (tirx.Var, *_OPERATIONS))
 
 

@@ -46,4 +46,4 @@ def _lowered(one: Scheduled, target: Target) -> Scheduled:
     """The same with its kernel, which is found among a function's own statements alone."""
     with target:
         mod = LowerAttention()(tvm.IRModule({"main": one.function.with_attr(MARK, 1)}))
-    return Scheduled(s_tir.Schedule(mod, debug_mask="none"), one.text)
+    return Scheduled.of(mod["main"], one.text)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from ...gpu.hardware import MAX_ACCESS_BYTES, architecture
@@ -43,8 +42,8 @@ def plain_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     kernel = PlainRows(product)
     if not kernel.is_legal() or kernel.width * kernel.terms > _MOST_WEIGHTS:
         return None
-    sch = s_tir.Schedule(tvm.IRModule({"main": kernel.function()}), debug_mask="none")
-    return Scheduled(sch, f"{product.block.name_hint} by weights as they lie, {kernel.text()}")
+    name = product.block.name_hint
+    return Scheduled.of(kernel.function(), f"{name} by weights as they lie, {kernel.text()}")
 
 
 def read_plain(func: tirx.PrimFunc) -> RowsProduct | None:

@@ -362,9 +362,9 @@ def _called(reader: Bindings, pair: _Pair, func: tirx.PrimFunc, inside: Any) -> 
 
 
 def _viewed(inside: Any, value: Any, shape: Sequence[Any]) -> Any:
-    return (
-        value if has_shape(value, shape) else inside.builder_.emit(relax.op.reshape(value, shape))
-    )
+    if has_shape(value, shape):
+        return value
+    return inside.builder_.emit(relax.op.reshape(value, shape))
 
 
 def _at(func: tirx.PrimFunc, param: Any, rows: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.target import Target
 
 from ...coalesce.rows.emit import of_lane
@@ -41,8 +41,8 @@ def few_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     if product.count > MOST_ROWS:
         return None
     kernel = _FewRows(product)
-    sch = s_tir.Schedule(tvm.IRModule({"main": kernel.function()}), debug_mask="none")
-    return Scheduled(sch, f"{product.block.name_hint} by packed weights, {kernel.text()}")
+    name = product.block.name_hint
+    return Scheduled.of(kernel.function(), f"{name} by packed weights, {kernel.text()}")
 
 
 class _FewRows(RowsKernel):

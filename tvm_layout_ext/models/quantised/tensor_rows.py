@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -99,9 +99,8 @@ def _kernel(product: RowsProduct, count: Any) -> TensorRows | None:
 
 
 def _scheduled(kernel: TensorRows, func: tirx.PrimFunc) -> Scheduled:
-    sch = s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
     name = kernel.product.block.name_hint
-    return Scheduled(sch, f"{name} by packed weights, {kernel.text()}")
+    return Scheduled.of(func, f"{name} by packed weights, {kernel.text()}")
 
 
 def _form(product: RowsProduct) -> tuple[int, int, Any] | None:

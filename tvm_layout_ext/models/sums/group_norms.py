@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -43,23 +43,21 @@ class GroupNormsInSteps:
         """Rewrite the Relax functions of a module."""
         if not any(calls_operator(mod, name) for name in _NORMS):
             return mod
-        return relax.transform.DeadCodeElimination()(rewritten(mod, _Steps))
+        return relax.transform.DeadCodeElimination()(rewritten(mod, _GroupsApart))
 
 
 _NORMS = ("nn.group_norm", "nn.instance_norm")
 
 
 @mutator
-class _Steps(PyExprMutator):
+class _GroupsApart(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         groups = _groups_of(call) if name_of(call) in _NORMS else None
         if groups is None:
             return call
-        value = call.args[0]
-        cast = bound_in_reach(value, self.lookup_binding)
-        if name_of(cast) == "astype" and str(cast.args[0].ty.dtype) in NARROW_FLOATS:
-            value = cast.args[0]
+        narrow = widened_from(call.args[0], self.lookup_binding)
+        value = call.args[0] if narrow is None else narrow
         emit, attrs = self.builder_.emit, call.attrs
         view = emit(relax.op.reshape(value, groups.view))
         both = partial(_sums, summed=groups.summed)
@@ -69,6 +67,13 @@ class _Steps(PyExprMutator):
         epsilon, dtype = float(attrs.epsilon), str(call.ty.dtype)
         norm = partial(_normed, groups=groups, epsilon=epsilon, dtype=dtype)
         return self.builder_.call_te(norm, *given, primfunc_name_hint="group_norm")
+
+
+def widened_from(value: Any, binding: Callable[[Any], Any]) -> Any:
+    """The value of 16 bits that one is cast from, within reach of its readers, or None."""
+    cast = bound_in_reach(value, binding)
+    is_cast = name_of(cast) == "astype" and str(cast.args[0].ty.dtype) in NARROW_FLOATS
+    return cast.args[0] if is_cast else None
 
 
 class _Groups(NamedTuple):

@@ -14,13 +14,12 @@ from ..moves.fills import FILLS
 from ..moves.takes import lower_take
 from ..relax_values import (
     NARROW_FLOATS,
-    bound_in_reach,
     calls_operator,
     name_of,
     rewritten,
     scalar_of,
 )
-from .group_norms import GroupNormsInSteps
+from .group_norms import GroupNormsInSteps, widened_from
 
 
 def legalize_ops() -> tvm.transform.Pass:
@@ -57,16 +56,16 @@ class _LowerGroupNorms(PyExprMutator):
         call = super().visit_call_(call)
         if name_of(call) != "nn.group_norm":
             return call
-        cast = bound_in_reach(call.args[0], self.lookup_binding)
-        if name_of(cast) != "astype" or str(cast.args[0].ty.dtype) not in NARROW_FLOATS:
+        narrow = widened_from(call.args[0], self.lookup_binding)
+        if narrow is None:
             return call
-        attrs, dtype = call.attrs, str(cast.attrs.dtype)
+        attrs, dtype = call.attrs, str(call.args[0].ty.dtype)
 
         def wide(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
             where = (attrs.num_groups, attrs.channel_axis, attrs.axes)
             return topi.nn.group_norm(topi.cast(x, dtype), gamma, beta, *where, attrs.epsilon)
 
-        given = (cast.args[0], *call.args[1:])
+        given = (narrow, *call.args[1:])
         return self.builder_.call_te(wide, *given, primfunc_name_hint="group_norm")
 
 

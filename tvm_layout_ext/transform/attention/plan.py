@@ -261,6 +261,10 @@ class AttentionPlan:
         """Rows, or as many as a symbolic number of them is taken for."""
         if self.knows_rows:
             return int(self.attention.sizes[0])
+        return self._usual_rows
+
+    @property
+    def _usual_rows(self) -> int:
         return ceil(self.most_rows / 2) or _USUAL_ROWS
 
     @property
@@ -272,8 +276,7 @@ class AttentionPlan:
         """A number of symbolic sizes, each of which is taken for that of the rows."""
         if isinstance(number, int):
             return number
-        size = ceil(self.most_rows / 2) or _USUAL_ROWS
-        at = {var: tirx.const(size, str(var.ty.dtype)) for var in variables(number)}
+        at = {var: tirx.const(self._usual_rows, str(var.ty.dtype)) for var in variables(number)}
         return int(sym.Analyzer().simplify(substitute(number, at)))
 
     @property

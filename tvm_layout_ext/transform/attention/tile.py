@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import tirx
 
-from ..hopper.places import kept
+from ..hopper import places
 from .plan import AttentionPlan
 from .reach import Reach, reach
 
@@ -58,7 +59,7 @@ class QueryTile:
                 for own, part in ((self.number, number), (1, count), (0, split))
             )
         head, tile = plan.tile_of(number)
-        named = _bound if plan.knows_sizes else kept
+        named = partial(places.named, knows_sizes=plan.knows_sizes)
         left = tirx.Var("head", "int32")
         made = [*named(self.first_row, tile * plan.rows), *named(left, head)]
         for var, extent in reversed(plan.attention.batch):
@@ -71,7 +72,3 @@ class QueryTile:
             first = first + split * each
             end = tirx.min(end, first + each)
         return [*made, *named(self.first, first), *named(self.end, end)]
-
-
-def _bound(var: Any, value: Any) -> list[Any]:
-    return [tirx.Bind(var, value)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -59,12 +60,9 @@ def with_pixels(kernel: Kernel, sizes: Mapping[int, Any]) -> Kernel:
     )
     steps = kernel.a.source.steps_along(windows.pixels.variables)
     many = [n if isinstance(n, int) else _MANY for n in extents]
-    rows = extents[0]
-    for extent in extents[1:]:
-        rows = rows * extent
     return replace(
         kernel,
-        sizes=(rows, *kernel.sizes[1:]),
+        sizes=(prod(extents), *kernel.sizes[1:]),
         a=replace(kernel.a, source=of_images(kernel.a.source)),
         result=replace(kernel.result, target=of_images(kernel.result.target)),
         meant=sizes,

@@ -200,7 +200,7 @@ def _rows(
     held = tirx.decl_buffer((2,), one.sums, "held", scope="local")
     made = [tirx.AllocBuffer(held)] if turns else []
     values: list[Any] = [None, None]
-    if _has_symbolic_pixels(plan.kernel):
+    if plan.kernel.meant and plan.kernel.result.reads_more:
         stores, values = _by_held_rows(parts, corner)
         made += stores
 
@@ -223,13 +223,6 @@ def _rows(
             where = row_of(thread, half), T.bitwise_xor(group, ahead) if turns else group
             made.append(_pair(parts, results, at, corner, where, value, values[half]))
     return made
-
-
-def _has_symbolic_pixels(kernel: Kernel) -> bool:
-    """Whether what becomes of sums reads other matrices at pixels of images of symbolic sizes."""
-    if kernel.windows is None or not kernel.result.reads_more:
-        return False
-    return not all(isinstance(extent, int) for extent in kernel.windows.pixels.extents)
 
 
 def _by_held_rows(parts: Parts, corner: Tile) -> tuple[list[Any], list[Any]]:
@@ -255,12 +248,11 @@ def _by_held_rows(parts: Parts, corner: Tile) -> tuple[list[Any], list[Any]]:
 def _from_row(kernel: Kernel, values: dict[Any, Any], made: list[Any], load: Any) -> Any:
     """A load by where its row begins, which is kept, if its last index alone has the column."""
     source, (*leading, last) = load.source, load.indices
-    column, shape = kernel.result.target.moving[-1], [*map(size_of, load.source.shape)]
-    rows = [index for index in leading if not uses(index, column)]
-    own = source.same_as(kernel.result.sums)
-    if own or not leading or len(rows) < len(leading) or len(source.ty.strides):
+    column, is_sum = kernel.result.target.moving[-1], source.same_as(kernel.result.sums)
+    beside = any(uses(index, column) for index in leading)
+    if is_sum or not leading or beside or len(source.ty.strides):
         return load
-    shape = [kernel.meant.get(n, n) for n in shape]
+    shape = [kernel.meant.get(n, n) for n in map(size_of, source.shape)]
     begin: Any = tirx.IntImm("int64", 0)
     for index, extent in zip(leading, shape, strict=False):
         begin = begin * extent + tirx.Cast("int64", substitute(index, values))

@@ -18,12 +18,14 @@ def divided_as_places(stmt: Any) -> Any:
     return tvm_ffi.structural_map(stmt, rules, order="post")
 
 
-def kept(var: Any, value: Any) -> list[Any]:
-    """Statements that name a value of 32 bits, and keep it in a register.
+def named(var: Any, value: Any, knows_sizes: bool) -> list[Any]:
+    """Statements that name a value of 32 bits; where sizes are symbolic, a register keeps it.
 
     TVM writes the value of a ``Bind`` wherever its name is used, and simplifies it there. By
     symbolic sizes that made 750 KB of CUDA of a kernel of attention, for which nvrtc took 20 s.
     """
+    if knows_sizes:
+        return [tirx.Bind(var, value)]
     held = tirx.decl_buffer((1,), "int32", f"{var.name}_kept", scope="local")
     return [tirx.AllocBuffer(held), tirx.BufferStore(held, value, [0]), tirx.Bind(var, held[0])]
 

@@ -32,7 +32,7 @@ from .pieces import (
     tiles_arena,
     when,
 )
-from .places import kept
+from .places import named
 from .plan import Plan
 from .read_kernel import Kernel
 
@@ -113,8 +113,7 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any], own: Any = None) -> An
             tirx.Bind(batch, tile // (rows * columns) if isinstance(rows, int) else 0),
         ]
         for var, at, size in zip((row, column), _place(plan, tile), plan.tile, strict=False):
-            known = isinstance(rows, int)
-            inside += [tirx.Bind(var, at * size)] if known else kept(var, at * size)
+            inside += named(var, at * size, isinstance(rows, int))
         inside.append(body(Tile(t, batch, row, column)))
         each = plan.grid * (1 if own is None else 2)
         even = isinstance(plan.count, int) and plan.count % each == 0
