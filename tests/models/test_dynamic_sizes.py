@@ -10,7 +10,8 @@ import tvm
 from tvm import relax
 
 import tvm_layout_ext as tlx
-from tvm_layout_ext.models.imported.torch_module import exported, imported
+from tvm_layout_ext.models.imported.export import exported
+from tvm_layout_ext.models.imported.torch_module import imported
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -83,6 +84,30 @@ def test_what_a_size_has_to_be_is_said() -> None:
     with pytest.raises(tlx.ScheduleError, match=r"It suggests .*2\*_n") as caught:
         exported(halves.eval(), (torch.randn(2, 8, 4),), None, ({1: LENGTH},))
     assert "\n" not in str(caught.value)
+
+
+def test_conditions_that_torch_cannot_prove_are_checked_at_calls() -> None:
+    odd = Does(lambda x, at: x * 2 if (x.shape[1] - 1) // 2 % 2 else x * 3)
+    fast = tlx.compile_torch(odd.eval(), (torch.randn(2, 16),), dynamic_shapes=({1: LENGTH},))
+    with pytest.raises(tlx.TargetError, match="runs on a CUDA GPU"):
+        fast(torch.randn(2, 8))
+    with pytest.raises(tlx.ScheduleError, match=r"Ne\(Mod.*x.shape\[1\] = 10 are not"):
+        fast(torch.randn(2, 10))
+
+
+def test_sizes_that_were_not_exported_for_are_refused() -> None:
+    twice = Does(lambda x, at: x * 2)
+    shapes = ({0: torch.export.Dim("rows", min=3), 1: LENGTH},)
+    fast = tlx.compile_torch(twice.eval(), (torch.randn(4, 16),), dynamic_shapes=shapes)
+    for shape, why in {
+        (4, 65): r"x.shape\[1\] is 65, exported for 4 to 64",
+        (4, 3): r"x.shape\[1\] is 3, exported for 4 to 64",
+        (2, 8): r"x.shape\[0\] is 2, exported for 3 and more",
+    }.items():
+        with pytest.raises(tlx.ScheduleError, match=why):
+            fast(torch.randn(shape))
+    with pytest.raises(tlx.TargetError, match="runs on a CUDA GPU"):
+        fast(torch.randn(1000, 64))
 
 
 #: Sizes of small models of transformers, by the names that their configurations have.

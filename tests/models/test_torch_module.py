@@ -13,7 +13,9 @@ import tvm_layout_ext as tlx
 from tests.models import running
 from tests.models.cpu import by_cpu
 from tvm_layout_ext.models.imported.experts import experts
-from tvm_layout_ext.models.imported.torch_module import TorchModule, exported, imported
+from tvm_layout_ext.models.imported.export import exported
+from tvm_layout_ext.models.imported.legal_sizes import LegalSizes
+from tvm_layout_ext.models.imported.torch_module import TorchModule, imported
 
 torch = pytest.importorskip("torch")
 HOPPER = tlx.cuda_target("sm_90a")
@@ -182,8 +184,9 @@ def on_cpu(module: Any, calls: list[tuple[Any, ...]]) -> TorchModule:
     """What is imported gives and keeps what the module does, call after call."""
     module = module.eval()
     program = exported(module, calls[0])
+    sizes = LegalSizes(program)
     mod, state = imported(program)
-    fast = OnCpu(mod, None, [], program.call_spec, state)
+    fast = OnCpu(mod, None, [], program.call_spec, state, sizes)
     kept = dict(module.named_buffers())
     for one in calls:
         given = [x.clone() for x in one]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +21,8 @@ from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
 from ..pipeline import RelaxPipeline
 from ..relax_values import NARROW_FLOATS
+from .export import exported
+from .legal_sizes import LegalSizes
 from .memory_apart import MEMORY, MemoryApart
 from .mixed_precision import MixedPrecision
 
@@ -86,6 +86,7 @@ def compile_torch(
         raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
     resolved = resolve(target)
     program = exported(module, args, kwargs, dynamic_shapes)
+    sizes = LegalSizes(program)
     mod, state = imported(program)
     mod = _in_type(mod, state, module, dtype)
     schedule = DefaultSchedule(log)
@@ -93,7 +94,7 @@ def compile_torch(
         planned = [] if cuda_graphs else [MemoryApart()]
         pipeline = RelaxPipeline(resolved, schedule, planned)
         executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
-    return TorchModule(mod, executable, schedule.choices, program.call_spec, state)
+    return TorchModule(mod, executable, schedule.choices, program.call_spec, state, sizes)
 
 
 class TorchModule:
@@ -122,10 +123,11 @@ class TorchModule:
         choices: list[FunctionChoice],
         spec: Any,
         state: State,
+        sizes: LegalSizes,
     ) -> None:
         self.mod, self.executable, self.choices = mod, executable, choices
         self.buffers = dict(state.buffers)
-        self._spec, self._state = spec, state
+        self._spec, self._state, self._sizes = spec, state, sizes
         #: By GPU, what computes and what allocates its memory.
         self._mains: dict[int, tuple[Any, Any]] = {}
         #: Memory of calls that were captured, to which their graphs write.
@@ -144,6 +146,7 @@ class TorchModule:
             )
             raise ScheduleError(f"Arguments are {other}, compiled for {wanted}; * is a tensor.")
         given = [_ready(one) for one in found]
+        self._sizes.check(given)
         main, allocate = self._main(given)
         held = self._held(given[0].device)
         memory = self._memory(allocate, given[0])
@@ -266,83 +269,6 @@ def _narrow_types(module: Any) -> set[str]:
     return found & {*NARROW_FLOATS}
 
 
-def exported(
-    module: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-) -> Any:
-    """A module as a decomposed program on the host; ScheduleError, a sentence, if torch cannot."""
-    try:
-        import torch
-    except ImportError as error:
-        raise ScheduleError(
-            f"compile_torch exports by torch, which is not here: {error}"
-        ) from error
-    args, kwargs = tuple(args), dict(kwargs or {})
-    if not isinstance(module, torch.nn.Module):
-        raise ScheduleError(f"compile_torch takes a torch.nn.Module, not {type(module).__name__}.")
-    if module.training:
-        raise ScheduleError("The module is in training; call its eval() before.")
-    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-    if not leaves:
-        raise ScheduleError("The module is given no tensor, so that nothing is to be compiled.")
-    for one in leaves:
-        if not isinstance(one, torch.Tensor):
-            raise ScheduleError(
-                f"An argument is {one!r}, no tensor; make it an attribute of the module, or leave"
-                " it out."
-            )
-    tensors = (*module.parameters(), *module.buffers())
-    args, kwargs = torch.utils._pytree.tree_map(lambda one: one.cpu(), (args, kwargs))
-    with torch.no_grad(), _without_fast_path(torch), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            if any(one.device.type != "cpu" for one in tensors):
-                module = copy.deepcopy(module).cpu()
-            given = {"args": args, "kwargs": kwargs, "dynamic_shapes": dynamic_shapes}
-            program = _decomposed(torch, module, given)
-        except Exception as error:
-            why = f"{reason(error)}{_advice(error)}"
-            raise ScheduleError(f"torch.export refuses the module: {why}") from error
-    if any("batch_norm_legit_functional" in str(node.target) for node in program.graph.nodes):
-        raise ScheduleError(
-            "A batch norm of the module counts in training; call its eval() before."
-        )
-    if written := getattr(program.graph_signature, "parameters_to_mutate", None):
-        raise ScheduleError(
-            f"The module writes to its parameters {', '.join(written.values())}; make them buffers."
-        )
-    if written := program.graph_signature.user_inputs_to_mutate:
-        raise ScheduleError(
-            f"The module writes to its inputs {', '.join(written.values())}; write to a buffer that"
-            " it has by register_buffer, or return the new value."
-        )
-    return program
-
-
-def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:
-    """A module exported in operators that TVM has.
-
-    Torch 2.13 writes attention out by another order of dims than that of its own kernel, whose
-    results are then not the views that GPT-2 takes of them; its plain attention has one order.
-    """
-    try:
-        return torch.export.export(module, **given).run_decompositions()
-    except Exception as error:
-        if "Cannot view a tensor" not in str(error):
-            raise
-    attention = torch.nn.attention
-    with attention.sdpa_kernel([attention.SDPBackend.MATH]):
-        return torch.export.export(module, **given).run_decompositions()
-
-
-def _advice(error: Exception) -> str:
-    """What torch says that dynamic sizes have to be, in a line."""
-    lines = str(error).partition("Suggested fixes:")[2].strip().partition("\n\n")[0].splitlines()
-    return f" It suggests {'; '.join(map(str.strip, lines))}." if lines else ""
-
-
 @dataclass
 class State:
     """What a module writes: buffers in the order of inputs, and names in that of results."""
@@ -403,15 +329,3 @@ def _as_inputs(program: Any) -> tuple[dict[str, Any], list[str]]:
     for one in results:
         one.kind = OutputKind.USER_OUTPUT
     return found, [one.target for one in results]
-
-
-@contextmanager
-def _without_fast_path(torch: Any) -> Iterator[None]:
-    """Export an encoder's layers as operators; together they are one that TVM does not know."""
-    backend = torch.backends.mha
-    before = backend.get_fastpath_enabled()
-    backend.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        backend.set_fastpath_enabled(before)

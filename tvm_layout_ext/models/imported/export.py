@@ -1,0 +1,116 @@
+"""``exported``: a module of PyTorch as torch's own program of operators."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from ...errors import ScheduleError
+from ...ir.diagnostics import reason
+
+#: Torch's option by which conditions of sizes are asserted where they are not proven.
+_ASSERTED = "prefer_deferred_runtime_asserts_over_guards"
+
+
+def exported(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Any:
+    """A module as a decomposed program on the host; ScheduleError, a sentence, if torch cannot."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ScheduleError(
+            f"compile_torch exports by torch, which is not here: {error}"
+        ) from error
+    args, kwargs = tuple(args), dict(kwargs or {})
+    if not isinstance(module, torch.nn.Module):
+        raise ScheduleError(f"compile_torch takes a torch.nn.Module, not {type(module).__name__}.")
+    if module.training:
+        raise ScheduleError("The module is in training; call its eval() before.")
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    if not leaves:
+        raise ScheduleError("The module is given no tensor, so that nothing is to be compiled.")
+    for one in leaves:
+        if not isinstance(one, torch.Tensor):
+            raise ScheduleError(
+                f"An argument is {one!r}, no tensor; make it an attribute of the module, or leave"
+                " it out."
+            )
+    tensors = (*module.parameters(), *module.buffers())
+    args, kwargs = torch.utils._pytree.tree_map(lambda one: one.cpu(), (args, kwargs))
+    with torch.no_grad(), _without_fast_path(torch), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            if any(one.device.type != "cpu" for one in tensors):
+                module = copy.deepcopy(module).cpu()
+            given = {"args": args, "kwargs": kwargs, "dynamic_shapes": dynamic_shapes}
+            program = _decomposed(torch, module, given)
+        except Exception as error:
+            why = f"{reason(error)}{_advice(error)}"
+            raise ScheduleError(f"torch.export refuses the module: {why}") from error
+    if any("batch_norm_legit_functional" in str(node.target) for node in program.graph.nodes):
+        raise ScheduleError(
+            "A batch norm of the module counts in training; call its eval() before."
+        )
+    if written := getattr(program.graph_signature, "parameters_to_mutate", None):
+        raise ScheduleError(
+            f"The module writes to its parameters {', '.join(written.values())}; make them buffers."
+        )
+    if written := program.graph_signature.user_inputs_to_mutate:
+        raise ScheduleError(
+            f"The module writes to its inputs {', '.join(written.values())}; write to a buffer that"
+            " it has by register_buffer, or return the new value."
+        )
+    return program
+
+
+def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:
+    """A module exported in operators that TVM has.
+
+    Torch 2.13 writes attention out by another order of dims than that of its own kernel, whose
+    results are then not the views that GPT-2 takes of them; its plain attention has one order.
+    Torch 2.11 finds conditions of sizes that it can neither prove nor drop, as of Llama's strides
+    or of a max pool's rounding; these become assertions, which :class:`LegalSizes` checks.
+    """
+    try:
+        return torch.export.export(module, **given).run_decompositions()
+    except Exception as error:
+        if "Cannot view a tensor" in str(error):
+            how = torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH])
+        elif _has_open_conditions(torch, error):
+            how, given = nullcontext(), given | {_ASSERTED: True}
+        else:
+            raise
+    with how:
+        return torch.export.export(module, **given).run_decompositions()
+
+
+def _has_open_conditions(torch: Any, error: Exception) -> bool:
+    """Whether sizes do not meet a condition, for which torch has no other range to suggest."""
+    can_assert = _ASSERTED in inspect.signature(torch.export.export).parameters
+    return can_assert and "Constraints violated" in str(error) and not _advice(error)
+
+
+def _advice(error: Exception) -> str:
+    """What torch says that dynamic sizes have to be, in a line."""
+    lines = str(error).partition("Suggested fixes:")[2].strip().partition("\n\n")[0].splitlines()
+    return f" It suggests {'; '.join(map(str.strip, lines))}." if lines else ""
+
+
+@contextmanager
+def _without_fast_path(torch: Any) -> Iterator[None]:
+    """Export an encoder's layers as operators; together they are one that TVM does not know."""
+    backend = torch.backends.mha
+    before = backend.get_fastpath_enabled()
+    backend.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        backend.set_fastpath_enabled(before)
