@@ -44,6 +44,12 @@ def masked(y: Any) -> Any:
     return op.add(y, mask)
 
 
+def scattered(y: Any) -> Any:
+    """A slice of what is computed, as Swin-V2 writes one, and a triangle."""
+    part = emit(op.strided_slice(y, [0], [3], [7], [1]))
+    return op.tril(emit(op.slice_scatter(y, part, 9, 13, 1, axis=0)), 1)
+
+
 def product(behind: Behind) -> tvm.IRModule:
     w = relax.const(np.random.default_rng(0).standard_normal((SIDE, SIDE)).astype("float32") / 4)
 
@@ -67,7 +73,7 @@ def called(mod: tvm.IRModule, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("behind", [hard_swish, masked])
+@pytest.mark.parametrize("behind", [hard_swish, masked, scattered])
 def test_what_tvm_refuses_is_taken(behind: Behind, dtype: str) -> None:
     mod = product(behind)
     with pytest.raises(tvm.error.InternalError, match="Expected TensorType"):
@@ -84,11 +90,12 @@ def test_what_slices_are_put_into_is_worked_out_where_it_is_constant() -> None:
 
 
 def test_a_module_that_tvm_refuses_otherwise_is_refused_in_a_sentence() -> None:
-    def scattered(y: Any) -> Any:
-        return op.slice_scatter(y, relax.const(np.zeros((4, SIDE), "float32")), 0, 4, 1, axis=0)
-
+    w = relax.const(np.zeros((SIDE, SIDE), "float32"))
+    mod = relax_module(
+        lambda x: op.tril(emit(op.matmul(x, w))), (tirx.Var("n", "int64"), SIDE), dtype="float32"
+    )
     with pytest.raises(tlx.ScheduleError, match="ToMixedPrecision refuses the module: "):
-        tlx.MixedPrecision()(product(scattered))
+        tlx.MixedPrecision()(mod)
 
 
 @pytest.mark.parametrize("sums", [None, "float32"])

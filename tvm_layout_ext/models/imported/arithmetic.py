@@ -75,7 +75,8 @@ class Arithmetic:
             found[name] = partial(self._power, self._stock[name])
         more = {"amax": relax.op.max, "amin": relax.op.min}
         found |= {f"{name}.default": partial(self._extreme, op) for name, op in more.items()}
-        found["max.dim"] = self._largest
+        found["max.dim"] = partial(self._farthest, relax.op.max)
+        found["min.dim"] = partial(self._farthest, relax.op.min)
         found |= {f"any.{form}": self._any for form in ("default", "dim", "dims")}
         return found | {
             "reciprocal.default": self._reciprocal,
@@ -168,11 +169,17 @@ class Arithmetic:
     def _extreme(self, op: Any, node: Any) -> Any:
         return self._along(op, self._importer.env[node.args[0]], node)
 
-    def _largest(self, node: Any) -> Any:
-        """The largest elements along a dim; TVM sorts, for their places, which few ask for."""
-        if any(one.args[1:] != (0,) for one in node.users):
+    def _farthest(self, op: Any, node: Any) -> Any:
+        """The largest or least elements of a dim; TVM sorts for places, which few ask for."""
+        data = self._importer.env[node.args[0]]
+        if all(one.args[1:] == (0,) for one in node.users):
+            return (self._along(op, data, node),)
+        if op is relax.op.max:
             return self._stock["max.dim"](node)
-        return (self._along(relax.op.max, self._importer.env[node.args[0]], node),)
+        dim, keeps = [*node.args[1:], False][:2]
+        both = self._emit(relax.op.topk(data, 1, dim, "both", largest=False, dtype="int64"))
+        parts = [self._emit(both[at]) for at in range(2)]
+        return tuple(parts if keeps else [self._emit(relax.op.squeeze(x, [dim])) for x in parts])
 
     def _along(self, op: Any, value: Any, node: Any) -> Any:
         """Reduce a value along the dims that a node names, or all where it names none."""

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import tvm
 from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from ..relax_values import NARROW_FLOATS, extents_of
 from .arithmetic import Arithmetic, Converter, standing_for
+from .known import Known
+from .masks import masked_scatter
 from .places import indexed, place_of, put
 from .rows_in_place import write_rows
 from .shapes import Shapes
@@ -41,7 +44,19 @@ class Importer(ExportedProgramImporter):
         """Take note of the variables that stand for symbolic sizes."""
         found = super().create_input_vars(exported_program)
         self.sizes = Sizes(exported_program, {**found[0], **found[1]})
+        self._known = Known(exported_program)
         return found
+
+    def _check_unsupported_func_type(self, nodes: list[Any]) -> None:
+        """Refuse operators that TVM does not have, unless torch knows what all of them give."""
+        unknown: dict[str, list[Any]] = {}
+        for node in nodes:
+            if node.op == "call_function" and node.target.__name__ not in self.convert_map:
+                unknown.setdefault(node.target.__name__, []).append(node)
+        for name, ones in unknown.items():
+            if all(self._known.value_of(node) is not None for node in ones):
+                self.convert_map[name] = partial(self._typed, self._constant)
+        super()._check_unsupported_func_type(nodes)
 
     def create_convert_map(self) -> dict[str, Converter]:
         """Stock conversions, each followed by a cast to the type that torch has for its value."""
@@ -56,17 +71,33 @@ class Importer(ExportedProgramImporter):
             found[name] = partial(self._typed, partial(self._in_float32, convert, at))
         arithmetic = Arithmetic(self, stock).converters()
         found |= {name: partial(self._typed, one) for name, one in arithmetic.items()}
-        for name in (one for one in stock if "_pool" in one or one.endswith("_aa.default")):
+        for name in (one for one in stock if one.endswith("_aa.default")):
+            found[name] = partial(self._typed, partial(self._averaged, stock[name]))
+        for name in (one for one in stock if "_pool" in one):
             check = partial(_checked, stock[name])
             found[name] = check if "indices" in name else partial(self._typed, check)
         found["grid_sampler_2d.default"] = partial(self._typed, self._sampled)
         found["select.int"] = partial(self._typed, self._place)
         found["index.Tensor"] = partial(self._typed, self._indexed)
+        found["masked_scatter.default"] = partial(self._typed, partial(masked_scatter, self))
         shapes = Shapes(self, stock)
         found |= {name: partial(self._typed, one) for name, one in shapes.converters().items()}
         found |= shapes.of_sizes()
         found["index_put.default"] = self._rows_in_place
         return found
+
+    def _constant(self, node: Any) -> Any:
+        """What torch knows that a node gives; complex numbers are read by others that it knows."""
+        value = self._known.value_of(node)
+        if value.is_complex():
+            return None
+        return relax.const(tvm.runtime.from_dlpack(value.detach().contiguous().clone()))
+
+    def _averaged(self, convert: Converter, node: Any) -> Any:
+        """Images of another size that average, which TVM 0.27 leaves out: those that are known."""
+        if self._known.value_of(node) is not None:
+            return self._constant(node)
+        return _checked(convert, node)
 
     def _typed(self, convert: Converter, node: Any) -> Any:
         """Convert a node; what comes in another type than torch's is cast."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.ir.expr import GenericConst
@@ -12,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...checks import is_one_of, takes_module
 from ...errors import ScheduleError
-from ...ir.queries import is_number, nodes_of
+from ...ir.queries import is_number, nodes_of, size_of
 from ...text import lines_of
 from ..moves.clips import Clips
 from ..relax_values import (
@@ -72,6 +73,8 @@ class MixedPrecision:
         (other,) = set(NARROW_FLOATS) - {self.dtype}
         if _holds(mod, other):
             raise ScheduleError(f"The module holds {other}, so it does not come to {self.dtype}.")
+        # A constant of no element, which nobody reads, has no address that TVM's pass would take.
+        mod = relax.transform.DeadCodeElimination()(mod)
         for kind in (Clips, _Masks, _Outer):
             mod = rewritten(mod, kind)
         behind = (
@@ -134,15 +137,53 @@ class _Bfloat16(PyExprMutator):
 
 @mutator
 class _Masks(PyExprMutator):
-    """Works out what slices are put into, where that depends on no input."""
+    """Works out what slices are put into, or puts them between what stands around them.
+
+    Triangles of a matrix are chosen by a constant.
+    """
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
+        if name_of(call) in ("tril", "triu"):
+            return self._triangle(call)
         if name_of(call) != "slice_scatter":
             return call
         self.builder_.normalize(call)
         found = array_of(call, self.lookup_binding)
-        return call if found is None else relax.const(found, str(call.ty.dtype))
+        return self._joined(call) if found is None else relax.const(found, str(call.ty.dtype))
+
+    def _triangle(self, call: relax.Call) -> relax.Expr:
+        """One half of a matrix of floats, of a known size."""
+        data, dtype = call.args[0], str(call.ty.dtype)
+        sizes = [size_of(one) for one in (extents_of(data) or ())[-2:]]
+        edge = size_of(getattr(call.args[1], "value", call.args[1]))
+        if "float" not in dtype or not all(isinstance(one, int) for one in (edge, *sizes)):
+            return call
+        holds = getattr(np, name_of(call))(np.ones(sizes, bool), edge)
+        return op.where(relax.const(holds), data, relax.const(0.0, dtype))
+
+    def _joined(self, call: relax.Call) -> relax.Expr:
+        """A slice between what stands before it and behind, where all sizes are known."""
+        data, part, *numbers = call.args
+        axis, emit = int(call.attrs.axis) % data.ty.ndim, self.builder_.emit
+        extents = [size_of(one.ty.shape.values[axis]) for one in (data, part)]
+        known = [size_of(getattr(one, "value", one)) for one in numbers]
+        if not all(isinstance(one, int) for one in (*known, *extents)):
+            return call
+        extent, size = extents
+        places = np.arange(extent)[slice(*known)]
+        if size == extent or size != len(places):
+            return part if size == extent else call
+        if known[2] != 1:
+            numbers = np.arange(extent)
+            numbers[places] = extent + np.arange(size)
+            both = emit(op.concat([data, part], axis))
+            return op.take(both, relax.const(numbers, "int64"), axis)
+        ends = [(0, int(places[0])), (int(places[-1]) + 1, extent)]
+        before, behind = (
+            [emit(op.strided_slice(data, [axis], [a], [b], [1]))] if a < b else [] for a, b in ends
+        )
+        return op.concat([*before, part, *behind], axis)
 
 
 @mutator

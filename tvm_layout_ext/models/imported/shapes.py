@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import SymFloat, SymInt, fx
 from tvm import relax, tirx
 
@@ -54,7 +55,9 @@ class Shapes:
             if name in self._stock
         }
         own = {"slice.Tensor": self._slice, "repeat.default": self._repeat}
-        return found | {name: partial(one, self._stock[name]) for name, one in own.items()}
+        found |= {name: partial(one, self._stock[name]) for name, one in own.items()}
+        counted = partial(self._counted, self._stock["arange.start_step"])
+        return found | {"unfold.default": self._unfold, "arange.start_step": counted}
 
     def of_sizes(self) -> dict[str, Converter]:
         """Conversions of what gives no tensor, but a size."""
@@ -130,6 +133,27 @@ class Shapes:
         if is_behind is None:
             return tirx.Select(found < 0, found + extent, found)
         return found + extent if is_behind else found
+
+    def _counted(self, stock: Converter, node: Any) -> Any:
+        """Numbers at a distance; TVM 0.27 counts those wrong that go down."""
+        given = [*node.args, 1][:3]
+        if not all(isinstance(one, int | float) for one in given) or given[2] > 0:
+            return stock(node)
+        numbers = np.arange(*given)[: node.meta["val"].shape[0]]
+        return relax.const(numbers, self._importer._convert_data_type(node.meta["val"].dtype))
+
+    def _unfold(self, node: Any) -> Any:
+        """Windows along a dim, whose elements are the last dim."""
+        tensor, dim, size, step = node.args
+        data = self._importer.env[tensor]
+        dim, wanted = dim % max(data.ty.ndim, 1), node.meta["val"]
+        if is_symbolic(wanted):
+            raise ValueError("unfold has known sizes alone")
+        starts = step * np.arange(wanted.shape[dim])
+        numbers = relax.const(starts[:, None] + np.arange(size), "int64")
+        windows = self._emit(relax.op.take(data, numbers, dim))
+        order = [at for at in range(wanted.ndim) if at != dim + 1]
+        return self._emit(relax.op.permute_dims(windows, [*order, dim + 1]))
 
     def _repeat(self, stock: Converter, node: Any) -> Any:
         """A tensor a number of times along dims; symbolic numbers are of dims of one element."""
