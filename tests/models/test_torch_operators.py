@@ -59,6 +59,13 @@ def test_the_least_and_its_place() -> None:
     assert "topk" not in mod.script()
 
 
+@pytest.mark.parametrize("how", [(), (-1,), (0, False), (1, True, False)])
+def test_the_first_of_an_order_that_nobody_asks_for(how: tuple[Any, ...]) -> None:
+    """As the routers of DeepSeek have it."""
+    module = Steps(lambda m, x, i: x.topk(3, *how)[0].sort(how[0] if how else -1).values)
+    on_cpu(module, [(torch.randn(6, 8), torch.zeros(1))])
+
+
 @pytest.mark.parametrize(
     "known",
     [

@@ -84,6 +84,7 @@ class Arithmetic:
             "where.self": self._chosen,
             "div.Tensor_mode": self._rounded_quotient,
             "elu.default": self._elu,
+            "topk.default": self._first,
         }
 
     def _emit(self, value: Any) -> Any:
@@ -180,6 +181,14 @@ class Arithmetic:
         both = self._emit(relax.op.topk(data, 1, dim, "both", largest=False, dtype="int64"))
         parts = [self._emit(both[at]) for at in range(2)]
         return tuple(parts if keeps else [self._emit(relax.op.squeeze(x, [dim])) for x in parts])
+
+    def _first(self, node: Any) -> Any:
+        """The largest or least elements, in order, which torch need not give them in."""
+        data, count, *how = node.args
+        dim, is_largest = [*how, *(-1, True)[len(how) :]][:2]
+        data, count = (self._importer.env.get(x, x) for x in (data, count))
+        found = relax.op.topk(data, count, dim, "both", bool(is_largest), "int64")
+        return self._emit(found)
 
     def _along(self, op: Any, value: Any, node: Any) -> Any:
         """Reduce a value along the dims that a node names, or all where it names none."""
