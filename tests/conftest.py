@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests import frames, sampling
+from tests import forks, frames, sampling
 
 #: Files of few tests that take long are the first to be handed out: of three workers one mostly
 #: waits for processes, and two compute.
@@ -201,6 +201,20 @@ def _has_gpu() -> bool:
     from tvm_layout_ext._compat import has_gpu
 
     return has_gpu()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_workers() -> Iterator[None]:
+    """Fork the processes that build and try, but in whole runs and where CUDA would be in a fork.
+
+    That they start as they do for users is seen by ``tune/measure/test_worker.py``.
+    """
+    from tvm_layout_ext.tune.measure import worker
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not (sampling.whole or _has_gpu()):
+            patch.setattr(worker, "start", forks.start)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.tune.helpers", "xgboost"])
@@ -37,3 +39,24 @@ def ran(
     process.join()
     told, complained = ((folder / name).read_text() for name in ("told", "complained"))
     return process.exitcode, told, complained
+
+
+def _work(program: str, theirs: socket.socket, log: str, environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    said = os.open(log, os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(said, number)
+    sys.argv = ["-c", str(theirs.detach())]
+    exec(program, {"__name__": "__main__"})
+
+
+def start(
+    program: str, theirs: socket.socket, log: BinaryIO, environment: Mapping[str, str]
+) -> Any:
+    """What ``worker.start`` starts, by a fork: 0.1 s of a core, not 2."""
+    given = (program, theirs, log.name, {**os.environ, **environment})
+    process = FORKS.Process(target=_work, args=given, daemon=True)
+    process.start()
+    process.wait = process.join
+    return process

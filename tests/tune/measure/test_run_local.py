@@ -15,12 +15,12 @@ import pytest
 
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext.errors import ScheduleError
-from tvm_layout_ext.tune.measure import worker_slots
+from tvm_layout_ext.tune.measure import worker, worker_slots
 from tvm_layout_ext.tune.measure.backend import ReportedError
 from tvm_layout_ext.tune.measure.builder.builder import CubinBuilder
 from tvm_layout_ext.tune.measure.protocol import Measured, Timing
 from tvm_layout_ext.tune.measure.run_local import DeviceSlot, LocalRunner
-from tvm_layout_ext.tune.measure.worker import TrialCrashError, TrialTimeoutError, Worker
+from tvm_layout_ext.tune.measure.worker import TrialCrashError, TrialTimeoutError, Worker, start
 from tvm_layout_ext.tune.space.task import make_task
 
 QUICK = Timing(repeat_ms=0.5, repeats=3, most_repeats=6)
@@ -161,6 +161,7 @@ def test_process_hands_on_errors_and_is_killed_when_it_does_not_let_go(tmp_path:
 
 
 def test_process_that_cannot_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "start", start)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(TrialCrashError, match=r"did not start: it said nothing\.$"):
         Worker(tmp_path / "log").call(os.getpid)

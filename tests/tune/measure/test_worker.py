@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
+from tvm_layout_ext.tune.measure import worker as worker_module
 from tvm_layout_ext.tune.measure import worker_pool
-from tvm_layout_ext.tune.measure.worker import TrialCrashError, TrialTimeoutError, Worker
+from tvm_layout_ext.tune.measure.worker import TrialCrashError, TrialTimeoutError, Worker, start
 from tvm_layout_ext.tune.measure.worker_pool import WorkerPool
+
+
+@pytest.fixture(autouse=True)
+def _as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "start", start)
 
 
 def test_a_pool_keeps_a_process_that_cannot_be_replaced(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import cloudpickle
 from tvm.support.popen_pool import kill_child_processes
@@ -86,6 +86,20 @@ def answer(
             pipe.send_bytes(given)
 
 
+def start(
+    program: str, theirs: socket.socket, log: BinaryIO, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process with a socket, whose number its program is told."""
+    number = theirs.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(number)],
+        pass_fds=[number],
+        stdout=log,
+        stderr=log,
+        env={**os.environ, **environment},
+    )
+
+
 class Worker:
     """Runs functions in a process of this machine, which is started anew after it ended.
 
@@ -128,13 +142,7 @@ class Worker:
                 raise TrialCrashError("Its process was closed.")
             ours, theirs = socket.socketpair()
             with theirs, self._log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", self._program, str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, **self._environment},
-                )
+                self._process = start(self._program, theirs, log, self._environment)
             self._pipe, self._ready, self.calls = Connection(ours.detach()), False, 0
         return self._pipe
 
