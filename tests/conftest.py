@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests import forks, frames, sampling
+from tests import frames, sampling
 
 #: Files of few tests that take long are the first to be handed out: of three workers one mostly
 #: waits for processes, and two compute.
@@ -207,13 +207,16 @@ def _has_gpu() -> bool:
 def _forked_workers() -> Iterator[None]:
     """Fork the processes that build and try, but in whole runs and where CUDA would be in a fork.
 
-    That they start as they do for users is seen by ``tune/measure/test_worker.py``.
+    That they start as they do for users is seen by ``tune/measure/test_worker.py``, and of servers
+    by ``tune/measure/rpc/test_run.py``.
     """
+    from tests import forks
     from tvm_layout_ext.tune.measure import worker
 
     with pytest.MonkeyPatch.context() as patch:
         if not (sampling.whole or _has_gpu()):
             patch.setattr(worker, "start", forks.start)
+            patch.setattr(forks, "enabled", True)
         yield
 
 

@@ -20,6 +20,7 @@ import pytest
 import tvm
 from tvm.rpc.tracker import Tracker as TrackerProcess
 
+from tests import forks
 from tests.tune.artifacts import Shelf, doubling_task
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import TargetError
@@ -40,17 +41,20 @@ QUICK = Timing(repeat_ms=0.5, repeats=2, most_repeats=4, spread=0.5, l2_bytes=20
 
 
 class Farm:
-    """A tracker and servers on this machine."""
+    """A tracker and servers on this machine, which may be forks."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, forked: bool = True) -> None:
+        self._forked = forked and forks.enabled
         self._tracker = TrackerProcess(HOST, 9390, 9590, silent=True)
         self.port = int(self._tracker.port)
         self.tracker = Tracker(HOST, self.port, KEY)
         self._servers = [self._start() for _ in range(count)]
         self._wait(count)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Any:
         options = ["--tracker", f"{HOST}:{self.port}", "--key", KEY, "--host", HOST]
+        if self._forked:
+            return forks.serve(options)
         return subprocess.Popen(
             [sys.executable, "-m", "tvm_layout_ext.tune.rpc_server", *options],
             stdout=subprocess.DEVNULL,
@@ -407,7 +411,7 @@ def test_a_token_of_two_words_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_with_a_token_serves_only_who_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "sesame")
-    farm = Farm(1)
+    farm = Farm(1, forked=False)
     try:
         client = Client(run._Fleet(farm.tracker, architecture("sm_90a")))
         name = client.open(farm.tracker.next_free()).name

@@ -59,16 +59,21 @@ def allowed(words: Sequence[str], token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
+def start(theirs: socket.socket, folder: str) -> subprocess.Popen[bytes]:
+    """Start a process that waits at a socket for a session."""
+    number = theirs.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(number), folder], pass_fds=[number]
+    )
+
+
 class _Standby:
     """A process that waits for a session to serve; ``folder`` keeps what clients have sent."""
 
     def __init__(self, folder: str) -> None:
         self.control, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), folder],
-                pass_fds=[theirs.fileno()],
-            )  # fmt: skip
+            self.process = start(theirs, folder)
 
     def take(self, connection: socket.socket) -> bool:
         """Hand a connection over when the process is ready; whether it ever was."""
