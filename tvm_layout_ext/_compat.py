@@ -293,9 +293,13 @@ def without_tensor_intrinsics() -> Iterator[None]:
 def remember_checks() -> None:
     """Let TVM remember what it works out anew for each callback of its walks, and answer as ever.
 
-    That is a tenth of the time of whoever lowers many functions.
+    That is a tenth of the time of whoever lowers many functions. What the types are of which the
+    arguments of a schedule's methods must be is a fortieth.
     """
+    from tvm.s_tir.schedule import _type_checker
     from tvm_ffi import structural
+
+    _type_checker._dispatcher = _remembered(_type_checker._dispatcher)
 
     for name in ("_callback_type_to_type_index", "_callback_accepts_inplace_mode"):
         known = _callback_key if name.endswith("mode") else None
