@@ -67,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "whole: many seconds that others nearly cover; not by default"
     )
+    config.addinivalue_line("markers", "costly: a case takes seconds; one runs by default, not two")
     sampling.whole = config.getoption("--whole")
     sampling.seed = config.getoption("--matrix-seed")
     inspect.getouterframes = frames.outer_frames
@@ -132,7 +133,7 @@ def _place(item: pytest.Item) -> int:
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep a seeded sixtieth of each marked function's cases, and a fifth of most others'.
 
-    Of what is marked ``whole`` none.
+    At least two, but of what is marked ``costly`` one; of what is marked ``whole`` none.
     """
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -141,9 +142,10 @@ def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     every = len(dropped)
     for name, cases in sorted(functions.items()):
         marked = [one for one in cases if one.get_closest_marker("matrix")]
-        size = sampling.sample_size(len(marked))
+        least = 1 if cases[0].get_closest_marker("costly") else 2
+        size = sampling.sample_size(len(marked), least)
         if not marked and not name.removeprefix("tests/").startswith(_EACH):
-            marked, size = cases, sampling.share_size(len(cases))
+            marked, size = cases, sampling.share_size(len(cases), least)
         if size < len(marked):
             rng = random.Random(f"{config.getoption('--matrix-seed')} {name}")
             dropped |= set(marked) - set(rng.sample(marked, size))

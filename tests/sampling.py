@@ -16,14 +16,14 @@ SEED = 20
 whole, seed = False, SEED
 
 
-def sample_size(cases: int) -> int:
+def sample_size(cases: int, least: int = 2) -> int:
     """Cases of a matrix that run: all of a small one, else a sixtieth and at least two."""
-    return _part(cases, least=2, part=60)
+    return _part(cases, least, part=60)
 
 
-def share_size(cases: int) -> int:
+def share_size(cases: int, least: int = 2) -> int:
     """Cases that run of a function whose cases are no large matrix: a fifth, at least two."""
-    return _part(cases, least=2, part=5)
+    return _part(cases, least, part=5)
 
 
 def _part(cases: int, least: int, part: int) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from tests.sampling import pairwise
+import pytest
+
+from tests import sampling
+from tests.sampling import pairwise, sample_size, share_size
 
 EXTENTS = (4, 3, 2, 3, 2)
 CASES = list(itertools.product(*map(range, EXTENTS)))
@@ -37,3 +40,10 @@ def test_a_key_gives_the_parameters() -> None:
     cases = [(name, size) for name in "ab" for size in range(4)]
     parities = pairwise(cases, key=lambda name, size: (name, size % 2))
     assert len(parities) == 4
+
+
+def test_two_cases_run_at_least_and_of_costly_ones_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "whole", False)
+    assert [share_size(n) for n in (1, 2, 5, 11)] == [1, 2, 2, 3]
+    assert [share_size(n, 1) for n in (1, 2, 5, 11)] == [1, 1, 1, 3]
+    assert [sample_size(n, 1) for n in (2, 60, 61)] == [1, 1, 2]

@@ -108,6 +108,7 @@ def test_a_short_guided_search_reaches_the_best_of_a_flat_sweep() -> None:
     assert curve([None, *seconds[1:]], sweep.best.seconds or 0.0)[-1] >= 0.95
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "least"),

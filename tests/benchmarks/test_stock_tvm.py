@@ -34,6 +34,7 @@ def run(config: str) -> Any:
     return report
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("config", CANDIDATES)
 def test_every_candidate_is_right_and_free_of_races(config: str) -> None:

@@ -95,6 +95,7 @@ def test_facts_survive_their_file() -> None:
     assert KernelWork.from_json(work.to_json()) == work
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["sum-16x2097152-float16-1", "permute-256x384x320-float16-201"])
 def test_a_program_has_several_proposals_each_with_a_time(name: str) -> None:
     found = [pair for pair, _ in proposals(PROGRAMS[name], 4)]

@@ -41,6 +41,7 @@ def pieces(rows: int, columns: int, lanes: int, size: int) -> int:
     return int((last // 32 - first // 32 + 1).sum())
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
 def test_one_function_transposes_every_size(dtype: str) -> None:

@@ -127,6 +127,7 @@ def test_each_read_of_whole_rows_moves_every_sector_once(case: Sum) -> None:
     assert all(traffic.waste == 1 for traffic in outcome.after)
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])
 def test_one_function_symmetrises_every_size(dtype: str) -> None:

@@ -57,6 +57,7 @@ def model(heads: int, kept: int, rows: int, size: int, form: str, dtype: str) ->
     return mod
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("form", "kept", "dtype"),
     [
@@ -70,6 +71,7 @@ def test_products_and_softmax_become_one_kernel(form: str, kept: int, dtype: str
     check(only(model(2, kept, 72, 64, form, dtype)), "attention")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("shape", [(1, 70, 2, 64), (2, 40, 2, 64), ("n", 70, 2, 64)])
 def test_the_operator_of_relax_is_attention_too(shape: tuple[Any, ...]) -> None:
     def build(*qkv: Any) -> Any:
@@ -78,6 +80,7 @@ def test_the_operator_of_relax_is_attention_too(shape: tuple[Any, ...]) -> None:
     check(only(relax_module(build, *[shape] * 3)), "attention")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("shape", [(1, "n", 4, 64), ("m", "n", 2, 64)])
 def test_queries_of_any_number_by_a_cache_of_keys(shape: tuple[Any, ...]) -> None:
     """A mask says which keys each row sees; batches of any number read as many caches."""
@@ -133,6 +136,7 @@ def test_a_scale_of_its_own_keeps_the_type() -> None:
     assert [str(param.dtype) for param in last.after.params] == ["float16"] * len(last.after.params)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("batch", [2, "n"])
 def test_a_part_of_the_keys_may_be_hidden_whole(batch: Any) -> None:
     """Padding hides the last keys, and a few rows have blocks for parts of the keys."""

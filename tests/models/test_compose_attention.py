@@ -144,6 +144,7 @@ def everything(batch: Any) -> Any:
     return mask
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("rows", "keys", "mask", "wide", "batch"),
     [
@@ -211,6 +212,7 @@ def test_other_types_stay_products() -> None:
     assert not any(gv.name_hint.startswith("attention") for gv in functions)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("batch", [BATCH, "n"])
 def test_a_mask_that_is_given_is_added_to_scores(batch: Any) -> None:
     """As that of padding is, which hides keys of one sequence and not of another."""
@@ -232,6 +234,7 @@ def test_a_mask_that_is_given_is_added_to_scores(batch: Any) -> None:
     assert {one.choice.rule for one in scheduled(lowered)} == {"attention", "blocks"}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("offset", [3, -1])
 def test_rows_of_which_all_keys_are_hidden_are_zero(offset: int) -> None:
     """The first row sees no key by an offset of -1; PyTorch's softmax is zero there."""

@@ -45,6 +45,7 @@ def of_model(name: str) -> list[Scheduled]:
     return scheduled(EVERY[name]())
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", EVERY)
 def test_every_function_of_a_model_is_right_and_has_a_rule(name: str) -> None:

@@ -149,6 +149,7 @@ def test_one_product_has_the_rows_of_all_weights_and_biases() -> None:
     assert not any(name_of(one) == "concat" for one in calls)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("build", "heads", "batch", "count"),
     [
@@ -173,6 +174,7 @@ def test_slices_are_read_in_place(
             check(one)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("build", "heads"), [(plain, (2, 2)), (rotated, (4, 2)), (normed, (4, 2))])
 def test_results_are_those_of_products_apart(build: Any, heads: tuple[int, int]) -> None:
     mod = _Layer(1, heads, "qk").module(build)

@@ -62,6 +62,7 @@ def near(found: tuple[Any, Any], want: tuple[Any, Any]) -> None:
         np.testing.assert_allclose(one, other, atol=2e-3)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("shared", "causal"), [(2, 1), (3, 0)])
 def test_prompts_see_their_own_keys(shared: int, causal: int) -> None:
     first = places([5, 0, 70, 1])
@@ -83,6 +84,7 @@ PAGED = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("counts", "lengths"), PAGED)
 def test_prompts_and_tokens_see_the_keys_of_their_pages(
     counts: list[int], lengths: list[int]

@@ -120,6 +120,7 @@ def test_products_of_an_excitation_of_one_image_end_with_what_follows_them(
         check(one)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("images", "dtype"), [(16, "bfloat16"), ("n", "bfloat16"), (5, "float32")])
 def test_products_of_several_images_go_to_the_rules_of_convolutions(
     images: Any, dtype: str

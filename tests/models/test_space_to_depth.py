@@ -55,6 +55,7 @@ def test_others_stay_as_they_are(attrs: Any, weight: Any, dtype: str) -> None:
     tvm.ir.assert_structural_equal(SpaceToDepth()(mod), mod)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("batch", [2, "n"])
 def test_a_first_convolution_is_right(batch: Any) -> None:
     mod = convolution((batch, 3, 16, 16), (16, 3, 7, 7), strides=2, padding=3)

@@ -50,6 +50,7 @@ def test_products_of_float32_are_too(monkeypatch: pytest.MonkeyPatch) -> None:
         check(one)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("dtype", "rule"), [("float16", "warpgroups"), ("float32", "threads")])
 def test_rows_of_several_dims_are_counted_through(
     monkeypatch: pytest.MonkeyPatch, dtype: str, rule: str
@@ -65,6 +66,7 @@ def test_rows_of_several_dims_are_counted_through(
         check(one, rule)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_rows_may_be_fewer_than_a_size_says(dtype: str) -> None:
     """As tokens behind the first one are: no size is a variable."""
@@ -147,6 +149,7 @@ def test_rows_stay_apart_where_a_place_in_them_counts() -> None:
     assert merge_rows(product) is None
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("dtype", "rule"), [("float16", "warpgroups"), ("float32", "threads")])
 def test_rows_whose_places_count_are_a_batch_of_products(dtype: str, rule: str) -> None:
     mod = relax_module(product_and, ("b", 24, 64), (64, 72), (24, 72), dtype=dtype)

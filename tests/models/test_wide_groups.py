@@ -54,6 +54,7 @@ def convolved(mod: tvm.IRModule) -> Scheduled:
     return only(mod, "conv2d")
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     "attrs", [{}, {"strides": 2}, {"padding": [1, 0, 2, 1]}, {"dilation": 2, "padding": 2}]
@@ -66,6 +67,7 @@ def test_a_grouped_convolution_is_right(
     check(one, rule)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("groups", "channels", "results"), [(2, 64, 64), (3, 48, 40)])
 def test_groups_of_pixels_alone_are_boxes(groups: int, channels: int, results: int) -> None:
     """Their rows are no windows, and a group's channels and results end within a tile."""
@@ -76,6 +78,7 @@ def test_groups_of_pixels_alone_are_boxes(groups: int, channels: int, results: i
     check(one)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("groups", "channels", "results"), [(32, 4, 4), (2, 112, 112)])
 def test_older_gpus_multiply_groups_by_mma(groups: int, channels: int, results: int) -> None:
     mod = grouped(groups, channels, results)
@@ -171,6 +174,7 @@ def test_groups_of_float32_keep_their_layout() -> None:
     check(one)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("attrs", [{}, {"window": (1, 1), "padding": 0}])
 def test_what_is_not_finite_stays_in_its_group(attrs: Any) -> None:
     """The last box of 64 channels ends with the group, not within the next one's channels."""

@@ -210,6 +210,7 @@ def test_float32_is_as_tvm_makes_it() -> None:
     assert not list(nodes_in(one.before.body, tirx.Cast))
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.parametrize("name", EXACT)
 def test_cuda_of_them_compiles(name: str, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_others_stay(dtype: str, rows: Any, causal: str) -> None:
     assert calls_operator(WriteOutAttention()(mod), "nn.attention")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_both_products_are_on_tensor_cores(

@@ -26,6 +26,7 @@ def documented() -> Any:
     return scope["schedule"]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("arch", "shape", "told"),
     [

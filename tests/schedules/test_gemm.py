@@ -126,6 +126,7 @@ def test_fewer_columns_than_a_tile_has_meet_no_bank_twice(name: str, n: int) -> 
     assert report.hazards == []
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("k_major", [False, True])
 @pytest.mark.parametrize("name", TYPES)
@@ -180,6 +181,7 @@ def loop_along_k(kernel: str) -> str:
     raise AssertionError("no end of the loop")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("b_transposed", [False, True])
 def test_slices_of_operands_are_copied_by_16_bytes_as_whole_ones_are(b_transposed: bool) -> None:
     product = replace(TYPES["f16"], shape=(96, 256, 512), b_transposed=b_transposed)
@@ -222,6 +224,7 @@ WIDE = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("tile", WIDE)
 def test_fragments_of_tiles_of_96_lie_a_constant_apart(tile: dict[str, int]) -> None:
     """Rows of warp and of tile share bits; the tile's are added outside the XOR all the same."""

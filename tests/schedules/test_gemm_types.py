@@ -23,6 +23,7 @@ FLOATS = ("float32", "float8_e4m3fn", "float8_e5m2")
 WORK = [*(("gemm", dtype) for dtype in NEW), *(("gemm_nt", dtype) for dtype in gemm.DTYPES)]
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("shape", [(100, 72, 96), (17, 33, 70)])
 @pytest.mark.parametrize("swizzle", ["auto", "xor", "pad", "none"])

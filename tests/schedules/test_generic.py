@@ -81,6 +81,7 @@ def check_default(operator: Operator) -> np.ndarray:
     return got
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("shape", [(64, 64, 64), (70, 65, 33)])
 def test_products_go_to_tensor_cores_with_what_follows_them(shape: tuple[int, int, int]) -> None:
     operator = operator_of(linear(*shape))

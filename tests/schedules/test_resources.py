@@ -21,6 +21,7 @@ PRODUCTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.nvcc
 @pytest.mark.parametrize(

@@ -253,6 +253,7 @@ def test_bytes_that_never_come_are_told() -> None:
         tlx.simulate(given, drawn(2, 2048), None, progress=False)
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_the_code_compiles_without_spills(dtype: str) -> None:

@@ -94,6 +94,7 @@ def test_plans_of_any_numbers_give_numpys_elements(seed: int) -> None:
         gives_numpys(program, by_plan(program, plan))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("shape", "most"), [((129, 259), 1), ((195, 259), 4), ((129, 264), 2)])
 def test_lanes_of_a_column_meet_in_few_banks(shape: Any, most: int) -> None:
     """Aligned on both sides, lanes differ in a vector's word as the product of row lengths says."""
@@ -109,6 +110,7 @@ def test_rows_of_the_result_that_are_cut_are_long() -> None:
         assert len(turned(subject_of(s_tir.Schedule(program.function())))) == proposed
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("shape", [(1067, 131), (1067, 130)])
 def test_iterators_of_64_bits(shape: tuple[int, int]) -> None:
     rows, columns = (tirx.const(n, "int64") for n in shape)

@@ -47,6 +47,7 @@ CASES = {
 ALWAYS = ("by TMA", "three warpgroups in turns, causal")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", [one if one in ALWAYS else beside(one) for one in CASES])
 def test_one_program_takes_each_number_of_rows(name: str) -> None:
     case, numbers = CASES[name]
@@ -73,6 +74,7 @@ ANY_KEYS = {
 }  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", [beside(one) for one in ANY_KEYS])
 def test_one_program_takes_each_number_of_keys(name: str) -> None:
     case, numbers = ANY_KEYS[name]

@@ -95,6 +95,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", CASES)
 def test_the_result_is_that_of_float64(name: str) -> None:
@@ -148,6 +149,7 @@ def planned(case: Heads, *numbers: int) -> s_tir.Schedule:
 ALWAYS = ("2 heads, parts", "turns of three warpgroups, causal")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", [one if one in ALWAYS else beside(one) for one in TURNS])
 def test_blocks_take_tiles_in_turns_and_share_keys(name: str) -> None:
     case, numbers = TURNS[name]
@@ -226,6 +228,7 @@ def test_rows_behind_those_in_use_are_zero() -> None:
     assert abs(found.astype("float64") - case.exact(*arrays)).max() < 2e-3
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("resident", [0, 3])
 def test_rows_of_no_numbers_stop_nobody(resident: int) -> None:
     """What asks for sums of weights goes on, whatever these are."""
@@ -247,6 +250,7 @@ def windowed(size: int, ahead: int) -> Heads:
     return Heads(2, 2, size, size, seen=seen)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("ahead", [0, 64])
 def test_hidden_keys_weigh_nothing_in_a_window(ahead: int) -> None:
     case = windowed(192, ahead)
@@ -267,6 +271,7 @@ def test_a_window_on_a_gpu(ahead: int) -> None:
     np.testing.assert_allclose(given[-1].numpy(), case.exact(*arrays), atol=2e-3)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("highest", [60000.0, -60000.0, float("-inf")])
 def test_sinks_far_from_all_scores_leave_nothing_or_all(highest: float) -> None:
     case = Heads(2, 1, 70, 130, sinks=True)
@@ -469,6 +474,7 @@ def test_what_the_kernel_cannot_be_is_refused_in_a_sentence() -> None:
         sch.fuse_attention("top")
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
     ("case", "consumers"),

@@ -116,6 +116,7 @@ def test_types_and_columns_that_there_are_not_are_refused() -> None:
     assert "Rows of B do not lie along K; wgmma.m64n128k32.s32.s8 reads int8 only so" in text
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("tile", [(128, 64), (128, 128)])
 def test_persistent_blocks_go_on_through_stages_and_chunks(
     tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
@@ -140,6 +141,7 @@ def lowered_text(sch: s_tir.Schedule) -> tuple[str, str]:
     return told, kernel.script()
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("b_transposed", [True, False])
 @pytest.mark.parametrize("shape", [(520, 104, 24), (420, 112, 200)])
@@ -239,6 +241,7 @@ def test_blocks_of_a_cluster_copy_for_each_other(
     assert text.count("multicast::cluster") == (1 if b_transposed or side == "A" else tile[1] // 64)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("slices", "tile", "dtype", "by_box"),
     [
@@ -303,6 +306,7 @@ def test_slices_that_cannot_add_up_are_refused() -> None:
         w.schedule(sch, slices=3)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("result", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(200, 136, 72), (200, 133, 72)])
 def test_what_follows_element_by_element_is_computed_from_registers(
@@ -470,6 +474,7 @@ def test_tiles_in_another_order_and_operands_that_are_computed_are_refused() -> 
     assert re.search(r"copies .*; TMA copies boxes as they are, so compute it before", refusal(sch))
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_ptxas_keeps_the_sums_in_registers_and_products_in_flight(

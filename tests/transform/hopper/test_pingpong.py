@@ -92,6 +92,7 @@ def test_tiles_of_a_warpgroup_are_one_behind_the_other() -> None:
     assert "warpgroups 0 to 1 in turns" in chart
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("cluster", "tile", "shape", "b_transposed"),
     [
@@ -126,6 +127,7 @@ def followed(shape: Shape, result: str) -> s_tir.Schedule:
     return w.followed(shape, end)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("result", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(200, 136, 72), (200, 133, 72)])
 def test_what_follows_element_by_element_is_computed_from_registers(
@@ -312,6 +314,7 @@ def test_a_turn_that_is_handed_on_before_the_products_is_found(
         tlx.simulate(in_turns(SHAPE, (64, 64)), a, b, target=w.SM90A, progress=False)
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.parametrize(("tile", "stages"), [((128, 128), 6), ((64, 256), 4)])
 def test_ptxas_keeps_the_sums_in_registers_and_products_in_flight(

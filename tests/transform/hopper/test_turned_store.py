@@ -205,6 +205,7 @@ def test_rows_that_are_not_swizzled_are_wrong(monkeypatch: pytest.MonkeyPatch) -
     assert any(one.bank_conflicts for one in report.accesses if one.kind == "stmatrix")
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
     ("tile", "dtype", "nt"), [((248, 128), "float16", True), ((120, 256), "bfloat16", False)]

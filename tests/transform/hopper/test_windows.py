@@ -202,6 +202,7 @@ def test_results_leave_by_boxes_too() -> None:
     assert any("boxes of 1x8x8 pixels" in str(one) for one in told)
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 @pytest.mark.parametrize(
@@ -214,6 +215,7 @@ def test_no_register_is_spilled(tile: tuple[int, int], slices: int, tmp_path: Pa
     assert "C75" not in require_no_spills(cuda_text(sch, w.SM90A), tmp_path)
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 @pytest.mark.parametrize(("count", "channels", "out"), [(64, 64, 64), (16, 128, 32)])
@@ -243,6 +245,7 @@ def test_what_tma_cannot_copy_is_refused(
         tlx.lower(sch, target=w.SM90A)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_strided"])
 def test_the_operator_cuts_long_sums_into_slices(name: str) -> None:
     operator, shape = find_operator(name), (1, 7, 6, 256, 72, 3, 3)

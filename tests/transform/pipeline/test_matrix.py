@@ -30,6 +30,7 @@ def test_all_extents(stages: int, loads: int, async_copy: bool | str, ragged: bo
         gives(lowered, *inputs, None, tiles, len(inputs[0]), B=stream.expected(inputs, tiles))
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("async_copy", [False, True])
 @pytest.mark.parametrize("each", [(1, 3), (3, 1), (2, 4), (4, 2, 3)])

@@ -46,6 +46,7 @@ def test_pipelines(stages: int, loads: int, async_copy: bool | str, ragged: bool
     assert report.barriers == (7 if stages > 1 else 14)
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("scope", ["shared", "shared.dyn"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -62,6 +63,7 @@ def test_reductions_over_threads(columns: int, threads: int) -> None:
     check_minimal(kernels.row_sum(16, columns, threads), kernels.random((16, columns)))
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("epilogue", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])

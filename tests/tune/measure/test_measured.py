@@ -106,6 +106,7 @@ def test_one_crew_serves_several_tasks_with_the_same_processes(
     assert not backend._artifacts
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("trials", "built", "counted"), [(3, 3, 3), (7, 7, 0), (9, FIRST + 1, 0)])
 def test_a_search_of_few_trials_is_built_before_its_turn(
     backend: MeasuringBackend,

@@ -215,6 +215,7 @@ def test_a_block_that_is_mapped_when_lowered_counts_as_it_will_be() -> None:
     assert (kernel.grid, kernel.threads) == (16, 512)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("slices", [1, 4])
 def test_a_long_sum_is_counted_at_two_lengths(slices: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product of 1x1x65,537 was simulated for two minutes a configuration."""
