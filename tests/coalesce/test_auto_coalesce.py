@@ -55,9 +55,10 @@ def test_symbolic_sizes() -> None:
     a = te.placeholder((n, m), "float16", "A")
     sch = schedule_of(a, te.compute((n, m), lambda i, j: a[i, j], "B"))
     sch.auto_coalesce("B")
+    program = tlx.device_program(sch)
     for shape in [(33, 65), (1, 1), (64, 64)]:
         value = numbers(shape, "float16")
-        gives(sch, value, None, B=value)
+        gives(program, value, None, B=value)
 
 
 def test_a_copy_in_a_kernel_uses_the_threads_of_the_kernel() -> None:

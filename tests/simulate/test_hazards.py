@@ -179,3 +179,11 @@ def test_guarded_access_is_in_bounds() -> None:
 def test_misaligned_vector_is_an_error() -> None:
     with pytest.raises(SimulationError, match="16-byte store at index 1 of B"):
         simulate(simulated.misaligned, FLOATS, np.zeros(256, "float32"))
+
+
+def test_a_program_that_runs_again_is_counted_anew() -> None:
+    for name, values in (("lost_updates", kernels.random((256,), "int32")), ("two_roles", INTS)):
+        program = device_program(getattr(simulated, name))
+        first, _, again = (simulate(program, one) for one in (values, values + 1, values))
+        assert (again.hazards, again.accesses) == (first.hazards, first.accesses)
+        assert again.script == first.script

@@ -45,6 +45,12 @@ class Findings:
         self._places: list[Place] = []
         self._numbers: dict[int, int] = {}
 
+    def of_none(self) -> Findings:
+        """The same sites without any hazard, for another simulation."""
+        fresh = Findings()
+        fresh.sites, fresh.atomic, fresh._loops = self.sites, self.atomic, self._loops
+        return fresh
+
     def hazards(self, redundant: bool) -> list[Hazard]:
         """Collected hazards: the redundant writes, or all others."""
         return [h for h in self._hazards.values() if (h.kind == "redundant") == redundant]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,21 +82,53 @@ def run_program(
         display.close()
 
 
+@dataclass(frozen=True)
+class _Compiled:
+    """A program's kernels, compiled; ``findings`` has their sites, and ``script`` is their text."""
+
+    program: DeviceProgram
+    functions: dict[str, Any]
+    kernels: dict[str, CompiledKernel]
+    findings: Findings
+    script: str
+
+    def again(self) -> _Compiled:
+        """The same for another simulation."""
+        for kernel in self.kernels.values():
+            kernel.reset()
+        return replace(self, findings=self.findings.of_none())
+
+
+#: The program that ran last, which may be run for another size. Nobody has it while it runs.
+_last: list[_Compiled] = []
+
+
+def _compiled(program: DeviceProgram) -> _Compiled:
+    """Compile the kernels of a program, or take those that ran last."""
+    with suppress(IndexError):
+        known = _last.pop()
+        if known.program is program and known.functions == program.kernels:
+            return known
+    findings = Findings()
+    blocks = find_blocks(program.source, program.kernels.values())
+    script = print_kernels(program.kernels)
+    kernels = {
+        name: compile_kernel(name, function, findings, script, blocks)
+        for name, function in program.kernels.items()
+    }
+    return _Compiled(program, dict(program.kernels), kernels, findings, script.text)
+
+
 class _Simulation:
     def __init__(
         self, program: DeviceProgram, grid_sample: int | None, seed: int, display: Progress
     ) -> None:
         self._program, self._sample, self._display = program, grid_sample, display
         self._random = np.random.default_rng(seed)
-        self._findings = Findings()
+        self._compiled = _compiled(program)
+        self._findings, self._kernels = self._compiled.findings, self._compiled.kernels
         self._overlap = Overlap(self._findings)
-        blocks = find_blocks(program.source, program.kernels.values())
-        script = print_kernels(program.kernels)
-        self._kernels = {
-            name: compile_kernel(name, function, self._findings, script, blocks)
-            for name, function in program.kernels.items()
-        }
-        self._report = Report(script=script.text)
+        self._report = Report(script=self._compiled.script)
         self._written: dict[int, Any] = {}
 
     def run(self, arrays: Sequence[Any]) -> Report:
@@ -106,6 +140,7 @@ class _Simulation:
             if argument.name in outputs:
                 self._report.outputs[argument.name] = self._result(argument)
         self._finish()
+        _last[:] = [self._compiled.again()]
         return self._report
 
     def _launch(

@@ -99,10 +99,10 @@ def test_all_blocks_have_the_same_bits() -> None:
 @pytest.mark.parametrize("cluster", [2, 8])
 @pytest.mark.parametrize("length", [1023, 4097, 10000])
 def test_rows_may_be_of_any_length_and_number(length: int, cluster: int) -> None:
-    sch = softmax(te.var("n"), length, cluster=cluster)
+    program = device_program(softmax(te.var("n"), length, cluster=cluster))
     for rows in (1, 7):
         x = drawn(rows, length)
-        report = tlx.simulate(sch, x, np.empty_like(x), progress=False)
+        report = tlx.simulate(program, x, np.empty_like(x), progress=False)
         assert not report.hazards
         np.testing.assert_allclose(report.outputs["compute"], shares(x), rtol=1e-5)
 

@@ -82,10 +82,10 @@ def test_what_no_place_holds_is_read_again() -> None:
 
 
 def test_the_number_of_rows_may_be_symbolic() -> None:
-    sch = softmax(te.var("n"), 257)
+    program = device_program(softmax(te.var("n"), 257))
     for rows in (1, 70):
         x = drawn(rows, 257)
-        report = tlx.simulate(sch, x, np.empty_like(x), progress=False)
+        report = tlx.simulate(program, x, np.empty_like(x), progress=False)
         np.testing.assert_allclose(report.outputs["compute"], shares(x), rtol=1e-5)
 
 

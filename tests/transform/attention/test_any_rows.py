@@ -51,7 +51,7 @@ ALWAYS = ("by TMA", "three warpgroups in turns, causal")
 @pytest.mark.parametrize("name", [one if one in ALWAYS else beside(one) for one in CASES])
 def test_one_program_takes_each_number_of_rows(name: str) -> None:
     case, numbers = CASES[name]
-    program = planned(case, *numbers)
+    program = tlx.device_program(planned(case, *numbers), target=w.SM90A)
     for rows in (5, 100):
         off, hazards = error(replace(case, queries=rows), program)
         assert hazards == []
@@ -79,7 +79,7 @@ ANY_KEYS = {
 def test_one_program_takes_each_number_of_keys(name: str) -> None:
     case, numbers = ANY_KEYS[name]
     case = replace(case, any_rows=True, any_keys=True)
-    program = planned(case, *numbers)
+    program = tlx.device_program(planned(case, *numbers), target=w.SM90A)
     for rows, keys in ((1, 1), (5, 64), (100, 200)):
         rows = keys if case.queries == case.keys else rows
         off, hazards = error(replace(case, queries=rows, keys=keys), program)
@@ -90,7 +90,7 @@ def test_one_program_takes_each_number_of_keys(name: str) -> None:
 @pytest.mark.whole
 def test_keys_of_any_number_have_one_kernel_beside_known_rows() -> None:
     case = Heads(2, 1, 4, 80, any_keys=True)
-    program = case.schedule()
+    program = tlx.device_program(case.schedule(), target=w.SM90A)
     for keys in (3, 300):
         off, hazards = error(replace(case, keys=keys), program)
         assert hazards == []
@@ -111,8 +111,9 @@ def test_few_rows_have_a_kernel_whose_keys_are_shared() -> None:
         r"(\d+) blocks for each tile of (up to 128|any number of) rows", found.text
     )
     assert (few, many) == (("2", "up to 128"), ("1", "any number of"))
+    program = tlx.device_program(found.schedule, target=w.SM90A)
     for rows in (70, 129):
-        off, hazards = error(replace(case, queries=rows), found.schedule)
+        off, hazards = error(replace(case, queries=rows), program)
         assert hazards == []
         assert off < 2e-3
 

@@ -80,7 +80,7 @@ def test_indirect_loads_of_symbolic_extent(index: int, data: int) -> None:
          loop("for k in range(n)", *steps)],
         before=f"I = T.match_buffer(i, (n, {LANES}), {I32})",
     )  # fmt: skip
-    lowered, a = tlx.lower(func), rows(9)
+    lowered, a = tlx.device_program(func), rows(9)
     for n in EXTENTS:
         i = np.random.default_rng(n).integers(0, 9, (n, LANES)).astype("int32")
         want = sum((a[i[k, ::-1], np.arange(LANES)] for k in range(n)), ZEROS)
@@ -107,7 +107,7 @@ def test_nested_and_sibling_pipelines_of_symbolic_extents(outer: int, inner: int
         ("R", "S", "Q"),
         before=f"A = T.match_buffer(a, (rows, {LANES}), {F32})",
     )
-    lowered = tlx.lower(func)
+    lowered = tlx.device_program(func)
     for m, n in ((0, 0), (0, 3), (3, 0), (1, 1), (3, 2), (2, 5)):
         a = rows(m + m * n + n)
         want = sum((a[i] * a[m + i * n : m + i * n + n].sum(0) for i in range(m)), ZEROS)
@@ -127,7 +127,7 @@ def test_an_epilogue_of_a_symbolic_extent_may_take_the_memory_of_the_versions(st
         "shared.dyn",
         before=f"A = T.match_buffer(a, (n, {LANES}), {F32})",
     )
-    lowered = tlx.lower(func)
+    lowered = tlx.device_program(func)
     for n in EXTENTS:
         a = rows(n)
         report = gives(lowered, a, ZEROS.copy(), ZEROS.copy(), n, B=a.sum(0))

@@ -46,6 +46,13 @@ class CompiledKernel:
     unit_sites: set[Any] = field(default_factory=set)
     time: int = 1
 
+    def reset(self) -> None:
+        """Forget what was run."""
+        self.time = 1
+        self.scalars[:] = [None] * len(self.scalars)
+        for access in self.accesses:
+            access.reset()
+
     @property
     def shared(self) -> list[Storage]:
         """Shared allocations."""

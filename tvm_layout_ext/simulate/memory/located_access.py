@@ -104,6 +104,11 @@ class LocatedAccess:
             made = [(0, *one) for one in instructions(self.lanes * size)]
         self.width, self.plan = made[0][2], NvccPlan({(): tuple(made)})
 
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.count, self.certain = Count(), Count()
+        self._memo.clear()
+
     def memory(self, batch: Any) -> Memory:
         """The memory that it is in."""
         found: Memory = batch.memories[self.place.storage.number]
