@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "whole: many seconds that others nearly cover; not by default"
     )
-    config.addinivalue_line("markers", "costly: a case takes seconds; one runs by default, not two")
+    config.addinivalue_line("markers", "costly: a case takes half a second or more; one may do")
     sampling.whole = config.getoption("--whole")
     sampling.seed = config.getoption("--matrix-seed")
     inspect.getouterframes = frames.outer_frames

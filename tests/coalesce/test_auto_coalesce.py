@@ -125,6 +125,7 @@ def test_a_transpose_without_staging_stays_direct() -> None:
     assert sch.auto_coalesce("B", stage="none").path == "direct"
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("threads", [32, 96, 256, 1024])
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32"])

@@ -65,6 +65,7 @@ CASES = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.nvcc
 @pytest.mark.parametrize("case", CASES)
 def test_nvcc_takes_the_code(case: str, monkeypatch: pytest.MonkeyPatch) -> None:

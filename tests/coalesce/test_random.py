@@ -153,6 +153,7 @@ def _outcome(program: Program, draw: Any) -> str:
     return paths[0]
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("part", PARTS)
 def test_random_nests_equal_numpy(part: int) -> None:

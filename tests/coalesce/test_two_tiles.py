@@ -46,6 +46,7 @@ def spread(value: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(value.transpose(np.argsort(order)).reshape(sizes), SHAPE)
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
 @pytest.mark.parametrize("order", [(1, 0), (2, 1, 0), (1, 2, 0)])

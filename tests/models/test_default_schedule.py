@@ -63,6 +63,7 @@ def test_depthwise_convolutions_stay_between_others() -> None:
     assert all("minimum" in one.name and one.choice.rule == "windows" for one in depthwise)
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_model_compiles_by_the_pipeline(name: str) -> None:

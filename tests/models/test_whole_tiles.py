@@ -149,7 +149,6 @@ def test_rows_stay_apart_where_a_place_in_them_counts() -> None:
     assert merge_rows(product) is None
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(("dtype", "rule"), [("float16", "warpgroups"), ("float32", "threads")])
 def test_rows_whose_places_count_are_a_batch_of_products(dtype: str, rule: str) -> None:
     mod = relax_module(product_and, ("b", 24, 64), (64, 72), (24, 72), dtype=dtype)

@@ -138,6 +138,7 @@ def test_others_stay_as_they_are(image: Any, weight: Any, attrs: Any) -> None:
     tvm.ir.assert_structural_equal(WideGroups()(wide), wide)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("arch", "sides", "is_merged"),
     [
@@ -236,6 +237,7 @@ def product_of_groups(
     return te.create_prim_func([x, w, out if behind is None else behind(out)])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("channels", "first", "groups", "rule"),
     [

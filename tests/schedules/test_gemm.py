@@ -34,6 +34,7 @@ def scheduled(product: Product, config: dict[str, Any]) -> s_tir.Schedule:
     return sch
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pairs(
     stages=[1, 2, 3, 4, 5, 6],
@@ -115,6 +116,7 @@ def itemsize(dtype: str) -> int:
     return int(np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize)
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("n", [1, 7, 33, 50, 100])
 @pytest.mark.parametrize("name", TYPES)
@@ -196,6 +198,7 @@ TILES = [
 ]
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize(("stages", "prefetch"), [(2, 0), (3, 0), (4, 0), (6, 0), (3, 1), (4, 1)])
 @pytest.mark.parametrize("tile", TILES)

@@ -32,6 +32,7 @@ def default(
     return Space(operator, shape, dtype, gpu).default()
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("shape", "tile", "slices"),
@@ -162,6 +163,7 @@ def test_few_configurations_are_tried_and_all_can_be_lowered() -> None:
     assert len(moved) == len(found)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("rows", [1, 4, 16])
 def test_columns_of_few_rows_go_to_the_rows_of_the_instruction(rows: int) -> None:
     tile = default((rows, 4096, 4096))["wgmma"]
@@ -264,6 +266,7 @@ def test_every_tile_fits_the_gpu(tile: str) -> None:
         assert any("that multiply in turns" in str(one) for one in made) == bool(turns)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("nt", "slices", "tile"),
     [
@@ -279,6 +282,7 @@ def test_results_of_the_operator_are_right(nt: bool, slices: int, tile: str) -> 
     assert_is_right((136, 200, 520), nt, {"wgmma": tile, "split_k": slices})
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("nt", [True, False])
 @pytest.mark.parametrize(
     ("shape", "tile"),

@@ -96,6 +96,7 @@ def test_all_blocks_have_the_same_bits() -> None:
     assert np.array_equal(outputs["spread"], np.repeat(outputs["total"][:, None], 32768, 1))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("cluster", [2, 8])
 @pytest.mark.parametrize("length", [1023, 4097, 10000])
 def test_rows_may_be_of_any_length_and_number(length: int, cluster: int) -> None:
@@ -107,6 +108,7 @@ def test_rows_may_be_of_any_length_and_number(length: int, cluster: int) -> None
         np.testing.assert_allclose(report.outputs["compute"], shares(x), rtol=1e-5)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("place", ["int32", "int64"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8"])
 def test_a_place_leaves_with_its_value(dtype: str, place: str) -> None:

@@ -140,6 +140,7 @@ def test_narrower_vectors(vector_bytes: int, dtype: str) -> None:
     shifted(padded((9, 1003), (1, 3), (2, 1), dtype), vector_bytes=vector_bytes)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("threads", [32, 64, 256, 1024])
 def test_threads_of_a_block(threads: int) -> None:
     sch = by_windows(padded((9, 1003), (1, 3), (2, 1), "float16"), num_threads=threads)

@@ -326,6 +326,7 @@ UNSEEN = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", UNSEEN)
 def test_rows_that_see_no_key_are_zero(name: str) -> None:
     case, rows = UNSEEN[name]

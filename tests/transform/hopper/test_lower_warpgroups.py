@@ -44,6 +44,7 @@ def test_every_number_of_steps_against_that_of_stages(stages: int, steps: int) -
     assert_close(simulated(w.schedule(w.product(shape), stages=stages), a, b), want)
 
 
+@pytest.mark.costly
 @pairs(
     case=[
         ((256, 256, 128), (128, 256), 2),
@@ -80,6 +81,7 @@ def test_types_whose_rows_lie_along_k(
         assert_close(found, want, "float32" if dtype == "float32" else "float16")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("columns", [8, 24, 128])
 def test_sums_in_halves_lie_two_in_a_register(columns: int) -> None:
     shape = (100, 130, 136)
@@ -209,6 +211,7 @@ def test_b_comes_with_each_tile_otherwise(
     assert KEPT not in lowered_text(sch)[0]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     ("cluster", "tile", "shape", "b_transposed"),
     [

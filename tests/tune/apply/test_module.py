@@ -126,7 +126,6 @@ def relax_linear(dtype: str, sums: str) -> tvm.IRModule:
     return relax_module(build, x=(m, k), w=(n, k), dtype=dtype)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(
     ("dtype", "sums", "name"),
     [("float16", "float32", "fused_NT_matmul_cast"), ("int8", "int32", "NT_matmul")],

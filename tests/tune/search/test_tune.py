@@ -206,7 +206,6 @@ def test_unknown_runner_and_missing_gpu_are_one_sentence_each(
     assert backend_pool.make_backend("auto", task).name == "simulate"
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize("strategy", ["evolutionary", "replay"])
 def test_trials_are_distinct_legal_and_those_of_the_seed(strategy: str) -> None:
     runners = [FakeRunner() for _ in range(3)]
