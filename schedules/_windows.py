@@ -12,6 +12,7 @@ batch 16 and 64, and up to 0.75 at batch 1 (``h200_depthwise.json``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil
 from typing import Any
 
@@ -34,8 +35,6 @@ KNOBS = (
 )
 #: Places of a row of a window that are unrolled at most, and blocks of threads along a row.
 _WIDEST, _ACROSS = 32, 8
-#: Loops of blocks and of threads.
-_OUTER = 2
 
 
 @dataclass(frozen=True)
@@ -80,13 +79,13 @@ def _sliding(block: Any, index: Any) -> tuple[int, int] | None:
     own, terms = block.iter_vars, window_of(block, index)
     results = [i for i in terms if own[i].iter_type == tirx.IterVar.DataPar]
     places = [i for i in terms if own[i].iter_type == tirx.IterVar.CommReduce]
-    extents = [own[i].dom.extent for i in (*results, *places)]
     if len(results) != 1 or len(places) != 1:
         return None
-    if not all(isinstance(one, tirx.IntImm) for one in extents):
+    wide = own[places[0]].dom.extent
+    if not isinstance(wide, tirx.IntImm) or wide > _WIDEST:
         return None
-    step, reach = terms[results[0]], terms[places[0]] * (int(extents[1]) - 1)
-    return (results[0], places[0]) if step <= reach and extents[1] <= _WIDEST else None
+    step, reach = terms[results[0]], terms[places[0]] * (int(wide) - 1)
+    return (results[0], places[0]) if step <= reach else None
 
 
 def slide(sch: s_tir.Schedule, name: str, config: Config) -> str:
@@ -104,7 +103,7 @@ def slide(sch: s_tir.Schedule, name: str, config: Config) -> str:
         raise ScheduleError(
             f"Block {name} has {extent[found.channel]} channels; a number is legal."
         )
-    columns = cut_of(int(extent[found.column]), config)
+    columns = cut_of(extent[found.column], config)
     if columns == 1:
         raise ScheduleError(
             f"A thread has one of {extent[found.column]} results of a row of block {name}, which "
@@ -114,10 +113,10 @@ def slide(sch: s_tir.Schedule, name: str, config: Config) -> str:
     kernel = _threads(sch, block, found, columns, config, _bytes_of(sch, block))
     for copy in copies:
         sch.compute_at(copy, kernel.row, preserve_unit_loops=True)
-        _unrolled(sch, copy, _OUTER + 1, kernel.channels)
+        _unrolled(sch, copy, kernel.outer + 1, kernel.channels)
     sch.set_scope(block, 0, "local")
     sch.reverse_compute_at(result, kernel.thread, preserve_unit_loops=True)
-    _unrolled(sch, result, _OUTER, kernel.channels)
+    _unrolled(sch, result, kernel.outer, kernel.channels)
     sch.decompose_reduction(block, kernel.row)
     return f"by windows: {columns} results of {kernel.channels} channels a thread"
 
@@ -125,6 +124,7 @@ def slide(sch: s_tir.Schedule, name: str, config: Config) -> str:
 @dataclass(frozen=True)
 class _Kernel:
     thread: Any
+    outer: int  #: Loops of blocks and of threads
     row: Any  #: The loop in which a row of a window is loaded
     channels: int  #: Of a thread
 
@@ -148,13 +148,19 @@ def _threads(
     c, lane, vector = sch.split(loops[found.channel], [None, cut.lanes, cut.channels])
     y, down = sch.split(last, [None, cut.down])
     place = loops[found.place]
-    sch.reorder(*outer, y, x, c, down, across, lane, *rows, place, each, vector)
-    sch.bind(sch.fuse(*outer, y, x, c), "blockIdx.x")
+    if all(isinstance(own[i].dom.extent, tirx.IntImm) for i in spatial[1:]):
+        blocks = [(*outer, y, x, c)]
+    else:
+        # A quotient by a symbolic size is 64 bits wide, and of some 40 instructions.
+        blocks = [(*outer, c), (y,), (x,)]
+    sch.reorder(*chain(*blocks), down, across, lane, *rows, place, each, vector)
+    for one, axis in zip(reversed(blocks), "xyz", strict=False):
+        sch.bind(sch.fuse(*one), f"blockIdx.{axis}")
     thread = sch.fuse(down, across, lane)
     sch.bind(thread, "threadIdx.x")
     for loop in (place, each, vector):
         sch.unroll(loop)
-    return _Kernel(thread, sch.fuse(*rows), cut.channels)
+    return _Kernel(thread, 1 + len(blocks), sch.fuse(*rows), cut.channels)
 
 
 @dataclass(frozen=True)
@@ -173,24 +179,29 @@ def _cuts(own: Any, found: SlidingWindows, columns: int, config: Config, element
     run = int(config["run_bytes"]) // (channels * element)
     lanes = _divisor(count // channels, max(1, run))
     left = max(1, int(config["threads"]) // lanes)
-    strips = ceil(int(own[found.column].dom.extent) / columns)
-    across = _divisor(strips, min(_ACROSS, left))
+    across = _divisor(ceil(_factor(own[found.column].dom.extent) / columns), min(_ACROSS, left))
     kept = (found.column, found.channel)
     spatial = [
         one.dom.extent
         for i, one in enumerate(own)
         if i not in kept and one.iter_type == tirx.IterVar.DataPar
     ]
-    rows = spatial[-1]
-    down = max(1, left // across)
     # A block whose last rows are idle is guarded: one shape took 4.7 times as long.
-    return _Cuts(
-        _divisor(int(rows), down) if isinstance(rows, tirx.IntImm) else 1, across, lanes, channels
-    )
+    down = _divisor(_factor(spatial[-1]), max(1, left // across))
+    return _Cuts(down, across, lanes, channels)
 
 
-def cut_of(columns: int, config: Config) -> int:
+def _factor(extent: Any) -> int:
+    """A number of which an extent is known to be a multiple: itself, or what multiplies it."""
+    if isinstance(extent, tirx.Mul):
+        extent = extent.b
+    return int(extent) if isinstance(extent, tirx.IntImm) else 1
+
+
+def cut_of(columns: Any, config: Config) -> int:
     """How many neighbours a thread has of a row: few strips, of which the last is nearly full.
+
+    Of a symbolic number of columns a thread has as many as it may.
 
     A strip takes the time of its results, and about that of two more for pixels of its neighbours.
 
@@ -199,6 +210,9 @@ def cut_of(columns: int, config: Config) -> int:
     >>> [cut_of(n, {"columns": 8}) for n in (56, 28, 17, 7, 1)]
     [8, 7, 6, 7, 1]
     """
+    if not isinstance(columns, int | tirx.IntImm):
+        return int(config["columns"])
+    columns = int(columns)
     most = min(columns, int(config["columns"]))
     return min(range(most, 0, -1), key=lambda one: ceil(columns / one) * (one + 2))
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import s_tir, te
+from tvm import s_tir, te, tirx
 from tvm.relax import op
 
 import tvm_layout_ext as tlx
 from tests.models.running import TARGET, Scheduled, check, scheduled
 from tests.programs.relaxed import relax_module
+from tvm_layout_ext.ir.queries import nodes_in, thread_tag
 from tvm_layout_ext.schedules import depthwise_conv2d
 from tvm_layout_ext.schedules._windows import KNOBS, slide
 
@@ -84,6 +85,41 @@ def test_a_pool_of_16_bits_is_cut_by_what_memory_holds() -> None:
 
 def test_a_symbolic_batch_is_taken() -> None:
     check(windows_of(depthwise(("n", 8, 9, 8), 8, 3, padding=1)))
+
+
+ANY = ("n", 16, "h", "w")
+
+
+@pytest.mark.parametrize(
+    "mod",
+    [
+        depthwise(ANY, 16, 3, padding=1),
+        depthwise(ANY, 16, 5, padding=2, strides=2),
+        depthwise(ANY, 16, 3, "float32"),
+        depthwise(ANY, 16, 7, padding=[1, 2, 3, 4]),
+        depthwise((2, 8, 12, "w"), 8, 3, padding=1, dilation=2),
+        depthwise((2, 24, "h", 14), 24, 3, padding=1, strides=[2, 1]),
+        depthwise((1, 8, "h", "h"), 8, 3, padding=1),
+        pool(("n", "h", "w", 16), op.nn.max_pool2d, pool_size=(3, 3), strides=(2, 2), padding=1),
+        pool(("n", "h", "w", 16), op.nn.avg_pool2d, pool_size=(3, 3), padding=1),
+        pool((1, "h", "w", 4), op.nn.max_pool2d, "float32", pool_size=(5, 5), padding=2),
+    ],
+)
+def test_any_height_and_width(mod: tvm.IRModule) -> None:
+    one = windows_of(mod)
+    check(one)
+    assert one.choice.text.endswith("a thread.")
+
+
+def test_blocks_of_any_image_are_full() -> None:
+    """Rows are whole strips of 8, too, so that 16 threads of 2 channels make a block of 128."""
+    one = windows_of(depthwise(("n", 64, "h", "w"), 64, 3, padding=1))
+    (threads,) = {
+        int(node.extent)
+        for node in nodes_in(one.after.body, tirx.For)
+        if thread_tag(node) == "threadIdx.x"
+    }
+    assert threads == 128
 
 
 @pytest.mark.parametrize(

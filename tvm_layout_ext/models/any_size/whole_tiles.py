@@ -49,7 +49,7 @@ class WholeTiles:
     ----------
     original : PrimFunc
     func : PrimFunc
-        The same with ``TILE * tiles`` in the place of each variable of ``counts``.
+        The same with ``tile * tiles`` in the place of each variable of ``counts``.
     counts : tuple of pairs of Var
         Symbolic sizes, each with the variable that counts its tiles.
     merged : MergedRows, optional
@@ -57,6 +57,7 @@ class WholeTiles:
     computed : dict
         Variables by which values and places have sizes of ``counts``, which whole tiles do not
         change; each is one more parameter of ``func``.
+    tile : int
     """
 
     original: tirx.PrimFunc
@@ -64,6 +65,7 @@ class WholeTiles:
     counts: tuple[tuple[Any, Any], ...]
     merged: MergedRows | None = None
     computed: dict[Any, Any] = field(default_factory=dict)
+    tile: int = TILE
 
     @property
     def rows(self) -> Any | None:
@@ -84,7 +86,7 @@ class WholeTiles:
         What lies beyond a parameter's end is read as zero and not stored. Indices have 32 bits, so
         that a call with more elements is refused on the host.
         """
-        ends = {count: (n + TILE - 1) // TILE for n, count in self.counts}
+        ends = {count: (n + self.tile - 1) // self.tile for n, count in self.counts}
         loops = {one.loop_var.__chandle__(): one for one in nodes_in(scheduled.body, tirx.For)}
         without_ends = partial(self._without_ends, loops)
         rule = (SBlockRealize, without_ends)
@@ -152,16 +154,27 @@ def whole_tiles(func: tirx.PrimFunc) -> WholeTiles | None:
             )
         if not is_among(extent, sizes):
             sizes.append(extent)
+    for size in sizes:
+        check_terms(func, size)
+    return _whole(func, sizes, TILE, merged)
+
+
+def whole_strips(func: tirx.PrimFunc, sizes: list[Any], length: int) -> WholeTiles:
+    """Let symbolic sizes be whole strips of a length; ScheduleError as of :func:`whole_tiles`."""
+    return _whole(func, distinct(sizes), length, None)
+
+
+def _whole(
+    func: tirx.PrimFunc, sizes: list[Any], tile: int, merged: MergedRows | None
+) -> WholeTiles:
     for part in _placed(func):
         for size in sizes:
             if depends_on(part, size):
                 raise ScheduleError(f"{part} is computed from {size}, which whole tiles change.")
-    for size in sizes:
-        check_terms(func, size)
     counts = tuple((n, tirx.Var(f"{n.name}_tiles", str(n.ty.dtype))) for n in sizes)
     apart, computed = _with_sizes_apart(func, sizes)
-    tiled = substitute(apart, {n: count * TILE for n, count in counts})
-    return WholeTiles(func, tiled, counts, merged, computed)
+    tiled = substitute(apart, {n: count * tile for n, count in counts})
+    return WholeTiles(func, tiled, counts, merged, computed, tile)
 
 
 def _placed(func: tirx.PrimFunc) -> list[Any]:
