@@ -48,6 +48,8 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     # Reductions over threads still say what they sum.
     "s_tir.LowerCrossThreadReduction": (transform.GuardReductions, transform.LowerSharedResults),
     "s_tir.LowerInitBlock": (transform.CheckThreadReductions,),
+    # The pass that cuts arrays to what is used.
+    "s_tir.CompactBufferAllocation": (transform.EndlessArrays,),
     # Afterwards only the outermost loop of a kernel still has all that was noted at it.
     "s_tir.UnifyThreadBinding": (transform.HoistGridAnnotations,),
     # Block iterators have become loops; nothing has taken the indices apart yet.

@@ -31,6 +31,7 @@ from .tvm_fixes.align_offsets import AlignOffsets
 from .tvm_fixes.check_thread_reductions import CheckThreadReductions
 from .tvm_fixes.check_tile_bounds import CheckTileBounds
 from .tvm_fixes.check_vectors import CheckVectors
+from .tvm_fixes.endless_arrays import EndlessArrays
 from .tvm_fixes.expose_pointers import ExposePointers
 from .tvm_fixes.fast_math.reduce_angles import ReduceAngles
 from .tvm_fixes.fast_math.write_out_powers import WriteOutPowers
@@ -63,6 +64,7 @@ __all__ = [
     "CheckTileBounds",
     "CheckVectors",
     "CombineLayoutConversions",
+    "EndlessArrays",
     "ExposePointers",
     "FillPaddedRows",
     "FuseRows",

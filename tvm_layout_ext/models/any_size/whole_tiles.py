@@ -14,6 +14,7 @@ from tvm.s_tir import SBlockRealize
 
 from ...errors import ScheduleError
 from ...ir import ops
+from ...ir.annotations import MARK
 from ...ir.conditions import conjuncts
 from ...ir.queries import (
     depends_on,
@@ -99,9 +100,9 @@ class WholeTiles:
         body = guarded(self.original, whole, [size for size, _ in self.counts])
         few = (tirx.call_intrin("bool", ops.ASSUME, one) for one in _few(params))
         root = block_with(body.block, body=sequence([*map(tirx.Evaluate, few), body.block.body]))
-        return tirx.PrimFunc(
-            params, realize_with(body, root), scheduled.ret_type, attrs=self.original.attrs
-        )
+        body, attrs = realize_with(body, root), self.original.attrs
+        # Assumptions are checked, and arrays cut, by passes for marked functions.
+        return tirx.PrimFunc(params, body, scheduled.ret_type, attrs=attrs).with_attr(MARK, 1)
 
     def _without_ends(self, loops: dict[int, Any], node: Any) -> Any:
         """A block without conditions on how many tiles there are, which loops have already."""

@@ -6,7 +6,6 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 
 from ...schedules._windows import KNOBS, cut_of, find_windows, slide
-from ..any_size.arrays import endless_arrays
 from ..any_size.whole_tiles import whole_strips
 from ..rule import Scheduled
 
@@ -33,5 +32,4 @@ def by_windows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     whole = whole_strips(func, cut, cut_of(own[found.column].dom.extent, _CONFIG))
     sch = s_tir.Schedule(whole.func)
     told = slide(sch, name, _CONFIG)
-    func = endless_arrays(whole.schedule(sch).mod["main"])
-    return Scheduled(s_tir.Schedule(func), f"{name} {told}")
+    return Scheduled(whole.schedule(sch), f"{name} {told}")

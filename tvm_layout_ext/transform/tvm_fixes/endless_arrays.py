@@ -1,32 +1,38 @@
-"""Arrays of threads that symbolic sizes do not cut short."""
+"""Arrays on the chip that symbolic sizes do not cut short."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import tvm
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
+from tvm.s_tir import SBlock
 
-from ...ir.queries import blocks_in
+from ...ir.queries import blocks_in, is_global
 from ...ir.rebuild import access_rules, block_with
+from ..base import function_pass, mapped
 
 #: More than any size.
 _ENDLESS = 1 << 30
 
 
-def endless_arrays(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Let arrays in registers be endless along symbolic dims, until TVM cuts them to what is used.
+@function_pass()
+def EndlessArrays(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Create the pass that lets arrays on the chip be endless along symbolic dims.
 
-    A thread uses as many elements as its loops count; TVM takes the lesser of that and of the size,
-    which is no constant.
+    A block uses as many elements as its loops count. TVM 0.27 takes the lesser of these and of the
+    size, as ``min(n + 2, 10)``, and then has no constant to set memory aside for.
+
+    Leaves alone: arrays of known sizes, and buffers in global memory.
     """
     found = {
         buffer.__chandle__(): _endless(buffer)
         for block in blocks_in(func.body)
         for buffer in block.alloc_buffers
-        if buffer.scope() == "local" and any(not _is_known(extent) for extent in buffer.shape)
+        if not is_global(buffer) and not all(map(_is_known, buffer.shape))
     }
+    if not found:
+        return func
 
     def of(buffer: Any) -> Any:
         return found.get(buffer.__chandle__(), buffer)
@@ -38,8 +44,7 @@ def endless_arrays(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return block_with(one, alloc_buffers=[of(buffer) for buffer in one.alloc_buffers])
 
     rules = access_rules(lambda buffer, at: (of(buffer), list(at)))
-    rules += [(tvm.ir.TensorRegion, region), (s_tir.SBlock, block)]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules, order="post"))
+    return mapped(func, *rules, (tvm.ir.TensorRegion, region), (SBlock, block))
 
 
 def _is_known(extent: Any) -> bool:
@@ -48,4 +53,4 @@ def _is_known(extent: Any) -> bool:
 
 def _endless(buffer: Any) -> Any:
     shape = [n if _is_known(n) else tirx.IntImm(str(n.ty.dtype), _ENDLESS) for n in buffer.shape]
-    return tirx.decl_buffer(shape, str(buffer.dtype), str(buffer.name), scope="local")
+    return tirx.decl_buffer(shape, str(buffer.dtype), str(buffer.name), scope=buffer.scope())
