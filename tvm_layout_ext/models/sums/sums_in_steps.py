@@ -25,8 +25,8 @@ class SumsInSteps:
     T5 of ``float16`` looks so for infinite values. As a sum of several symbolic axes, which no
     threads can share out, it is a loop of a single thread; so rows are blocks' and what they leave
     is one block's. Sums and means of 16 bits are computed in ``float32`` and rounded once.
-    The last axes of a tensor, as height and width, are made one where more than the slowest of them
-    are symbolic: each row is a block's then, where it was a single thread's.
+    Neighbouring axes, as height and width, are made one where more than the slowest of them are
+    symbolic: a block adds them up then, where it was a single thread.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -63,14 +63,15 @@ class _Steps(PyExprMutator):
         return relax.op.astype(left, kind) if is_rounded else left
 
     def _as_one_axis(self, call: relax.Call, reduce: Any, sizes: Sequence[Any]) -> relax.Expr:
-        """A sum of the last axes as that of the one axis of a view, which threads share out."""
+        """A sum of neighbouring axes as that of the one axis of a view, which threads share out."""
         axes = sorted({int(axis) % len(sizes) for axis in call.attrs.axis})
-        first = axes[0]
+        first, end = axes[0], axes[-1] + 1
         known = [isinstance(size_of(sizes[axis]), int) for axis in axes[1:]]
-        if axes != list(range(first, len(sizes))) or all(known):
+        if axes != list(range(first, end)) or all(known):
             return call
-        view = relax.op.reshape(call.args[0], [*sizes[:first], prod(sizes[first:])])
-        left = reduce(self.builder_.emit(view), axis=[first])
+        view = [*sizes[:first], prod(sizes[first:end]), *sizes[end:]]
+        value = self.builder_.emit(relax.op.reshape(call.args[0], view))
+        left = reduce(value, axis=[first])
         if not call.attrs.keepdims:
             return left
         return relax.op.reshape(self.builder_.emit(left), call.ty.shape)
