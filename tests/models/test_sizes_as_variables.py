@@ -236,7 +236,7 @@ def test_a_padded_image_that_is_stored_has_no_pixel_behind_its_end(
                 check(one)
 
 
-def test_sums_of_symbolic_images_keep_nothing_in_registers() -> None:
+def test_sums_of_symbolic_images_keep_a_known_number_in_registers() -> None:
     """CUDA has no arrays of a symbolic length."""
 
     def build(x: Any, scale: Any, bias: Any) -> Any:
@@ -244,7 +244,8 @@ def test_sums_of_symbolic_images_keep_nothing_in_registers() -> None:
 
     mod = relax_module(build, (2, 32, "h", "w"), (32,), (32,))
     one = only(relax.transform.LegalizeOps()(mod))  # As TVM writes it.
-    assert any("must have a constant size" in why for why in one.choice.refused)
+    assert one.choice.rule == "blocks"
+    check(one)
 
 
 def test_repeated_rows_are_no_copy_of_a_whole_parameter() -> None:

@@ -61,6 +61,10 @@ POINTER_OPS: dict[str, PointerOp] = {
 }
 
 
+#: Elements of a dim of whose end nothing is known; TVM 0.27 allots so many.
+UNBOUNDED = (1 << 31) - 1
+
+
 def shape_of(buffer: Any) -> list[int] | None:
     """Extents of a buffer, or what bounds them, as of min(n, 64); None where one has no bound."""
     if any(is_unbounded(extent) for extent in buffer.shape):
@@ -70,7 +74,7 @@ def shape_of(buffer: Any) -> list[int] | None:
 
 def is_unbounded(extent: Any) -> bool:
     """Whether TVM knows of no bound: the largest int32 is what it knows of a symbol, and allots."""
-    return _most(extent) >= (1 << 31) - 1
+    return _most(extent) >= UNBOUNDED
 
 
 def _most(extent: Any) -> int:

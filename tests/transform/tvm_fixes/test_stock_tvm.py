@@ -23,6 +23,7 @@ from tests.transform.tvm_fixes import test_align_offsets as offsets
 from tests.transform.tvm_fixes import test_check_thread_reductions as sums
 from tests.transform.tvm_fixes import test_check_tile_bounds as tiles
 from tests.transform.tvm_fixes import test_check_vectors as vectors
+from tests.transform.tvm_fixes import test_endless_arrays as arrays
 from tests.transform.tvm_fixes import test_guard_reductions as reductions
 from tests.transform.tvm_fixes import test_join_comparisons as comparisons
 from tests.transform.tvm_fixes import test_reduce_angles as angles
@@ -54,6 +55,12 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Without:
         monkeypatch.setattr(pipeline, "_BEFORE", kept)
 
     return take_out
+
+
+def test_endless_arrays(without: Without) -> None:
+    """The least of a symbolic size and of what is used is no constant."""
+    without("EndlessArrays", "CheckTileBounds")
+    assert "T.min(" in tlx.lower(arrays.cached("local")).script()
 
 
 def test_align_offsets(without: Without) -> None:

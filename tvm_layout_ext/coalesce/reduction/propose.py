@@ -184,8 +184,10 @@ def _tile(plan: ReductionPlan, request: Request) -> ColumnsTile:
 def may_factor(nest: Nest, plan: ReductionPlan) -> bool:
     """Whether partial sums may become an array, which has a dim for each loop of the results.
 
-    Columns, of which a block takes a tile, are of a known number.
+    Columns, of which a block takes a tile, are of a known number, and other sizes known or of 64
+    bits: TVM 0.27 finds no constant size of a tile otherwise, as ``EndlessArrays`` tells.
     """
     dims = len(nest.block.writes[0].source.shape)
+    wide = all(x.size is not None or str(x.extent.ty.dtype) == "int64" for x in nest.loops)
     known = not plan.data or plan.data[-1].size is not None
-    return known and not nest.is_guarded and len(plan.data) == dims
+    return known and wide and not nest.is_guarded and len(plan.data) == dims

@@ -23,7 +23,7 @@ from ..base import function_pass
 def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that refuses tiles on the chip of which TVM finds no bound.
 
-    In annotated functions symbolic extents of registers are refused, too. Does not handle: other
+    In annotated functions symbolic extents are refused, too. Does not handle: other
     targets.
     """
     if capability(func.attrs.get("target", None)) == (0, 0):
@@ -40,10 +40,10 @@ def CheckTileBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 "that depends on a symbolic size; a tile must have a constant size at most, "
                 "or stay in global memory."
             )
-        is_own = buffer.scope() == "local" and MARK in func.attrs
+        is_own = buffer.scope() != "global" and MARK in func.attrs
         if is_own and any(map(variables, buffer.shape)):
             raise ScheduleError(
-                f"Buffer {buffer.name} in local memory has {buffer.shape} elements; a tile must "
-                "have a constant size, or stay in global memory."
+                f"Buffer {buffer.name} in {buffer.scope()} memory has {buffer.shape} elements; a "
+                "tile must have a constant size, or stay in global memory."
             )
     return func

@@ -8,12 +8,10 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock
 
+from ...ir.pointers import UNBOUNDED
 from ...ir.queries import blocks_in, is_global
 from ...ir.rebuild import access_rules, block_with
 from ..base import function_pass, mapped
-
-#: More than any size.
-_ENDLESS = 1 << 30
 
 
 @function_pass()
@@ -21,15 +19,17 @@ def EndlessArrays(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Create the pass that lets arrays on the chip be endless along symbolic dims.
 
     A block uses as many elements as its loops count. TVM 0.27 takes the lesser of these and of the
-    size, as ``min(n + 2, 10)``, and then has no constant to set memory aside for.
+    size, as ``min(n + 2, 10)``, and then has no constant to set memory aside for. An array that is
+    used as a whole stays endless, which :class:`CheckTileBounds` refuses.
 
-    Leaves alone: arrays of known sizes, and buffers in global memory.
+    Leaves alone: known sizes, symbolic ones of 32 bits, too few for an endless one times another,
+    and buffers in global memory.
     """
     found = {
         buffer.__chandle__(): _endless(buffer)
         for block in blocks_in(func.body)
         for buffer in block.alloc_buffers
-        if not is_global(buffer) and not all(map(_is_known, buffer.shape))
+        if not is_global(buffer) and any(map(_is_open, buffer.shape))
     }
     if not found:
         return func
@@ -47,10 +47,12 @@ def EndlessArrays(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return mapped(func, *rules, (tvm.ir.TensorRegion, region), (SBlock, block))
 
 
-def _is_known(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm)
+def _is_open(extent: Any) -> bool:
+    """Whether an extent may become an endless one: symbolic, and of 64 bits."""
+    return not isinstance(extent, tirx.IntImm) and str(extent.ty.dtype) == "int64"
 
 
 def _endless(buffer: Any) -> Any:
-    shape = [n if _is_known(n) else tirx.IntImm(str(n.ty.dtype), _ENDLESS) for n in buffer.shape]
+    endless = tirx.IntImm("int64", UNBOUNDED)
+    shape = [endless if _is_open(extent) else extent for extent in buffer.shape]
     return tirx.decl_buffer(shape, str(buffer.dtype), str(buffer.name), scope=buffer.scope())
