@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...ir.queries import size_of
 from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
 
 #: Channels of a vector of 16 bytes of 16 bits.
@@ -47,14 +48,16 @@ class _PatchesAsChannels(PyExprMutator):
         filled = -(-int(channels) * steps[0] * steps[1] // _VECTOR) * _VECTOR
         places = [-(-int(n) // step) for n, step in zip((high, wide), steps, strict=True)]
         results = [
-            (int(size) + ends - int(n)) // step + 1
+            (size_of(size) + ends - int(n)) // step + 1
             for size, ends, n, step in zip(
                 sizes, map(sum, zip(before, after, strict=True)), (high, wide), steps, strict=True
             )
         ]
         pixels = [many + n - 1 for many, n in zip(results, places, strict=True)]
+        is_known = all(isinstance(many, int) for many in pixels)
+        deepened = self._deep if is_known else self._deep_of_any_size
         return relax.op.nn.conv2d(
-            self._deep(image, before, pixels, steps, filled),
+            deepened(image, before, pixels, steps, filled),
             self._deep(weight, (0, 0), places, steps, filled),
             data_layout="NCHW",
             kernel_layout="OIHW",
@@ -90,6 +93,30 @@ class _PatchesAsChannels(PyExprMutator):
         return value
 
 
+    def _deep_of_any_size(
+        self, image: Any, before: Sequence[int], pixels: Sequence[Any], steps: Any, filled: int
+    ) -> relax.Expr:
+        """The same of a symbolic height or width, whose end is no whole number of steps."""
+        (down, right), (top, left) = steps, before
+
+        def deep(x: Any) -> Any:
+            images, channels, high, wide = x.shape
+
+            def value(n: Any, d: Any, i: Any, j: Any) -> Any:
+                row = i * down + d // (right * channels) - top
+                column = j * right + d // channels % right - left
+                inside = tirx.all(
+                    *(d < channels * down * right, row >= 0, row < high),
+                    *(column >= 0, column < wide),
+                )
+                zero = tirx.const(0, str(x.dtype))
+                return tirx.if_then_else(inside, x[n, d % channels, row, column], zero)
+
+            return te.compute((images, filled, *pixels), value, name="deep")
+
+        return self.builder_.emit_te(deep, image, primfunc_name_hint="space_to_depth")
+
+
 def _is_taken(call: Any) -> bool:
     """Whether a convolution has few channels, and steps that its window is not smaller than."""
     attrs, weight = call.attrs, dims_of(call.args[1])
@@ -98,7 +125,7 @@ def _is_taken(call: Any) -> bool:
         return False
     if weight is None or image is None or len(attrs.padding) != 4:
         return False
-    if not all(isinstance(one, tvm.tirx.IntImm) for one in image[1:]):
+    if not isinstance(image[1], tirx.IntImm):
         return False
     steps, window = [int(one) for one in attrs.strides], weight[2:]
     if weight[0] % _VECTOR or weight[1] >= _VECTOR or max(steps) == 1:
