@@ -94,6 +94,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
     "s_tir.InjectVirtualThread": (transform.CheckVectors,),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (
+        transform.DividePlaces,
         transform.LowerWarpMemoryFully,
         transform.RenameOperands,
         transform.WriteOutSigmoids,

@@ -12,6 +12,7 @@ from .fuse_rows import FuseRows
 from .hopper.lower_warpgroups import LowerWarpgroups
 from .launch.check_assumptions import CheckAssumptions
 from .launch.check_host_stages import CheckHostStages
+from .launch.divide_places import DividePlaces
 from .launch.eviction_policy import AttachEvictionPolicy, LowerEvictionPolicy
 from .launch.hoist_grid_annotations import HoistGridAnnotations
 from .launch.launch_bounds import SetLaunchBounds
@@ -64,6 +65,7 @@ __all__ = [
     "CheckTileBounds",
     "CheckVectors",
     "CombineLayoutConversions",
+    "DividePlaces",
     "EndlessArrays",
     "ExposePointers",
     "FillPaddedRows",

@@ -92,7 +92,6 @@ class _PatchesAsChannels(PyExprMutator):
             value = emit(relax.op.nn.pad(value, [0, 0, 0, filled - deep, 0, 0, 0, 0]))
         return value
 
-
     def _deep_of_any_size(
         self, image: Any, before: Sequence[int], pixels: Sequence[Any], steps: Any, filled: int
     ) -> relax.Expr:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
+
+from ..launch.divide_places import divided
 
 
 def divided_as_places(stmt: Any) -> Any:
@@ -14,8 +15,7 @@ def divided_as_places(stmt: Any) -> Any:
     Extents are positive in a kernel that has blocks. Where TVM has to correct the sign of each
     quotient, an index through several dims becomes hundreds of operations.
     """
-    rules = [(tirx.FloorDiv, _divided), (tirx.FloorMod, _divided)]
-    return tvm_ffi.structural_map(stmt, rules, order="post")
+    return divided(stmt, lambda var: True)
 
 
 def named(var: Any, value: Any, knows_sizes: bool) -> list[Any]:
@@ -28,23 +28,3 @@ def named(var: Any, value: Any, knows_sizes: bool) -> list[Any]:
         return [tirx.Bind(var, value)]
     held = tirx.decl_buffer((1,), "int32", f"{var.name}_kept", scope="local")
     return [tirx.AllocBuffer(held), tirx.BufferStore(held, value, [0]), tirx.Bind(var, held[0])]
-
-
-def _divided(node: Any) -> Any:
-    if isinstance(node.b, tirx.IntImm) or not _is_place(node.a):
-        return node
-    how = tirx.truncdiv if isinstance(node, tirx.FloorDiv) else tirx.truncmod
-    return how(node.a, node.b)
-
-
-def _is_place(expr: Any) -> bool:
-    """Whether an expression is never negative, as numbers of blocks, heads and rows are not."""
-    if isinstance(expr, tirx.IntImm):
-        return int(expr) >= 0
-    if isinstance(expr, tirx.Cast):
-        return _is_place(expr.value)
-    if isinstance(expr, tirx.Add | tirx.Mul):
-        return _is_place(expr.a) and _is_place(expr.b)
-    if isinstance(expr, tirx.FloorDiv | tirx.FloorMod | tirx.Div | tirx.Mod):
-        return _is_place(expr.a)
-    return isinstance(expr, tirx.Var)
