@@ -16,7 +16,7 @@ from ...ir.queries import USUAL_BATCH, blocks_in, is_number, substitute, uses
 from ...transform.hopper.any_size import with_rows
 from ...transform.hopper.lower_warpgroups import lowered
 from ..rule import Scheduled, few_or_many
-from .whole_tiles import whole_tiles
+from .whole_tiles import resized, whole_tiles
 
 #: Calls of up to so many rows have a kernel of their own. Tiles, and by ``mma.sync`` slices, are
 #: chosen for so few, and tiles for so many.
@@ -68,7 +68,7 @@ def _as_if_of(
     func: tirx.PrimFunc, size: Any, rows: int, arch: Architecture, known: KnownRows
 ) -> tuple[tirx.PrimFunc, str] | None:
     """The kernel for so many rows, lowered, which then has the number of each call."""
-    found = known(substitute(func, {size: tirx.IntImm(size.ty, rows)}), rows)
+    found = known(resized(func, {size: tirx.IntImm(size.ty, rows)}), rows)
     if found is None:
         return None
     made = lowered(found.function, arch, partial(with_rows, rows=tirx.Cast("int32", size)))

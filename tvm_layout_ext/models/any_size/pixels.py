@@ -21,6 +21,7 @@ from ...transform.hopper.lower_warpgroups import lowered
 from ...tune.space.functions import blocks_of
 from ...tune.space.off_tensor_cores import is_product
 from ..rule import Scheduled, few_or_many
+from .whole_tiles import resized
 
 #: Numbers that stand for symbolic images, pixels of a result, and other sizes, twice: what differs
 #: by them depends on a size. Pixels are more than one turn of all blocks; the last are few, so that
@@ -98,7 +99,7 @@ def _written(
 ) -> tuple[tirx.PrimFunc | None, str]:
     """The kernel by numbers that stand for sizes, which has the sizes."""
     values = _values(func, numbers)
-    known = substitute(func, {var: tirx.IntImm(var.ty, n) for var, n in values.items()})
+    known = resized(func, {var: tirx.IntImm(var.ty, n) for var, n in values.items()})
     scheduled = multiply(known, pixels)
     if scheduled is None:
         return None, ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -174,8 +175,15 @@ def _whole(
                 raise ScheduleError(f"{part} is computed from {size}, which whole tiles change.")
     counts = tuple((n, tirx.Var(f"{n.name}_tiles", str(n.ty.dtype))) for n in sizes)
     apart, computed = _with_sizes_apart(func, sizes)
-    tiled = substitute(apart, {n: count * tile for n, count in counts})
+    tiled = resized(apart, {n: count * tile for n, count in counts})
     return WholeTiles(func, tiled, counts, merged, computed, tile)
+
+
+def resized(func: tirx.PrimFunc, sizes: Mapping[Any, Any]) -> tirx.PrimFunc:
+    """A function with other sizes in the place of variables, those among its parameters, too."""
+    params = [tirx.Var(p.name, p.ty) if is_among(p, sizes) else p for p in func.params]
+    apart = tirx.PrimFunc(params, func.body, func.ret_type, attrs=func.attrs)
+    return substitute(apart, sizes)
 
 
 def _placed(func: tirx.PrimFunc) -> list[Any]:

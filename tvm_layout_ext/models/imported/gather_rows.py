@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ...ir.queries import are_equal, is_number
+from ...ir.queries import are_equal, distinct, is_among, is_number, variables
 from ...ir.replace_calls import Make, with_calls_replaced
 from ..relax_values import ELEMENTWISE, extents_of, name_of, uses_of
 
@@ -154,15 +154,28 @@ def _called(bound: dict[Any, Any], chain: Sequence[Any], inside: Any) -> relax.E
     read = dict.fromkeys(one for call in calls for one in call.args)
     inputs = [one for one in read if one not in chain and _is_input(one)]
     name = "_".join(["fused", *(name_of(call).rpartition(".")[2] for call in calls)])
-    gv = inside.builder_.add_func(_function(bound, chain, inputs), name)
-    return relax.Call(gv, [inside.visit_expr(one) for one in inputs])
+    sizes = _unbound(inputs)
+    gv = inside.builder_.add_func(_function(bound, chain, inputs, sizes), name)
+    told = [relax.ShapeExpr(sizes)] if sizes else []
+    return relax.Call(gv, [*(inside.visit_expr(one) for one in inputs), *told])
 
 
-def _function(bound: dict[Any, Any], chain: Sequence[Any], inputs: Sequence[Any]) -> relax.Function:
-    """The calls of a chain as a function that TVM fuses."""
+def _unbound(inputs: Sequence[Any]) -> list[Any]:
+    """Symbolic sizes of inputs that are not extents themselves, as of ``h * w`` tokens."""
+    extents = [extent for one in inputs for extent in extents_of(one) or ()]
+    own = [extent for extent in extents if isinstance(extent, tirx.Var)]
+    used = distinct(var for extent in extents for var in variables(extent))
+    return [var for var in used if not is_among(var, own)]
+
+
+def _function(
+    bound: dict[Any, Any], chain: Sequence[Any], inputs: Sequence[Any], sizes: Sequence[Any]
+) -> relax.Function:
+    """The calls of a chain as a function that TVM fuses; it is told sizes that no input has."""
     values = {one: relax.Var(f"in_{at}", one.ty) for at, one in enumerate(inputs)}
+    params = [*values.values(), *([relax.Var("sizes", relax.ShapeType(sizes))] if sizes else ())]
     builder = relax.BlockBuilder()
-    with builder.function("rows", list(values.values()), {"Primitive": 1}, private=True):
+    with builder.function("rows", params, {"Primitive": 1}, private=True):
         with builder.dataflow():
             for var in chain:
                 call = bound[var]

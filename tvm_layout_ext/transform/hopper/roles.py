@@ -100,6 +100,7 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any], own: Any = None) -> An
     """Take tile after tile; with ``own``, 0 or 1, every second one."""
     plan = parts.plan
     rows, columns = plan.tiles
+    knows, has_batch = isinstance(rows, int), plan.kernel.batch is not None
     if plan.kernel.groups is not None:
         return _over_groups(parts, body)
 
@@ -110,10 +111,10 @@ def over_tiles(parts: Parts, body: Callable[[Tile], Any], own: Any = None) -> An
         )
         inside = [
             tirx.Bind(tile, number // plan.kernel.slices),
-            tirx.Bind(batch, tile // (rows * columns) if isinstance(rows, int) else 0),
+            tirx.Bind(batch, tile // (rows * columns) if knows or has_batch else 0),
         ]
         for var, at, size in zip((row, column), _place(plan, tile), plan.tile, strict=False):
-            inside += named(var, at * size, isinstance(rows, int))
+            inside += named(var, at * size, knows)
         inside.append(body(Tile(t, batch, row, column)))
         each = plan.grid * (1 if own is None else 2)
         even = isinstance(plan.count, int) and plan.count % each == 0
@@ -152,8 +153,10 @@ def _place(plan: Plan, tile: Any) -> tuple[Any, Any]:
 
 
 def _place_of_any(plan: Plan, tile: Any) -> tuple[Any, Any]:
-    """Row and column of a tile of one product of a symbolic number of rows."""
+    """Row and column of a tile of products of a symbolic number of rows."""
     (rows, columns), group = plan.tiles, plan.kernel.group
+    if plan.kernel.batch is not None:
+        tile = tile % tirx.max(rows * columns, 1)
     first, inside = tile // (group * columns) * group, tile % (group * columns)
     # Not below 1, or TVM divides as if it might be negative.
     height = tirx.max(tirx.min(rows - first, group), 1)
