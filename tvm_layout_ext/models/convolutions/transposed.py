@@ -10,6 +10,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...ir.queries import size_of
+from ..imported.places import part_of
 from ..relax_values import bound_to, calls_operator, dims_of, extents_of, name_of, rewritten
 
 #: By operator, the layouts that are taken, and the convolution that takes their place.
@@ -31,7 +33,7 @@ class TransposedConvolutions:
     of the zeros that a transposed convolution has between pixels. Where ``s`` does not divide ``k``
     the window is filled up with zeros, by which what is not finite becomes NaN.
 
-    Leaves alone: dilation, layouts other than PyTorch's, and images of symbolic rows or columns.
+    Leaves alone: dilation, and layouts other than PyTorch's.
 
     The identity is that of sub-pixel convolutions (Shi et al., 2016, arXiv:1609.07009).
     """
@@ -68,11 +70,12 @@ class _PixelsAsChannels(PyExprMutator):
     def _convolution(self, call: relax.Call) -> relax.Expr:
         image, weight = call.args
         window = [int(one) for one in extents_of(weight)[2:]]  # type: ignore[index]
-        sizes = [int(one) for one in extents_of(image)[2:]]  # type: ignore[index]
+        sizes = [size_of(one) for one in extents_of(image)[2:]]  # type: ignore[index]
         attrs, rank = call.attrs, len(sizes)
         steps, groups = [int(one) for one in attrs.strides], int(attrs.groups)
         # Of one pixel no step is made: by those of a whole window each result has one term.
-        steps = [k if n == 1 else s for n, k, s in zip(sizes, window, steps, strict=True)]
+        pairs = zip(sizes, window, steps, strict=True)
+        steps = [k if isinstance(n, int) and n == 1 else s for n, k, s in pairs]
         terms = [-(-k // s) for k, s in zip(window, steps, strict=True)]
         before, after = (
             [int(one) for one in part] for part in (attrs.padding[:rank], attrs.padding[rank:])
@@ -80,9 +83,9 @@ class _PixelsAsChannels(PyExprMutator):
         more = [int(one) for one in attrs.output_padding]
         rows = zip(sizes, steps, before, after, window, more, strict=True)
         results = [(n - 1) * s - b - a + k + m for n, s, b, a, k, m in rows]
-        # Pixels of the image by which results are computed, some of which begin before them.
-        ends = zip(results, before, steps, strict=True)
-        reached = [-(-(out + b) // s) for out, b, s in ends]
+        # Pixels beyond the image by which results are computed, as others before it.
+        ends = zip(window, after, more, steps, strict=True)
+        beyond = [-(-(k - a + m) // s) - 1 for k, a, m, s in ends]
         begins = [one - 1 for one in terms]
         if max(steps) == 1 and all(map(int.__ge__, begins, before)):
             # A pixel a step: what would be cut off is not computed.
@@ -91,7 +94,7 @@ class _PixelsAsChannels(PyExprMutator):
         deep = convolve(
             image,
             self._weight(weight, groups, terms, steps),
-            padding=[*begins, *(max(0, q - n) for q, n in zip(reached, sizes, strict=True))],
+            padding=[*begins, *(max(0, one) for one in beyond)],
             groups=groups,
             out_dtype=attrs.out_dtype,
         )
@@ -121,19 +124,24 @@ class _PixelsAsChannels(PyExprMutator):
         groups: int,
         steps: Sequence[int],
         before: Sequence[int],
-        results: Sequence[int],
+        results: Sequence[Any],
     ) -> relax.Expr:
         """Channels of a pixel as the pixels of a step, without those that are cut off."""
         emit, rank = self.builder_.emit, len(steps)
         first, channels, *pixels = extents_of(deep) or ()
-        sizes = [int(n) * s for n, s in zip(pixels, steps, strict=True)]
+        sizes = [size_of(n) * s for n, s in zip(pixels, steps, strict=True)]
         if max(steps) > 1:
             outer = int(channels) // groups // prod(steps)
             deep = emit(relax.op.reshape(deep, (first, groups, *steps, outer, *pixels)))
             pairs = [one for at in range(rank) for one in (3 + rank + at, 2 + at)]
             deep = emit(relax.op.permute_dims(deep, [0, 1, 2 + rank, *pairs]))
             deep = emit(relax.op.reshape(deep, (first, groups * outer, *sizes)))
-        if sizes == [*results]:
+        analyzer = tvm.sym.Analyzer()
+        if all(map(analyzer.can_prove_equal, sizes, results)):
+            return deep
+        if not all(isinstance(size, int) for size in sizes):
+            for at, (begin, size) in enumerate(zip(before, results, strict=True)):
+                deep = part_of(self.builder_, deep, 2 + at, begin, size)
             return deep
         ends = [b + out for b, out in zip(before, results, strict=True)]
         return relax.op.strided_slice(deep, [*range(2, 2 + rank)], [*before], ends)
@@ -145,11 +153,10 @@ def _between(value: int, others: Sequence[int]) -> list[int]:
 
 
 def _is_taken(call: Any) -> bool:
-    """Whether layouts are PyTorch's, windows are dense, and extents are known."""
+    """Whether layouts are PyTorch's, windows are dense, and those of weights are known."""
     attrs, (image, weight) = call.attrs, call.args
     layouts = tuple(str(getattr(attrs, f"{one}_layout")) for one in ("data", "kernel", "out"))
     if layouts != _TAKEN[name_of(call)][0] or any(int(one) != 1 for one in attrs.dilation):
         return False
     sizes = (extents_of(image) or ())[2:]
-    known = bool(sizes) and all(isinstance(one, tvm.tirx.IntImm) for one in sizes)
-    return known and dims_of(weight) is not None and len(attrs.padding) == 2 * len(sizes)
+    return bool(sizes) and dims_of(weight) is not None and len(attrs.padding) == 2 * len(sizes)
