@@ -11,9 +11,11 @@ from tvm import tirx
 from tvm.relax import op
 
 import tvm_layout_ext as tlx
+from tests.models.cpu import require_same
 from tests.models.running import array_of, check, fused, only, scheduled
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions.channels_last import ChannelsLast
+from tvm_layout_ext.models.convolutions.space_to_depth import SpaceToDepth
 from tvm_layout_ext.schedules import _gemm_hopper
 
 Shape = tuple[Any, ...]
@@ -92,6 +94,24 @@ def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs
     (one,) = (f for f in found if "conv2d" in f.name or "matmul" in f.name)
     assert {f.choice.rule for f in found} <= {rule, "blocks"}
     check(one, rule)
+
+
+@pytest.mark.parametrize("outer", [12, 16])
+def test_groups_of_images_of_any_size_have_their_own_results(outer: int) -> None:
+    """Of a symbolic number of rows each product of a batch was the first one."""
+    for one in scheduled(convolution((3, 48, "h", "w"), (outer, 24, 1, 1), groups=2)):
+        check(one)
+
+
+@pytest.mark.parametrize("window", [7, 3])
+def test_first_layers_of_images_of_any_size(window: int) -> None:
+    attrs = {"padding": window // 2, "strides": 2}
+    mod = convolution((2, 3, "h", "w"), (16, 3, window, window), **attrs)
+    found = SpaceToDepth()(mod)
+    assert "space_to_depth" in {gv.name_hint for gv in found.functions}
+    require_same(found, mod, 1e-2)
+    (one,) = (f for f in scheduled(mod) if "conv2d" in f.name)
+    check(one, "tensor cores")
 
 
 @pytest.mark.costly

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from hypothesis import assume, given
+from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 from tvm import relax
 from tvm.relax import op
 
 from benchmarks.relax_numbers import error_of
 from tests.models.cpu import by_cpu, given_to, require_same
-from tests.models.running import check, scheduled
+from tests.models.running import SIZE, check, scheduled
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions.transposed import TransposedConvolutions
 from tvm_layout_ext.models.fold_constants import FoldConstants
@@ -45,14 +45,19 @@ def operators(mod: tvm.IRModule) -> set[str]:
         max_size=2,
     ),
     st.sampled_from([1, 3]),
+    st.booleans(),
 )
-def test_any_window_step_and_padding_gives_the_same(dims: Any, groups: int) -> None:
+def test_any_window_step_and_padding_gives_the_same(
+    dims: Any, groups: int, is_symbolic: bool
+) -> None:
+    if is_symbolic:
+        dims = [(SIZE, *more) for _, *more in dims]
     sizes, window, steps, before, after, more = (list(one) for one in zip(*dims, strict=True))
     assume(all(one < step for one, step in zip(more, steps, strict=True)))
     rows = zip(sizes, window, steps, before, after, more, strict=True)
     assume(all((n - 1) * s + k + m - b - a > 0 for n, k, s, b, a, m in rows))
     mod = transposed(
-        (2, 2 * groups, *sizes),
+        (2, 2 * groups, *("hw"[: len(sizes)] if is_symbolic else sizes)),
         (2 * groups, 3, *window),
         "float32",
         strides=steps,
@@ -63,9 +68,21 @@ def test_any_window_step_and_padding_gives_the_same(dims: Any, groups: int) -> N
     found = TransposedConvolutions()(mod)
     assert not any("transpose" in one for one in operators(found))
     arrays = given_to(mod)
-    (got,), (wanted,) = by_cpu(found, arrays), by_cpu(mod, arrays)
+    try:
+        (got,), (wanted,) = by_cpu(found, arrays), by_cpu(mod, arrays)
+    except tvm.error.InternalError as error:
+        # Of symbolic sizes TVM's own pipeline ends over some reshapes.
+        assert "CanProveDivisible" in str(error)
+        reject()
     assert got.shape == wanted.shape
     assert error_of([got], [wanted]) <= 1e-5
+
+
+def test_a_reshape_that_tvm_ends_over_is_a_copy(caplog: pytest.LogCaptureFixture) -> None:
+    mod = transposed((2, 2, "h"), (2, 3, 5), "float32", strides=[2])
+    for one in scheduled(mod):
+        check(one)
+    assert "No reshape becomes a view" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from tvm.target import Target
 
 from ..checks import takes_module
 from ..errors import ScheduleError
+from ..ir.diagnostics import reason
 from ..target import resolve
 from ..transform.launch.in_sequence import InSequence
 from ..tune.apply.apply import as_module, fuse_transposes
@@ -43,6 +45,8 @@ from .quantised.fuse_weights import FuseWeights
 from .sums.sums_in_steps import SumsInSteps
 from .sums.widen_functions import legalize_ops
 from .sums.widen_sums import WidenSums
+
+_log = logging.getLogger("tvm_layout_ext")
 
 
 def relax_pipeline(
@@ -165,10 +169,22 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         # Before schedules, or TVM no longer sees which functions only reshape.
-        relax.transform.RewriteDataflowReshape(),
+        _ReshapesAsViews(),
         relax.transform.DeadCodeElimination(),
         PagedCache(),
     ]
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.ReshapesAsViews")
+class _ReshapesAsViews:
+    """RewriteDataflowReshape, of which TVM 0.27 ends over some reshapes of symbolic sizes."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        try:
+            return relax.transform.RewriteDataflowReshape()(mod)
+        except tvm.error.InternalError as error:
+            _log.warning("No reshape becomes a view, so that each copies; TVM: %s", reason(error))
+            return mod
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.FuseTransposes")
