@@ -72,7 +72,8 @@ def test_any_window_step_and_padding_gives_the_same(
         (got,), (wanted,) = by_cpu(found, arrays), by_cpu(mod, arrays)
     except tvm.error.InternalError as error:
         # Of symbolic sizes TVM's own pipeline ends over some reshapes.
-        assert "CanProveDivisible" in str(error)
+        if "CanProveDivisible" not in str(error):
+            raise
         reject()
     assert got.shape == wanted.shape
     assert error_of([got], [wanted]) <= 1e-5
