@@ -248,6 +248,16 @@ def test_sums_of_symbolic_images_keep_a_known_number_in_registers() -> None:
     check(one)
 
 
+def test_tiles_of_whole_images_of_any_size_are_refused() -> None:
+    """By dlight a block kept all of a convolution that a pad behind it reads."""
+
+    def build(x: Any, w: Any) -> Any:
+        return op.nn.pad(op.tanh(op.nn.conv2d(x, w, padding=1)), [0, 0, 0, 0, 1, 1, 1, 1])
+
+    for one in scheduled(relax_module(build, (2, 3, "h", "w"), (3, 3, 3, 3), dtype="float16")):
+        check(one)
+
+
 def test_repeated_rows_are_no_copy_of_a_whole_parameter() -> None:
     (n,) = sizes("n")
     x = tensor("x", n)

@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from ..build import lower
 from ..errors import LayoutExtError, ScheduleError
+from ..ir.annotations import MARK
 from ..ir.diagnostics import reason
 from .rule import Scheduled
 
@@ -38,8 +39,10 @@ def by_dlight(func: tirx.PrimFunc, target: Target) -> Scheduled:
             continue
         scheduled = Scheduled(found, f"dlight's {rule.__name__}")
         try:
-            # Vectors of truth values, for one, TVM writes in CUDA as other bytes.
-            lower(scheduled.function.with_attr("global_symbol", "main"), target=target)
+            # Vectors of truth values, for one, TVM writes in CUDA as other bytes, and a tile of a
+            # symbolic size not at all; functions of a model have the mark when they are built.
+            marked = scheduled.function.with_attr(MARK, 1)
+            lower(marked.with_attr("global_symbol", "main"), target=target)
         except LayoutExtError as error:
             failed.append(f"{rule.__name__}'s cannot be lowered: {reason(error)}")
             continue
