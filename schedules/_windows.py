@@ -151,8 +151,9 @@ def _threads(
     if all(isinstance(own[i].dom.extent, tirx.IntImm) for i in spatial[1:]):
         blocks = [(*outer, y, x, c)]
     else:
-        # A quotient by a symbolic size is 64 bits wide, and of some 40 instructions.
-        blocks = [(*outer, c), (y,), (x,)]
+        # A quotient by a symbolic size is 64 bits wide, and of some 40 instructions. Only
+        # blockIdx.x may be over 65,535, as images times channels may.
+        blocks = [(y,), (x,), (*outer, c)]
     sch.reorder(*chain(*blocks), down, across, lane, *rows, place, each, vector)
     for one, axis in zip(reversed(blocks), "xyz", strict=False):
         sch.bind(sch.fuse(*one), f"blockIdx.{axis}")

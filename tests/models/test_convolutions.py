@@ -103,6 +103,22 @@ def test_groups_of_images_of_any_size_have_their_own_results(outer: int) -> None
         check(one)
 
 
+@pytest.mark.parametrize(
+    ("image", "weight", "attrs"),
+    [
+        ((1, 64, "h", 7), (16, 64, 1, 1), {}),
+        ((1, 128, "h", 7), (128, 64, 1, 1), {"groups": 2}),
+        ((1, 3, "h", 12), (16, 3, 4, 4), {"strides": 4}),
+    ],
+)
+def test_rows_of_pixels_of_a_known_width_are_all_computed(
+    image: Shape, weight: Shape, attrs: Any
+) -> None:
+    """Of one image as many pixels were computed as it has rows."""
+    for one in scheduled(convolution(image, weight, **attrs)):
+        check(one)
+
+
 @pytest.mark.parametrize("window", [7, 3])
 def test_first_layers_of_images_of_any_size(window: int) -> None:
     attrs = {"padding": window // 2, "strides": 2}

@@ -25,9 +25,19 @@ def turned(a: T.handle, b: T.handle, n: T.int64, m: T.int64, back: T.int64) -> N
             B[v] = A[v % n, v // n] + T.Cast("float32", (v - back) // n)
 
 
-def bound() -> s_tir.Schedule:
+@T.prim_func(s_tir=True)
+def moved(b: T.handle, n: T.int64, m: T.int64) -> None:
+    T.func_attr({"layout_ext.annotated": 1})
+    B = T.match_buffer(b, (n + m,), "float32")
+    for i in T.serial(n + m):
+        with T.sblock("B"):
+            v = T.axis.spatial(n + m, i)
+            B[v] = T.Cast("float32", (v + m) // n)
+
+
+def bound(func: tirx.PrimFunc = turned) -> s_tir.Schedule:
     """Each element by a thread."""
-    sch = s_tir.Schedule(turned)
+    sch = s_tir.Schedule(func)
     grid, thread = sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, 32])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
@@ -47,6 +57,10 @@ def test_what_may_be_negative_is_rounded_down() -> None:
     kinds = [type(node).__name__ for node in nodes_in(body, tirx.Div, tirx.Mod)]
     assert sorted(kinds) == ["Div", "Mod"]
     assert len(nodes_in(body, tirx.FloorDiv)) >= 1
+
+
+def test_a_part_of_an_extent_may_be_negative() -> None:
+    gives(bound(moved), None, 7, -3, B=((np.arange(4) - 3) // 7).astype("float32"))
 
 
 def test_functions_without_the_mark_stay() -> None:

@@ -71,7 +71,8 @@ def _as_if_of(
     found = known(resized(func, {size: tirx.IntImm(size.ty, rows)}), rows)
     if found is None:
         return None
-    made = lowered(found.function, arch, partial(with_rows, rows=tirx.Cast("int32", size)))
+    resize = partial(with_rows, read=rows, rows=tirx.Cast("int32", size))
+    made = lowered(found.function, arch, resize)
     return None if _others_have(made, func, size) else (made, found.text)
 
 

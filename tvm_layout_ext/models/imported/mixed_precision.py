@@ -174,6 +174,8 @@ class _Masks(PyExprMutator):
         places = np.arange(extent)[slice(*known)]
         if size == extent or size != len(places):
             return part if size == extent else call
+        if size == 0:
+            return data
         if known[2] != 1:
             numbers = np.arange(extent)
             numbers[places] = extent + np.arange(size)

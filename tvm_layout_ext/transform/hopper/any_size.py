@@ -17,11 +17,16 @@ from .windows import best_box
 _MANY = 1 << 10
 
 
-def with_rows(kernel: Kernel, rows: Any) -> Kernel:
-    """The same product of another number of rows, which may be symbolic.
+def with_rows(kernel: Kernel, read: int, rows: Any) -> Kernel:
+    """The same product, read for some rows, of another number of them, which may be symbolic.
 
-    Raises ScheduleError if its rows are pixels, groups or a batch's, or a cluster shares its tiles.
+    Raises ScheduleError if it has other rows, as of each image some pixels, if these are pixels,
+    groups or scaled, or if a cluster shares its tiles.
     """
+    if kernel.sizes[0] != read:
+        raise ScheduleError(
+            f"The kernel for {read} rows has {kernel.sizes[0]}, so that others are among them."
+        )
     special = (kernel.windows, kernel.groups, kernel.scaled)
     shared = (*kernel.cluster, kernel.slices)
     if any(one is not None for one in special) or any(n > 1 for n in shared):

@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.queries import distinct, is_among, nodes_in, variables
+from ...ir.queries import distinct, is_among, nodes_in
 from ..base import function_pass
 
 
@@ -25,8 +25,9 @@ def DividePlaces(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Leaves alone: quotients of what may be negative, as differences, and by numbers.
     """
-    sizes = [extent for param in func.params for extent in getattr(param, "shape", ())]
-    places = [var for extent in sizes for var in variables(extent)]
+    extents = [extent for param in func.params for extent in getattr(param, "shape", ())]
+    # Of n + m one may be negative.
+    places = [extent for extent in extents if isinstance(extent, tirx.Var)]
     for node in nodes_in(func.body, tirx.For, tirx.AttrStmt):
         if isinstance(node, tirx.For) and _is_place(node.min, lambda var: is_among(var, places)):
             places.append(node.loop_var)
