@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
-from tests.models.test_torch_module import HOPPER, Steps, by_cpu, on_cpu
-from tvm_layout_ext.models.imported.torch_module import exported, imported
+from tvm_layout_ext.models.imported.export import exported
+from tvm_layout_ext.models.imported.torch_module import imported
 
 torch = pytest.importorskip("torch")
+# Without torch that module is none to import from.
+from tests.models.test_torch_module import HOPPER, Steps, by_cpu, on_cpu  # noqa: E402
 
 
 def _to_tokens(_: Any, x: Any, i: Any) -> Any:

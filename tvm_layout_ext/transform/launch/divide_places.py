@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.queries import distinct, is_among, nodes_in
+from ...ir.queries import distinct, nodes_in
 from ..base import function_pass
 
 
@@ -29,21 +29,33 @@ def DividePlaces(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Of n + m one may be negative.
     places = [extent for extent in extents if isinstance(extent, tirx.Var)]
     for node in nodes_in(func.body, tirx.For, tirx.AttrStmt):
-        if isinstance(node, tirx.For) and _is_place(node.min, lambda var: is_among(var, places)):
+        if isinstance(node, tirx.For) and isinstance(node.min, tirx.IntImm) and node.min >= 0:
             places.append(node.loop_var)
         elif isinstance(node, tirx.AttrStmt) and node.attr_key == "thread_extent":
             places.append(node.node.var)
     found = {var.__chandle__() for var in distinct(places)}
-    body = divided(func.body, lambda var: var.__chandle__() in found)
+
+    def counts(var: Any) -> bool:
+        return var.__chandle__() in found
+
+    def is_size(expr: Any) -> bool:
+        return _is_place(expr, counts, is_size)
+
+    body = divided(func.body, counts, is_size)
     return func if body.same_as(func.body) else func.with_body(body)
 
 
-def divided(stmt: Any, counts: Callable[[Any], bool]) -> Any:
-    """A statement with places divided so; ``counts`` tells variables that are never negative."""
+def divided(
+    stmt: Any, counts: Callable[[Any], bool], is_size: Callable[[Any], bool] = lambda _: True
+) -> Any:
+    """A statement with places divided so.
+
+    ``counts`` tells variables that are never negative, and ``is_size`` divisors, by default all.
+    """
 
     def rule(node: Any) -> Any:
         is_number = isinstance(node.b, tirx.IntImm)
-        if is_number or not _is_place(node.a, counts) or not _is_place(node.b, counts):
+        if is_number or not _is_place(node.a, counts, is_size) or not is_size(node.b):
             return node
         how = tirx.truncdiv if isinstance(node, tirx.FloorDiv) else tirx.truncmod
         return how(node.a, node.b)
@@ -52,16 +64,16 @@ def divided(stmt: Any, counts: Callable[[Any], bool]) -> Any:
     return tvm_ffi.structural_map(stmt, rules, order="post")
 
 
-def _is_place(expr: Any, counts: Callable[[Any], bool]) -> bool:
+def _is_place(expr: Any, counts: Callable[[Any], bool], is_size: Callable[[Any], bool]) -> bool:
     """Whether an expression is never negative, as numbers of blocks, heads and rows are not."""
     if isinstance(expr, tirx.IntImm):
         return int(expr) >= 0
     if isinstance(expr, tirx.Cast):
-        return _is_place(expr.value, counts)
+        return _is_place(expr.value, counts, is_size)
     if isinstance(expr, tirx.Add | tirx.Mul | tirx.Min):
-        return _is_place(expr.a, counts) and _is_place(expr.b, counts)
+        return all(_is_place(one, counts, is_size) for one in (expr.a, expr.b))
     if isinstance(expr, tirx.Max):
-        return _is_place(expr.a, counts) or _is_place(expr.b, counts)
+        return any(_is_place(one, counts, is_size) for one in (expr.a, expr.b))
     if isinstance(expr, tirx.FloorDiv | tirx.FloorMod | tirx.Div | tirx.Mod):
-        return _is_place(expr.a, counts) and _is_place(expr.b, counts)
+        return _is_place(expr.a, counts, is_size) and is_size(expr.b)
     return isinstance(expr, tirx.Var) and counts(expr)
