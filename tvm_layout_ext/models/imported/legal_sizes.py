@@ -17,7 +17,7 @@ class LegalSizes:
 
     TVM plans memory for a range, kernels are chosen and proven for it, and torch traces one way
     of a branch by a condition; neither looks at what a call gives. As in torch, a least size of 2
-    is not insisted on. Assertions of sizes leave the program's graph.
+    is not insisted on. It reads what a program asserts before that is imported.
     """
 
     def __init__(self, program: Any) -> None:
@@ -32,7 +32,7 @@ class LegalSizes:
                     self._places[symbol], self._names[symbol] = (at, dim), f"{name}.shape[{dim}]"
         ranges = program.range_constraints.items()
         self._ranges = {one: legal for one, legal in ranges if one in self._places}
-        self._conditions = self._taken_out(program.graph)
+        self._conditions = self._asserted(program.graph)
         self._passed: set[tuple[int, ...]] = set()
 
     def check(self, tensors: Sequence[Any]) -> None:
@@ -63,15 +63,12 @@ class LegalSizes:
         told = ", ".join(f"{self._names[one]} = {size}" for one, size in given.items())
         raise ScheduleError(f"torch exported the module for sizes of {named}; {told} are not.")
 
-    def _taken_out(self, graph: Any) -> list[Any]:
-        """Conditions of sizes of inputs, whose assertions a graph has no more."""
+    def _asserted(self, graph: Any) -> list[Any]:
+        """Conditions of sizes of inputs that a graph asserts."""
         found = []
         for node in [one for one in graph.nodes if "_assert_scalar" in str(one.target)]:
             value = getattr(node.args[0], "meta", {}).get("val")
             condition = getattr(getattr(value, "node", None), "expr", None)
             if condition is not None and condition.free_symbols <= self._places.keys():
                 found.append(condition)
-                graph.erase_node(node)
-        if found:
-            graph.eliminate_dead_code()
         return found

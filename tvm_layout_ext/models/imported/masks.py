@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import mul
+from math import prod
 from typing import Any
 
 from torch import fx
@@ -26,9 +25,9 @@ def masked_scatter(importer: Any, node: Any) -> Any:
     shape, given = [*data.meta["val"].shape], [*mask.meta["val"].shape]
     given = [*[1] * (len(shape) - len(given)), *given]
     same, size = len(shape), source.meta["val"].numel()
-    while same and given[same - 1] == 1 and size % reduce(mul, shape[same - 1 :], 1) == 0:
+    while same and given[same - 1] == 1 and size % prod(shape[same - 1 :]) == 0:
         same -= 1
-    inside = reduce(mul, shape[same:], 1)
+    inside = prod(shape[same:])
     holds = emit(relax.op.reshape(env[mask], [*given[:same], *[1] * (len(shape) - same)]))
     holds = emit(relax.op.broadcast_to(holds, [*shape[:same], *[1] * (len(shape) - same)]))
     flat = emit(relax.op.astype(emit(relax.op.reshape(holds, [-1])), "int64"))
@@ -44,6 +43,6 @@ def masked_scatter(importer: Any, node: Any) -> Any:
 
 def _before_repeated(mask: Any) -> Any:
     """The mask that is repeated along dims of one element, or the mask itself."""
-    while isinstance(mask, fx.Node) and str(mask.target) in ("aten.expand.default",):
+    while isinstance(mask, fx.Node) and str(mask.target) == "aten.expand.default":
         mask = mask.args[0]
     return mask
