@@ -23,12 +23,14 @@ HALF = "float16"
 
 
 def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) -> tvm.IRModule:
-    """A convolution, a bias and a ReLU."""
+    """A convolution of images, or of volumes, a bias and a ReLU."""
     channels = weight[-1 if attrs.get("kernel_layout") == "HWIO" else 0]
-    bias = (1, channels, 1, 1) if "data_layout" not in attrs else (channels,)
+    spatial = len(weight) - 2
+    bias = (1, channels, *[1] * spatial) if "data_layout" not in attrs else (channels,)
+    convolve = {2: op.nn.conv2d, 3: op.nn.conv3d}[spatial]
 
     def build(x: Any, w: Any, b: Any) -> Any:
-        return op.nn.relu(op.add(op.nn.conv2d(x, w, **attrs), b))
+        return op.nn.relu(op.add(convolve(x, w, **attrs), b))
 
     return relax_module(build, x=image, w=weight, b=bias, dtype=dtype)
 
@@ -62,13 +64,18 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
             (3, 3, 16, 8),
             {"padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO"},
         ),
+        ("warpgroups", (2, 64, 4, 6, 6), (72, 64, 3, 3, 3), {"padding": 1}),
+        ("warpgroups", (1, 64, 5, 7, 9), (64, 64, 3, 1, 1), {"padding": [1, 0, 0], "strides": 2}),
+        ("tensor cores", (1, 16, 5, 6, 4), (24, 16, 3, 3, 3), {"padding": [0, 1, 2, 1, 0, 0]}),
+        ("tensor cores", (1, 3, 4, 9, 9), (16, 3, 3, 7, 7), {"padding": 3, "strides": [1, 2, 2]}),
+        ("windows", (1, 16, 4, 6, 6), (16, 1, 3, 3, 3), {"padding": 1, "groups": 16}),
         ("windows", (1, 16, 9, 9), (16, 1, 3, 3), {"padding": 1, "groups": 16}),
         ("tensor cores", (1, 16, 9, 9), (16, 4, 3, 3), {"padding": 1, "groups": 4}),
     ],
 )
 def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
     found = scheduled(convolution(image, weight, **attrs))
-    *rest, one = sorted(found, key=lambda f: "conv2d" in f.name)
+    *rest, one = sorted(found, key=lambda f: "conv" in f.name)
     check(one, rule)
     assert {other.choice.rule for other in rest} <= {"blocks"}
 
@@ -81,6 +88,7 @@ def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: A
         ("warpgroups", (64, 8, 8), (72, 64, 3, 3), {"padding": 1}),
         ("warpgroups", (64, 8, 8), (72, 64, 1, 1), {}),
         ("warpgroups", (72, 7, 9), (72, 72, 3, 3), {"padding": [1, 0, 2, 1], "strides": 2}),
+        ("warpgroups", (64, 4, 6, 6), (72, 64, 3, 3, 3), {"padding": 1}),
         ("warpgroups", (64, 1, 1), (16, 64, 1, 1), {}),
         ("tensor cores", (10, 1, 1), (40, 10, 1, 1), {}),
         ("tensor cores", (16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
@@ -91,7 +99,7 @@ def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: A
 )
 def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
     found = scheduled(convolution(("n", *image), weight, **attrs))
-    (one,) = (f for f in found if "conv2d" in f.name or "matmul" in f.name)
+    (one,) = (f for f in found if "conv" in f.name or "matmul" in f.name)
     assert {f.choice.rule for f in found} <= {rule, "blocks"}
     check(one, rule)
 

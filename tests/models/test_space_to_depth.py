@@ -18,17 +18,16 @@ from tvm_layout_ext.models.convolutions.space_to_depth import SpaceToDepth
 SIDES = st.integers(9, 14)
 
 
-@given(
-    st.tuples(SIDES, SIDES),
-    st.integers(1, 7),
-    st.tuples(st.integers(1, 8), st.integers(1, 8)),
-    st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    st.tuples(*[st.integers(0, 3)] * 4),
-)
+@given(st.data(), st.sampled_from((2, 3)), st.integers(1, 7))
 def test_any_window_step_and_padding_gives_the_same(
-    sides: Any, channels: int, window: Any, steps: Any, padding: Any
+    data: st.DataObject, rank: int, channels: int
 ) -> None:
-    shapes = (2, channels, *sides), (8, channels, *window)
+    def drawn(numbers: st.SearchStrategy[int], many: int = rank) -> tuple[int, ...]:
+        return data.draw(st.tuples(*[numbers] * many))
+
+    window, steps = drawn(st.integers(1, 8)), drawn(st.integers(1, 4))
+    padding = drawn(st.integers(0, 3), 2 * rank)
+    shapes = (2, channels, *drawn(SIDES)), (8, channels, *window)
     mod = convolution(*shapes, "float32", strides=list(steps), padding=list(padding))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(space_to_depth, "NARROW_FLOATS", ("float32",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -41,6 +42,8 @@ _NUMPY: dict[str, Callable[..., Any]] = {
 #: Operators in a row that a constant is made by. What depends on inputs has the layers of a model
 #: behind it, more than Python calls functions within one another.
 _DEEP = 128
+#: Elements of an array that is kept while others are worked out.
+_MOST_KEPT = 1 << 24
 #: Floats of 16 bits, as in NumPy's names.
 NARROW_FLOATS = ("float16", "bfloat16")
 FLOATS = (*NARROW_FLOATS, "float32")
@@ -150,50 +153,90 @@ def scalar_of(value: Any, binding: Callable[[Any], Any]) -> float | None:
 
 
 def array_of(
-    value: Any, binding: Callable[[Any], Any], repeated: bool = False, deep: int = _DEEP
+    value: Any, binding: Callable[[Any], Any], repeated: bool = False
 ) -> np.ndarray | None:
     """What a value holds that depends on no input, or None where that is not known.
 
     ``binding`` gives the expression that a variable is bound to. With ``repeated`` an extent that
-    is symbolic is 1, where the same elements are repeated along it. ``deep`` operators are followed
-    at most.
+    is symbolic is 1, where the same elements are repeated along it.
     """
-    if not deep:
-        return None
-    value = bound_to(value, binding)
-    if isinstance(value, GenericConst):
-        return np.asarray(value.value.numpy())
-    name, dims = name_of(value), None if value is None else dims_of(value)
-    if repeated and name == "greater_equal" and _holds_of_places(value, binding):
-        return np.ones([*map(_size, extents_of(value) or ())], bool)
-    if repeated and name and name != "arange":
-        dims = None if _moves_along_any(value, binding) else [*map(_size, extents_of(value) or ())]
-    if not name or dims is None or np.prod(dims, dtype=np.int64) > MOST_ELEMENTS:
-        return None
-    if name == "arange":
-        return _arange(value)
-    if name == "full":
-        filler = array_of(value.args[1], binding, repeated, deep - 1)
-        return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
-    tensors = tensors_of(value, binding)
-    given = list[np.ndarray]()
-    for at, one in enumerate(tensors):
-        known: np.ndarray | None
-        if repeated and name == "index_tensor" and at and _is_any(tensors[0], at - 1):
-            known = np.zeros([*map(_size, extents_of(one) or ())], int)
-        else:
-            known = array_of(one, binding, repeated, deep - 1)
-        if known is None:
+    return _Known(binding, repeated).array(value, _DEEP)
+
+
+@dataclass
+class _Known:
+    """A reader of what is known, which reads each variable once.
+
+    A mask that slices are put into, as Swin's in windows, reads each of its states twice.
+    """
+
+    binding: Callable[[Any], Any]
+    repeated: bool
+    kept: dict[Any, np.ndarray | None] = field(default_factory=dict)
+
+    def array(self, value: Any, deep: int) -> np.ndarray | None:
+        """What a value holds, that so many operators at most are followed to."""
+        if not deep:
             return None
-        given.append(known)
+        if not isinstance(value, relax.Var):
+            return self._made(bound_to(value, self.binding), deep)
+        if value not in self.kept:
+            found = self._made(bound_to(value, self.binding), deep)
+            if found is not None and found.size > _MOST_KEPT:
+                return found
+            self.kept[value] = found
+        return self.kept[value]
+
+    def _made(self, value: Any, deep: int) -> np.ndarray | None:
+        """What an operator gives, or a constant is."""
+        if isinstance(value, GenericConst):
+            return np.asarray(value.value.numpy())
+        name, binding = name_of(value), self.binding
+        dims = None if value is None else dims_of(value)
+        if self.repeated and name == "greater_equal" and _holds_of_places(value, binding):
+            return np.ones([*map(_size, extents_of(value) or ())], bool)
+        if self.repeated and name and name != "arange":
+            moves = _moves_along_any(value, binding)
+            dims = None if moves else [*map(_size, extents_of(value) or ())]
+        if not name or dims is None or np.prod(dims, dtype=np.int64) > MOST_ELEMENTS:
+            return None
+        if name == "arange":
+            return _arange(value)
+        if name == "full":
+            filler = self.array(value.args[1], deep - 1)
+            return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
+        tensors = tensors_of(value, binding)
+        given = self._given(name, tensors, deep - 1)
+        return None if given is None else _computed(value, tensors, given, dims)
+
+    def _given(self, name: str, tensors: Sequence[Any], deep: int) -> list[np.ndarray] | None:
+        """What the operands hold; None where one is not known."""
+        given = list[np.ndarray]()
+        for at, one in enumerate(tensors):
+            known: np.ndarray | None
+            if self.repeated and name == "index_tensor" and at and _is_any(tensors[0], at - 1):
+                known = np.zeros([*map(_size, extents_of(one) or ())], int)
+            else:
+                known = self.array(one, deep)
+            if known is None:
+                return None
+            given.append(known)
+        return given
+
+
+def _computed(
+    call: relax.Call, tensors: Sequence[Any], given: list[np.ndarray], dims: Sequence[int]
+) -> np.ndarray | None:
+    """What an operator makes of known operands."""
+    name = name_of(call)
     if name in _NUMPY:
         # A quotient of whole numbers is cut off.
-        return np.asarray(_NUMPY[name](*given)).astype(str(value.ty.dtype))
+        return np.asarray(_NUMPY[name](*given)).astype(str(call.ty.dtype))
     if name in _MOVED:
-        return _MOVED[name](value, given)
+        return _MOVED[name](call, given)
     if name == "astype":
-        return given[0].astype(str(value.ty.dtype))
-    return _viewed(value, tensors, given, dims)
+        return given[0].astype(str(call.ty.dtype))
+    return _viewed(call, tensors, given, dims)
 
 
 def _size(extent: Any) -> int:

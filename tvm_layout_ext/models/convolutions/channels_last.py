@@ -11,15 +11,20 @@ from ... import decisions
 from ...text import lines_of
 from ..moves.clips import Clips
 from ..moves.sizes import SizesAsTensors
-from ..relax_values import NARROW_FLOATS, calls_operator, rewritten
+from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
 
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
 _VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
+#: Layouts that convolutions come in, and those of images, of weights, and of a channel a group.
+_LAYOUTS = {
+    "nn.conv2d": ("NCHW", "OIHW", ("NHWC", "OHWI", "HWIO")),
+    "nn.conv3d": ("NCDHW", "OIDHW", ("NDHWC", "ODHWI", "DHWIO")),
+}
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.ChannelsLast")
 class ChannelsLast:
-    """Let ``conv2d`` read and write NHWC, where threads copy whole vectors of channels.
+    """Let ``conv2d`` read and write NHWC, and ``conv3d`` NDHWC, so that vectors are of channels.
 
     TVM's pass moves the permutations as far as they go, so that a chain of convolutions is permuted
     at both of its ends; what clips, which it does not pass, is written as a maximum and a minimum.
@@ -29,7 +34,7 @@ class ChannelsLast:
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         # TVM's pass knows fewer operators than a model without layouts may have.
-        if not calls_operator(mod, "nn.conv2d"):
+        if not any(calls_operator(mod, name) for name in _LAYOUTS):
             return mod
         try:
             known = rewritten(rewritten(mod, Clips), SizesAsTensors)
@@ -44,22 +49,22 @@ class ChannelsLast:
 
 def _layouts(call: relax.Call) -> dict[str, list[str]]:
     """The layouts that a call shall have; none where it keeps its own."""
-    if call.op != tvm.ir.Op.get("relax.nn.conv2d"):
-        return {}
-    if call.attrs.data_layout != "NCHW" or call.attrs.kernel_layout != "OIHW":
+    name = name_of(call)
+    data, kernel, last = _LAYOUTS.get(name, ("", "", ()))
+    if not data or call.attrs.data_layout != data or call.attrs.kernel_layout != kernel:
         return {}
     image, weight = (one.ty for one in call.args)
     vector = _VECTORS.get(str(image.dtype))
     if vector is None or not hasattr(weight.shape, "values"):
         return {}
     channels = [int(n) for n in weight.shape.values[:2] if isinstance(n, tvm.tirx.IntImm)]
-    weights = "OHWI"
-    if call.attrs.groups != 1 and channels == [int(call.attrs.groups), 1]:
+    groups, weights = int(call.attrs.groups), last[1]
+    if groups != 1 and channels == [groups, 1]:
         # Each channel is summed alone, and a thread has some neighbours: their weights, too, are
         # to be neighbours.
         del channels[1]
-        weights = "HWIO"
-    elif len(channels) < 2 or (call.attrs.groups != 1 and str(image.dtype) not in NARROW_FLOATS):
+        weights = last[2]
+    elif len(channels) < 2 or (groups != 1 and str(image.dtype) not in NARROW_FLOATS):
         # Groups of float32 are no products of tensor cores, and gain nothing by a permutation.
         return {}
     # Of several results of 16 bits, as the 12 of an image of 3 at four pixels, tensor cores have
@@ -69,4 +74,4 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
     is_any = is_product and not isinstance(image.shape.values[0], tvm.tirx.IntImm)
     if not is_any and any(n % vector for n in (channels[-1:] if is_product else channels)):
         return {}
-    return {"relax.nn.conv2d": ["NHWC", weights]}
+    return {f"relax.{name}": [last[0], weights]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import tvm
@@ -14,6 +15,11 @@ from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritte
 
 #: Channels of a vector of 16 bytes of 16 bits.
 _VECTOR = 8
+#: Convolutions, with the layouts in which they are taken.
+_CONVOLUTIONS = {
+    "nn.conv2d": (relax.op.nn.conv2d, "NCHW", "OIHW"),
+    "nn.conv3d": (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
+}
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SpaceToDepth")
@@ -38,29 +44,28 @@ class SpaceToDepth:
 class _PatchesAsChannels(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if name_of(call) != "nn.conv2d" or not _is_taken(call):
+        if name_of(call) not in _CONVOLUTIONS or not _is_taken(call):
             return call
         image, weight = call.args
-        (_, channels, *sizes), (*_, high, wide) = extents_of(image) or (), extents_of(weight) or ()
-        steps = [int(one) for one in call.attrs.strides]
-        before = [int(one) for one in call.attrs.padding[:2]]
-        after = [int(one) for one in call.attrs.padding[2:]]
-        filled = -(-int(channels) * steps[0] * steps[1] // _VECTOR) * _VECTOR
-        places = [-(-int(n) // step) for n, step in zip((high, wide), steps, strict=True)]
-        results = [
-            (size_of(size) + ends - int(n)) // step + 1
-            for size, ends, n, step in zip(
-                sizes, map(sum, zip(before, after, strict=True)), (high, wide), steps, strict=True
-            )
+        (_, channels, *sizes), (_, _, *window) = extents_of(image) or (), dims_of(weight) or ()
+        rank = len(window)
+        steps, pads = _numbers(call.attrs.strides), _numbers(call.attrs.padding)
+        before, after = pads[:rank], pads[rank:]
+        filled = -(-int(channels) * prod(steps) // _VECTOR) * _VECTOR
+        places = [-(-n // step) for n, step in zip(window, steps, strict=True)]
+        sides = zip(sizes, before, after, window, steps, places, strict=True)
+        pixels = [
+            (size_of(size) + front + end - n) // step + many
+            for size, front, end, n, step, many in sides
         ]
-        pixels = [many + n - 1 for many, n in zip(results, places, strict=True)]
         is_known = all(isinstance(many, int) for many in pixels)
         deepened = self._deep if is_known else self._deep_of_any_size
-        return relax.op.nn.conv2d(
+        made, data, kernel = _CONVOLUTIONS[name_of(call)]
+        return made(
             deepened(image, before, pixels, steps, filled),
-            self._deep(weight, (0, 0), places, steps, filled),
-            data_layout="NCHW",
-            kernel_layout="OIHW",
+            self._deep(weight, [0] * rank, places, steps, filled),
+            data_layout=data,
+            kernel_layout=kernel,
             out_dtype=call.attrs.out_dtype,
         )
 
@@ -68,7 +73,7 @@ class _PatchesAsChannels(PyExprMutator):
         self, value: Any, before: Sequence[int], pixels: Sequence[int], steps: Any, filled: int
     ) -> relax.Expr:
         """An image, or weights, of so many pixels of so many channels each."""
-        emit = self.builder_.emit
+        emit, rank = self.builder_.emit, len(steps)
         first, channels, *sizes = extents_of(value) or ()
         ends = [
             many * step - int(size) - front
@@ -83,50 +88,61 @@ class _PatchesAsChannels(PyExprMutator):
         ]
         if any(pads):
             value = emit(relax.op.nn.pad(value, [0, 0, 0, 0, *pads]))
-        (rows, columns), (down, right) = pixels, steps
-        value = emit(relax.op.reshape(value, (first, channels, rows, down, columns, right)))
-        value = emit(relax.op.permute_dims(value, [0, 3, 5, 1, 2, 4]))
-        deep = int(channels) * down * right
-        value = emit(relax.op.reshape(value, (first, deep, rows, columns)))
+        apart = [one for pair in zip(pixels, steps, strict=True) for one in pair]
+        value = emit(relax.op.reshape(value, (first, channels, *apart)))
+        order = [
+            0,
+            *(3 + 2 * axis for axis in range(rank)),
+            1,
+            *(2 + 2 * axis for axis in range(rank)),
+        ]
+        value = emit(relax.op.permute_dims(value, order))
+        deep = int(channels) * prod(steps)
+        value = emit(relax.op.reshape(value, (first, deep, *pixels)))
         if filled > deep:
-            value = emit(relax.op.nn.pad(value, [0, 0, 0, filled - deep, 0, 0, 0, 0]))
+            value = emit(relax.op.nn.pad(value, [0, 0, 0, filled - deep, *[0] * (2 * rank)]))
         return value
 
     def _deep_of_any_size(
         self, image: Any, before: Sequence[int], pixels: Sequence[Any], steps: Any, filled: int
     ) -> relax.Expr:
-        """The same of a symbolic height or width, whose end is no whole number of steps."""
-        (down, right), (top, left) = steps, before
+        """The same of a symbolic size, whose end is no whole number of steps."""
 
         def deep(x: Any) -> Any:
-            images, channels, high, wide = x.shape
+            images, channels, *sizes = x.shape
 
-            def value(n: Any, d: Any, i: Any, j: Any) -> Any:
-                row = i * down + d // (right * channels) - top
-                column = j * right + d // channels % right - left
-                inside = tirx.all(
-                    *(d < channels * down * right, row >= 0, row < high),
-                    *(column >= 0, column < wide),
-                )
+            def value(n: Any, d: Any, *pixel: Any) -> Any:
+                inside, rest, places = [d < channels * prod(steps)], d // channels, list[Any]()
+                for at in reversed(range(len(steps))):
+                    offset = rest % steps[at] if at else rest
+                    place = pixel[at] * steps[at] + offset - before[at]
+                    rest, places = rest // steps[at], [place, *places]
+                    inside += [place >= 0, place < sizes[at]]
                 zero = tirx.const(0, str(x.dtype))
-                return tirx.if_then_else(inside, x[n, d % channels, row, column], zero)
+                return tirx.if_then_else(tirx.all(*inside), x[(n, d % channels, *places)], zero)
 
             return te.compute((images, filled, *pixels), value, name="deep")
 
         return self.builder_.emit_te(deep, image, primfunc_name_hint="space_to_depth")
 
 
+def _numbers(values: Any) -> list[int]:
+    return [int(one) for one in values]
+
+
 def _is_taken(call: Any) -> bool:
     """Whether a convolution has few channels, and steps that its window is not smaller than."""
     attrs, weight = call.attrs, dims_of(call.args[1])
     image = extents_of(call.args[0])
-    if attrs.data_layout != "NCHW" or attrs.kernel_layout != "OIHW" or attrs.groups != 1:
+    if (attrs.data_layout, attrs.kernel_layout) != _CONVOLUTIONS[name_of(call)][1:]:
         return False
-    if weight is None or image is None or len(attrs.padding) != 4:
+    if weight is None or image is None or attrs.groups != 1:
+        return False
+    if len(attrs.padding) != 2 * len(attrs.strides):
         return False
     if not isinstance(image[1], tirx.IntImm):
         return False
-    steps, window = [int(one) for one in attrs.strides], weight[2:]
+    steps, window = _numbers(attrs.strides), weight[2:]
     if weight[0] % _VECTOR or weight[1] >= _VECTOR or max(steps) == 1:
         return False
     if any(int(one) != 1 for one in attrs.dilation):
