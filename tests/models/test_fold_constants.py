@@ -51,6 +51,18 @@ def places(x: Any) -> Any:
     return op.where(op.less(found, relax.const(9, "int64")), rounded, low)
 
 
+def windows(x: Any) -> Any:
+    """A mask of windows as Swin makes it: numbers put into slices, and compared."""
+    numbers = emit(op.full((12, 20), relax.const(0, "float16"), "float16"))
+    for number, (begin, end) in enumerate([(0, 7), (7, 12), (3, 3)]):
+        part = op.full((12, end - begin), relax.const(number, "float16"), "float16")
+        numbers = emit(op.slice_scatter(numbers, part, begin, end, 1, 1))
+    rows = op.strided_slice(numbers, [1], [1], [9], [2])
+    is_other = op.not_equal(op.reshape(rows, (12, 1, 4)), op.reshape(rows, (12, 4, 1)))
+    above = op.greater(op.strided_slice(x, [1], [0], [4]), relax.const(1.0))
+    return op.logical_and(is_other, op.reshape(above, (12, 4, 1)))
+
+
 def applied(body: Any) -> tvm.IRModule:
     # Of all magnitudes, so that some are rounded, some denormal and some infinite.
     rng = np.random.default_rng(0)
@@ -66,7 +78,7 @@ def result(mod: tvm.IRModule) -> np.ndarray:
     return np.asarray(value.value.numpy())
 
 
-@pytest.mark.parametrize("body", [scales, weights, written_out, places])
+@pytest.mark.parametrize("body", [scales, weights, written_out, places, windows])
 def test_the_same_bits_as_by_tvm(body: Any) -> None:
     mod = applied(body)
     legal = relax.transform.LegalizeOps()(mod)

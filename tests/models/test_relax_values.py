@@ -78,3 +78,15 @@ def test_what_depends_on_an_input_has_any_number_of_operators_behind_it() -> Non
     reader = Bindings.of(relax_module(build, ((), "float32"))["main"])
     assert array_of(reader.order[-1], reader.call) is None
     assert scalar_of(reader.order[-1], reader.call) is None
+
+
+def test_what_two_operators_read_is_worked_out_once() -> None:
+    """The state of a mask that slices are put into was worked out for each of two readers, 2^n."""
+
+    def doubled() -> Any:
+        value = emit(rows())
+        for _ in range(60):
+            value = emit(op.subtract(op.add(value, value), value))
+        return value
+
+    np.testing.assert_equal(known(doubled), [[3, 1, 2]])

@@ -16,13 +16,17 @@ from .relax_values import VIEWS, array_of, bound_to, dims_of, name_of, rewritten
 
 #: Operators of which NumPy gives the bits that TVM's own code gives.
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "sqrt", "negative")
-_MOVES = (*VIEWS, "permute_dims", "concat", "flip", "nn.pad", "full", "broadcast_to", "take")
+_MOVES = (
+    *(*VIEWS, "permute_dims", "concat", "flip", "nn.pad", "full", "broadcast_to", "take"),
+    *("strided_slice", "slice_scatter"),
+)
 #: Elements that are repeated at most, as of places; TVM's ``FoldConstant`` repeats more of them.
 _MOST_REPEATED = 1 << 20
+_COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 #: Those of whole numbers and truth values.
 _OF_WHOLE = (
-    *("add", "subtract", "multiply", "less", "less_equal", "greater", "greater_equal", "equal"),
-    *("not_equal", "logical_and", "logical_or", "logical_not", "where", "arange"),
+    *("add", "subtract", "multiply", *_COMPARISONS),
+    *("logical_and", "logical_or", "logical_not", "where", "arange"),
 )
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -81,6 +85,8 @@ def _has_its_bits(name: str, given: Sequence[str], made: str) -> bool:
     if name in ("take", "where"):
         # Numbers are chosen, and none is computed.
         return made == given[0 if name == "take" else -1]
+    if name in _COMPARISONS:
+        return True
     floats = [one in _FLOATS for one in (*given, made)]
     if name == "rsqrt":
         # Of 16 bits TVM rounds once, NumPy twice.
