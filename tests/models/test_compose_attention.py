@@ -107,16 +107,36 @@ def window(reach: int, ahead: int = 0) -> Any:
     return mask
 
 
+def sliding(reach: int) -> Any:
+    """A causal mask of so many keys, by two comparisons."""
+
+    def mask(rows: int, keys: int) -> Any:
+        key = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), -2))
+        row = emit(op.expand_dims(emit(op.arange(0, rows, 1, "int64")), -1))
+        near = emit(op.greater(key, emit(op.subtract(row, relax.const(reach, "int64")))))
+        seen = emit(op.bitwise_and(near, emit(op.greater_equal(row, key))))
+        return op.where(seen, *_SHOWN)
+
+    return mask
+
+
+def part(value: Any, begin: int, size: Any) -> Any:
+    """A part of a row, as torch's slices are imported."""
+    if isinstance(size, int) and isinstance(value.ty.shape.values[-1], tirx.IntImm):
+        return emit(op.strided_slice(value, [-1], [begin], [begin + size]))
+    return emit(op.take(value, emit(op.arange(begin, begin + size, 1, "int64")), 1))
+
+
 def packed(batch: Any) -> Any:
     """A causal mask as ``transformers`` makes it, of whole sequences beside one another."""
 
     def mask(rows: int, keys: int) -> Any:
         places = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), 0))
         wide = emit(op.broadcast_to(places, (batch, keys)))
-        first = emit(op.strided_slice(wide, [1], [0], [1]))
+        first = part(wide, 0, 1)
         before = emit(op.subtract(first, relax.const(1, "int64")))
         joined = emit(op.concat([before, wide], -1))
-        left, right = (emit(op.strided_slice(joined, [-1], [at], [keys + at])) for at in (0, 1))
+        left, right = (part(joined, at, keys) for at in (0, 1))
         ends = emit(op.not_equal(emit(op.subtract(right, left)), relax.const(1, "int64")))
         documents = emit(op.cumsum(ends, -1))
         batches = emit(op.reshape(emit(op.arange(0, batch, 1, "int64")), (batch, 1, 1, 1)))
@@ -183,6 +203,50 @@ def test_products_and_a_safe_softmax_are_attention(
     assert sum(hasattr(one, "shape") for one in attention.after.params) == 4
     for one in functions:
         check(one)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("mask", [packed(BATCH), causal(0), sliding(9), sliding(200)])
+def test_masks_of_any_length_are_conditions(mask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no kernel computes one, or reads it."""
+    monkeypatch.setattr(running, "SIZE", length := 150)
+    rows = tirx.Var("n", "int64")
+    functions = scheduled(decomposed(rows, rows, mask))
+    (attention,) = (one for one in functions if one.choice.rule == "attention")
+    assert sum(hasattr(one, "shape") for one in attention.after.params) == 4
+    assert len(functions) == 1
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((BATCH, HEADS, length, HEAD)).astype("float16") for _ in "qkv"]
+    # TVM's CPU code has no sums of booleans.
+    is_packed = mask.__qualname__.startswith("packed")
+    same = decomposed(length, length, causal(0) if is_packed else mask)
+    lowered = fused(decomposed(rows, rows, mask))
+    assert error_of(by_cpu(lowered, arrays), by_cpu(same, arrays)) <= 1e-2
+    check(attention)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        # A key in the row's own place is hidden, so that the first row sees none.
+        lambda rows, keys: shown(op.less, keys, rows),
+        lambda rows, keys: shown(op.less_equal, keys, rows, 2),
+        lambda rows, keys: shown(op.not_equal, keys, rows),
+    ],
+)
+def test_other_masks_of_any_length_are_tensors(mask: Any) -> None:
+    rows = tirx.Var("n", "int64")
+    found = scheduled(decomposed(rows, rows, mask))
+    (attention,) = (one for one in found if one.choice.rule == "attention")
+    assert sum(hasattr(one, "shape") for one in attention.after.params) == 5
+
+
+def shown(compare: Any, keys: Any, rows: Any, step: int = 1) -> Any:
+    """A mask of a comparison of keys and rows, which count by a step."""
+    key = emit(op.expand_dims(emit(op.arange(0, keys, 1, "int64")), -2))
+    row = emit(op.arange(0, rows, 1, "int64"))
+    row = emit(op.multiply(row, relax.const(step, "int64")))
+    return op.where(emit(compare(key, emit(op.expand_dims(row, -1)))), *_SHOWN)
 
 
 def test_heads_of_keys_that_are_repeated_are_stored_once() -> None:

@@ -18,7 +18,7 @@ from tests.models.cpu import by_cpu, given_to
 from tests.models.running import check, scheduled
 from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.models.imported.mixed_precision import _Masks
-from tvm_layout_ext.models.relax_values import array_of as known_array
+from tvm_layout_ext.models.known_values import array_of as known_array
 from tvm_layout_ext.models.relax_values import dims_of, name_of, rewritten, uses_of
 
 SIDE = 16

@@ -12,7 +12,8 @@ from tvm import relax
 from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from .relax_values import VIEWS, array_of, bound_to, dims_of, name_of, rewritten, tensors_of
+from .known_values import array_of
+from .relax_values import VIEWS, bound_to, dims_of, name_of, rewritten, tensors_of
 
 #: Operators of which NumPy gives the bits that TVM's own code gives.
 _ARITHMETIC = ("add", "subtract", "multiply", "divide", "sqrt", "negative")
@@ -62,22 +63,11 @@ class _Fold(PyExprMutator):
         if not _has_its_bits(name, [*map(_type_of, known)], _type_of(call)):
             return call
         with np.errstate(all="ignore"):  # What becomes infinite does so here as there.
-            if name == "take":
-                found = _taken(call, *(np.asarray(one.value.numpy()) for one in known))
-            elif name == "broadcast_to" and prod(dims_of(call) or [0]) > _MOST_REPEATED:
+            if name == "broadcast_to" and prod(dims_of(call) or [0]) > _MOST_REPEATED:
                 found = None
             else:
                 found = array_of(call, self.lookup_binding)
         return call if found is None else relax.const(found, _type_of(call))
-
-
-def _taken(call: relax.Call, data: np.ndarray, indices: np.ndarray) -> np.ndarray | None:
-    """Elements at indices of an axis; None where an index lies outside, or no axis is named."""
-    axis = call.attrs.axis
-    if axis is None or not indices.size:
-        return None
-    is_inside = 0 <= indices.min() <= indices.max() < data.shape[int(axis)]
-    return np.take(data, indices, int(axis)) if is_inside else None
 
 
 def _has_its_bits(name: str, given: Sequence[str], made: str) -> bool:

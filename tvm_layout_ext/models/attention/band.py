@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf, isinf
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,43 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...ir.queries import size_of
-from ..relax_values import array_of, calls_operator, extents_of, has_shape, name_of, rewritten
+from ...ir.queries import are_equal, size_of
+from ..affine_values import AffineReader
+from ..known_values import array_of, scalar_of
+from ..relax_values import (
+    calls_operator,
+    extents_of,
+    has_shape,
+    name_of,
+    rewritten,
+    source_of,
+)
 
 #: What hides a key: PyTorch adds the lowest number of a type, or minus infinity.
 _LOW = -1e4
+#: What gives elements again, in another type or more often.
+_COPIES = ("broadcast_to", "astype")
+#: Whether a difference of whole numbers is at least a number, or at most, by comparison.
+_ENDS = {
+    "greater": (True, 1),
+    "greater_equal": (True, 0),
+    "less": (False, -1),
+    "less_equal": (False, 0),
+}
 
 
 @dataclass(frozen=True)
 class Band:
     """Rows that see the keys from ``row + first`` to ``row + last``, as with a sliding window.
 
-    ``hidden`` is the lowest number that is added to other scores.
+    Without either bound they see the first key, or the last one. ``hidden`` is the lowest number
+    that is added to other scores. Rows and keys may be of any size.
     """
 
-    rows: int
-    keys: int
-    first: int
-    last: int
+    rows: Any
+    keys: Any
+    first: int | None
+    last: int | None
     hidden: float
 
     @classmethod
@@ -48,27 +68,73 @@ class Band:
         ahead = np.arange(keys) - np.arange(rows)[:, None]
         first, last = int(ahead[seen].min()), int(ahead[seen].max())
         band = (first <= ahead) & (ahead <= last)
-        lowest = float(every[0].min())
-        return cls(rows, keys, first, last, lowest) if np.array_equal(seen, band) else None
+        if not np.array_equal(seen, band):
+            return None
+        bounds = (None if first <= 1 - rows else first, None if last >= keys - 1 else last)
+        return cls(rows, keys, *bounds, float(every[0].min()))
+
+    @classmethod
+    def of_places(cls, mask: Any, scores: Any, binding: Callable[[Any], Any]) -> Band | None:
+        """The band that comparisons of positions leave, of as many rows as keys, of any size."""
+        extents = extents_of(scores) or ()
+        reader = AffineReader(binding)
+        call = reader.bound(source_of(mask, _COPIES, reader.bound))
+        if name_of(call) != "where" or not are_equal(extents[-2:-1], extents[-1:]):
+            return None
+        if not are_equal((extents_of(call) or ())[-2:], extents[-2:]):
+            return None
+        seen, hidden = (scalar_of(one, binding) for one in call.args[1:])
+        if seen != 0 or hidden is None or hidden > _LOW:
+            return None
+        bounds = _bounds(call.args[0], reader)
+        if bounds is None or not bounds[0] <= 0 <= bounds[1]:
+            return None
+        first, last = (None if isinf(one) else int(one) for one in bounds)
+        return cls(extents[-2], extents[-1], first, last, hidden)
 
     def named(self) -> Band | str | None:
         """None where all is seen, and the name that Relax has for a causal mask."""
-        if self.first > 1 - self.rows:
-            return self
-        forms = {self.keys - self.rows: "BottomRight", 0: "TopLeft"}
-        return None if self.last == self.keys - 1 else forms.get(self.last, self)
+        if self.first is not None or self.last is None:
+            return None if self.first is None else self
+        if self.last == 0:
+            return "TopLeft"
+        sizes = [size_of(one) for one in (self.keys, self.rows)]
+        is_known = all(isinstance(one, int) for one in sizes)
+        return "BottomRight" if is_known and sizes[0] - sizes[1] == self.last else self
 
     def bias(self, emit: Callable[[Any], Any], rank: int, dtype: str) -> relax.Expr:
         """The mask again in so many dims, of what depends on no tensor."""
         shape = (*[1] * (rank - 2), self.rows, self.keys)
         hidden = emit(relax.op.full(shape, relax.const(self.hidden, dtype)))
-        above = relax.op.triu(hidden, self.last + 1)
-        if self.first <= 1 - self.rows:
-            return above
-        below = relax.op.tril(hidden, self.first - 1)
-        if self.last >= self.keys - 1:
-            return below
-        return relax.op.add(emit(below), emit(above))
+        parts = []
+        if self.first is not None:
+            parts.append(relax.op.tril(hidden, self.first - 1))
+        if self.last is not None:
+            parts.append(relax.op.triu(hidden, self.last + 1))
+        return relax.op.add(*map(emit, parts)) if len(parts) > 1 else parts[0]
+
+
+def _bounds(condition: Any, reader: AffineReader) -> tuple[float, float] | None:
+    """From where to where keys are seen, counted from the row; None where it is not known so."""
+    call = reader.bound(source_of(condition, ("broadcast_to",), reader.bound))
+    if name_of(call) in ("logical_and", "bitwise_and"):
+        found = [_bounds(one, reader) for one in call.args]
+        if found[0] is None or found[1] is None:
+            return None
+        return max(found[0][0], found[1][0]), min(found[0][1], found[1][1])
+    known = reader.of(condition)
+    if known is not None and known.is_uniform and known.first:
+        return -inf, inf
+    apart = reader.apart(call) if name_of(call) in _ENDS else None
+    if apart is None or len(apart.steps) < 2 or any(apart.steps[:-2]):
+        return None
+    sign, row = apart.steps[-1], apart.steps[-2]
+    if abs(sign) != 1 or row != -sign:
+        return None
+    # sign * (key - row) + first is at least, or at most, a number.
+    above, least = _ENDS[name_of(call)]
+    end = sign * (least - apart.first)
+    return (end, inf) if above == (sign > 0) else (-inf, end)
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.MasksAsBands")
@@ -92,14 +158,14 @@ class _AsBands(PyExprMutator):
             return call
         scores, added = call.args
         extents, own = (extents_of(one) or () for one in call.args)
-        sizes = [[size_of(one) for one in dims[-2:]] for dims in (extents, own)]
-        if len(own) < 2 or sizes[0] != sizes[1] or not all(isinstance(n, int) for n in sizes[0]):
+        if len(own) < 2 or not are_equal(extents[-2:], own[-2:]) or not has_shape(call, extents):
             return call
-        mask = array_of(added, self.lookup_binding, repeated=True)
-        if mask is None or not has_shape(call, extents):
-            return call
-        band = Band.of(mask, scores)
-        if band is None or not np.isin(mask, (0, band.hidden)).all():
+        mask, band = array_of(added, self.lookup_binding, repeated=True), None
+        if mask is None:
+            band = Band.of_places(added, scores, self.lookup_binding)
+        elif mask.ndim >= 2 and (band := Band.of(mask, scores)) is not None:
+            band = band if np.isin(mask, (0, band.hidden)).all() else None
+        if band is None:
             return call
         if band.named() is None:
             return scores

@@ -13,16 +13,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
 from ..bindings import Bindings
-from ..relax_values import (
-    NARROW_FLOATS,
-    array_of,
-    bound_to,
-    extents_of,
-    name_of,
-    rewritten,
-    scalar_of,
-    source_of,
-)
+from ..known_values import array_of, scalar_of
+from ..relax_values import NARROW_FLOATS, bound_to, extents_of, name_of, rewritten, source_of
 from .band import Band
 from .gather import has_kernel
 from .write_out import safe_softmax, scores_of
@@ -284,9 +276,10 @@ class _Compose(PyExprMutator):
         mask = array_of(added, self.lookup_binding, repeated=True)
         if mask is not None and not mask.any():
             return scores, None
-        if mask is None or mask.ndim < 2:
-            return scores, added
-        band = Band.of(mask, scores)
+        if mask is None:
+            band = Band.of_places(added, scores, self.lookup_binding)
+        else:
+            band = Band.of(mask, scores) if mask.ndim > 1 else None
         return scores, added if band is None else band.named()
 
     def _scaled(self, value: Any) -> tuple[Any, float]:

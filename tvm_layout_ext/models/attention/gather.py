@@ -20,8 +20,9 @@ from ...ir.replace_calls import Make, with_calls_replaced
 from ...target import has_warpgroups_around
 from ...transform.attention.fit import fit_attention
 from ..bindings import Bindings
+from ..known_values import scalar_of
 from ..moves.fills import FILLS
-from ..relax_values import ELEMENTWISE, extents_of, name_of, scalar_of
+from ..relax_values import ELEMENTWISE, extents_of, name_of
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, so that the kernel reads them in place.

@@ -16,7 +16,7 @@ from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
 _VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
 #: Layouts that convolutions come in, and those of images, of weights, and of a channel a group.
-_LAYOUTS = {
+_LAYOUTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "nn.conv2d": ("NCHW", "OIHW", ("NHWC", "OHWI", "HWIO")),
     "nn.conv3d": ("NCDHW", "OIDHW", ("NDHWC", "ODHWI", "DHWIO")),
 }

@@ -47,7 +47,8 @@ class _PatchesAsChannels(PyExprMutator):
         if name_of(call) not in _CONVOLUTIONS or not _is_taken(call):
             return call
         image, weight = call.args
-        (_, channels, *sizes), (_, _, *window) = extents_of(image) or (), dims_of(weight) or ()
+        channels, *sizes = (extents_of(image) or ())[1:]
+        window = (dims_of(weight) or [])[2:]
         rank = len(window)
         steps, pads = _numbers(call.attrs.strides), _numbers(call.attrs.padding)
         before, after = pads[:rank], pads[rank:]
@@ -115,11 +116,12 @@ class _PatchesAsChannels(PyExprMutator):
                 inside, rest, places = [d < channels * prod(steps)], d // channels, list[Any]()
                 for at in reversed(range(len(steps))):
                     offset = rest % steps[at] if at else rest
-                    place = pixel[at] * steps[at] + offset - before[at]
-                    rest, places = rest // steps[at], [place, *places]
-                    inside += [place >= 0, place < sizes[at]]
+                    one = pixel[at] * steps[at] + offset - before[at]
+                    rest, places = rest // steps[at], [one, *places]
+                    inside += [one >= 0, one < sizes[at]]
                 zero = tirx.const(0, str(x.dtype))
-                return tirx.if_then_else(tirx.all(*inside), x[(n, d % channels, *places)], zero)
+                place = (n, d % channels, *places)
+                return tirx.if_then_else(tirx.all(*inside), x[place], zero)
 
             return te.compute((images, filled, *pixels), value, name="deep")
 

@@ -20,12 +20,11 @@ from ...ir.replace_calls import Make, with_calls_replaced
 from ...target import has_warpgroups_around
 from ..attention.gather import has_kernel
 from ..bindings import Bindings
+from ..known_values import MOST_ELEMENTS, array_of
 from ..relax_values import (
     ELEMENTWISE,
-    MOST_ELEMENTS,
     NARROW_FLOATS,
     VIEWS,
-    array_of,
     dims_of,
     extents_of,
     has_shape,

@@ -15,18 +15,9 @@ from ...checks import is_one_of, takes_module
 from ...errors import ScheduleError
 from ...ir.queries import is_number, nodes_of, size_of
 from ...text import lines_of
+from ..known_values import array_of, scalar_of
 from ..moves.clips import Clips
-from ..relax_values import (
-    NARROW_FLOATS,
-    VIEWS,
-    array_of,
-    bound_to,
-    extents_of,
-    name_of,
-    rewritten,
-    scalar_of,
-    source_of,
-)
+from ..relax_values import NARROW_FLOATS, VIEWS, bound_to, extents_of, name_of, rewritten, source_of
 from .narrow_shortcuts import NarrowShortcuts
 
 #: The one type of 16 bits that TVM's pass knows.

@@ -9,7 +9,8 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...ir.queries import size_of
-from ..relax_values import NARROW_FLOATS, array_of, bound_to, name_of, source_of, whole_numbers
+from ..known_values import array_of
+from ..relax_values import NARROW_FLOATS, bound_to, name_of, source_of, whole_numbers
 
 #: Rows that are gathered for one place at most, where each of known indices adds to what is there.
 _MOST_WRITERS = 16

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..known_values import scalar_of
 from ..relax_values import (
     VIEWS,
     axes_of,
@@ -16,7 +17,6 @@ from ..relax_values import (
     extents_of,
     name_of,
     rewritten,
-    scalar_of,
     whole_numbers,
 )
 

@@ -10,15 +10,10 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..known_values import scalar_of
 from ..moves.fills import FILLS
 from ..moves.takes import lower_take
-from ..relax_values import (
-    NARROW_FLOATS,
-    calls_operator,
-    name_of,
-    rewritten,
-    scalar_of,
-)
+from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
 from .group_norms import GroupNormsInSteps, widened_from
 
 

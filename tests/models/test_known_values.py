@@ -11,7 +11,7 @@ from tvm.relax import op
 
 from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.models.bindings import Bindings
-from tvm_layout_ext.models.relax_values import array_of, scalar_of
+from tvm_layout_ext.models.known_values import array_of, scalar_of
 
 BATCH = tirx.Var("n", "int64")
 
