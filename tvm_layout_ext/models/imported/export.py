@@ -77,19 +77,42 @@ def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:
     Torch 2.13 writes attention out by another order of dims than that of its own kernel, whose
     results are then not the views that GPT-2 takes of them; its plain attention has one order.
     Torch 2.11 finds conditions of sizes that it can neither prove nor drop, as of Llama's strides
-    or of a max pool's rounding; these become assertions, which :class:`LegalSizes` checks.
+    or of a max pool's rounding; these become assertions, which :class:`LegalSizes` checks. And it
+    loses the numbers of an assertion on what tensors hold, as D-FINE has it.
     """
+    how: Any = nullcontext()
     try:
         return torch.export.export(module, **given).run_decompositions()
     except Exception as error:
         if "Cannot view a tensor" in str(error):
             how = torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH])
+        elif "is not tracked with proxy" in str(error):
+            return _without_checks(torch.export.export(module, **given)).run_decompositions()
         elif _has_open_conditions(torch, error):
-            how, given = nullcontext(), given | {_ASSERTED: True}
+            given = given | {_ASSERTED: True}
         else:
             raise
     with how:
         return torch.export.export(module, **given).run_decompositions()
+
+
+def _without_checks(program: Any) -> Any:
+    """A program that asserts nothing of what a tensor holds; no kernel could stop there."""
+    for node in [one for one in program.graph.nodes if "_assert_scalar" in str(one.target)]:
+        if not all(map(_is_of_inputs, node.all_input_nodes)):
+            program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
+
+
+def _is_of_inputs(node: Any) -> bool:
+    """Whether a number is computed from sizes of inputs alone."""
+    is_size, given = "sym_size" in str(node.target), node.all_input_nodes
+    of_tensors = [one for one in given if hasattr(one.meta.get("val"), "shape")]
+    if of_tensors:
+        return is_size and all(one.op == "placeholder" for one in of_tensors)
+    return all(map(_is_of_inputs, given))
 
 
 def _has_open_conditions(torch: Any, error: Exception) -> bool:
