@@ -62,6 +62,15 @@ def _timm(name: str, **options: Any) -> Any:
     return timm.create_model(name, pretrained=False, **options)
 
 
+def _video(name: str, side: int) -> Any:
+    """A network for clips of 16 frames, of convolutions of volumes."""
+    import torchvision
+
+    net = getattr(torchvision.models.video, name)(weights=None)
+    net.image = (3, 16, side, side)
+    return net
+
+
 def _swin_v2() -> Any:
     """Swin-V2 in windows of 8 x 8, which takes larger images."""
     net = _timm("swinv2_tiny_window8_256")
@@ -242,6 +251,10 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "Swin-V2-T": _swin_v2,
     "Hiera-T": _hiera,
+    "R3D-18, clips": lambda: _video("r3d_18", 112),
+    "S3D, clips": lambda: _video("s3d", 224),
+    "Swin3D-T, clips": lambda: _video("swin3d_t", 224),
+    "MViT-V2-S, clips": lambda: _video("mvit_v2_s", 224),
 }
 #: Shapes and types of inputs that are no images.
 INPUTS: dict[str, tuple[tuple[tuple[int, ...], str], ...]] = {
