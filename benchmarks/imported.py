@@ -62,6 +62,41 @@ def _timm(name: str, **options: Any) -> Any:
     return timm.create_model(name, pretrained=False, **options)
 
 
+def _volumes() -> Any:
+    """A U-Net of volumes in three levels, as nnU-Net has its own."""
+    import torch
+    from torch import nn
+
+    def block(inside: int, out: int) -> nn.Module:
+        layers: list[nn.Module] = []
+        for channels in (inside, out):
+            layers += [nn.Conv3d(channels, out, 3, padding=1), nn.InstanceNorm3d(out, affine=True)]
+            layers.append(nn.LeakyReLU(0.01))
+        return nn.Sequential(*layers)
+
+    class UNet(nn.Module):  # type: ignore[misc]
+        def __init__(self, channels: tuple[int, ...] = (32, 64, 128)) -> None:
+            super().__init__()
+            pairs = [*pairwise((1, *channels))]
+            self.down = nn.ModuleList(block(*pair) for pair in pairs)
+            self.up = nn.ModuleList(nn.ConvTranspose3d(b, a, 2, 2) for a, b in pairs[:0:-1])
+            self.join = nn.ModuleList(block(2 * a, a) for a, _ in pairs[:0:-1])
+            self.last, self.pool = nn.Conv3d(channels[0], 3, 1), nn.MaxPool3d(2)
+
+        def forward(self, x: Any) -> Any:
+            kept: list[Any] = []
+            for level in self.down:
+                kept.append(level(self.pool(kept[-1]) if kept else x))
+            x = kept.pop()
+            for up, join in zip(self.up, self.join, strict=True):
+                x = join(torch.cat([up(x), kept.pop()], 1))
+            return self.last(x)
+
+    net = UNet()
+    net.inputs = (((2, 1, 96, 96, 96), "float32"),)
+    return net
+
+
 def _video(name: str, side: int) -> Any:
     """A network for clips of 16 frames, of convolutions of volumes."""
     import torchvision
@@ -251,6 +286,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "Swin-V2-T": _swin_v2,
     "Hiera-T": _hiera,
+    "U-Net of volumes": _volumes,
     "R3D-18, clips": lambda: _video("r3d_18", 112),
     "S3D, clips": lambda: _video("s3d", 224),
     "Swin3D-T, clips": lambda: _video("swin3d_t", 224),

@@ -26,7 +26,7 @@ SIDE = st.integers(1, 5)
 def transposed(
     image: tuple[int, ...], weight: tuple[int, ...], dtype: str = "float16", **attrs: Any
 ) -> tvm.IRModule:
-    """A transposed convolution of one or two dims and a ReLU."""
+    """A transposed convolution of one to three dims and a ReLU."""
     call = getattr(op.nn, f"conv{len(image) - 2}d_transpose")
     return relax_module(
         lambda x, w: op.nn.relu(call(x, w, **attrs)), x=image, w=weight, dtype=dtype
@@ -42,7 +42,7 @@ def operators(mod: tvm.IRModule) -> set[str]:
     st.lists(
         st.tuples(SIDE, st.integers(1, 5), st.integers(1, 4), *[st.integers(0, 2)] * 3),
         min_size=1,
-        max_size=2,
+        max_size=3,
     ),
     st.sampled_from([1, 3]),
     st.booleans(),
@@ -57,7 +57,7 @@ def test_any_window_step_and_padding_gives_the_same(
     rows = zip(sizes, window, steps, before, after, more, strict=True)
     assume(all((n - 1) * s + k + m - b - a > 0 for n, k, s, b, a, m in rows))
     mod = transposed(
-        (2, 2 * groups, *("hw"[: len(sizes)] if is_symbolic else sizes)),
+        (2, 2 * groups, *("dhw"[-len(sizes) :] if is_symbolic else sizes)),
         (2 * groups, 3, *window),
         "float32",
         strides=steps,
@@ -109,6 +109,7 @@ def test_weights_that_are_constants_are_turned_while_compiling() -> None:
     [
         # A step of the window.
         ((1, 64, 8, 8), (64, 32, 2, 2), {"strides": [2, 2]}, "conv2d"),
+        ((1, 64, 4, 4, 4), (64, 32, 2, 2, 2), {"strides": [2, 2, 2]}, "conv3d"),
         # A generator's last one, of 3 channels at each of four pixels.
         ((1, 64, 16, 16), (64, 3, 4, 4), {"strides": [2, 2], "padding": [1, 1]}, "conv2d"),
         # Its first one, whose every pixel is of one sum.
@@ -117,7 +118,7 @@ def test_weights_that_are_constants_are_turned_while_compiling() -> None:
 )
 def test_they_are_of_warpgroups(image: Any, weight: Any, attrs: Any, part: str) -> None:
     found = scheduled(transposed(image, weight, **attrs))
-    (rule,) = (one.choice.rule for one in found if "conv2d" in one.name or "matmul" in one.name)
+    (rule,) = (one.choice.rule for one in found if "conv" in one.name or "matmul" in one.name)
     assert any(part in one.name for one in found)
     assert rule == "warpgroups"
     for one in found:
