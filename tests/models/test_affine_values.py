@@ -126,6 +126,11 @@ def test_what_is_read_holds_for_any_size(steps: Any) -> None:
         (lambda at: op.cumsum(op.subtract(at, at), 0), AffineValue(0, (0,))),
         (lambda at: op.cumsum(op.subtract(at, whole(0)), 0), None),
         (lambda at: op.multiply(at, at), None),
+        # A size is computed with.
+        (lambda at: op.add(at, N), None),
+        (lambda at: op.subtract(N, at), None),
+        (lambda at: op.less(at, N), None),
+        (lambda at: op.take(at, N - 1, 0), None),
         (lambda at: op.reshape(op.broadcast_to(at, (2, N)), (2 * N,)), None),
         (lambda at: op.reshape(at, (1, N, 1)), AffineValue(0, (0, 1, 0))),
     ],

@@ -90,3 +90,17 @@ def test_what_two_operators_read_is_worked_out_once() -> None:
         return value
 
     np.testing.assert_equal(known(doubled), [[3, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: op.less(whole(3, 1, 2), BATCH),
+        lambda: op.add(whole(3, 1, 2), BATCH),
+        lambda: op.take(whole(3, 1, 2), BATCH - 1, 0),
+        lambda: op.index_tensor(whole(3, 1, 2), [whole(-4)]),
+        lambda: op.index_tensor(whole(3, 1, 2), [whole(3)]),
+    ],
+)
+def test_what_sizes_are_part_of_is_not_known(build: Any) -> None:
+    assert known(build) is None

@@ -238,3 +238,22 @@ def test_tensors_of_an_infinite_value_of_any_size(dtype: str) -> None:
         return op.maximum(x, op.full((n, 4), relax.const(-float("inf"), dtype), dtype))
 
     check(only(relax_module(build, (n, 4), dtype=dtype)))
+
+
+def test_an_instance_norm_counts_more_pixels_than_float16_has_numbers() -> None:
+    """TVM counts 96 x 96 x 96 in the type of the image, as infinitely many: nothing but NaN."""
+    shape = (1, 2, 256, 260)
+    mod = relax_module(
+        lambda x, g, b: op.nn.instance_norm(x, g, b, channel_axis=1, axes=[2, 3]), shape, (2,), (2,)
+    )
+    one = only(mod)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype("float16")
+    gamma, beta = (rng.standard_normal(2).astype("float16") for _ in "gb")
+    report = simulate(one.program, x, gamma, beta, np.zeros_like(x), progress=False)
+    wide = x.astype("float64")
+    away = wide - wide.mean((2, 3), keepdims=True)
+    scale, shift = (array.astype("float64")[:, None, None] for array in (gamma, beta))
+    want = away / np.sqrt(away.var((2, 3), keepdims=True) + 1e-5) * scale + shift
+    (found,) = report.outputs.values()
+    np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-3)

@@ -123,7 +123,9 @@ def _arange(call: Any, _given: Any, _reader: Any) -> AffineValue | None:
 
 
 def _full(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue:
-    return AffineValue(given[0].first, (0,) * len(extents_of(call) or ()))
+    first = given[0].first
+    is_truth = str(call.ty.dtype) == "bool"
+    return AffineValue(int(first != 0) if is_truth else first, (0,) * len(extents_of(call) or ()))
 
 
 def _view(call: Any, given: Sequence[AffineValue], reader: AffineReader) -> AffineValue | None:
@@ -167,20 +169,25 @@ def _combined(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineVa
     """Truth values that are the same everywhere."""
     if str(call.ty.dtype) != "bool" or not all(one.is_uniform for one in given):
         return None
+    if len(given) < len(call.args):
+        return None
     return AffineValue(_LOGIC[name_of(call)](given[0].first, given[1].first), given[0].steps)
 
 
 def _added(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
-    if str(call.ty.dtype) == "bool":
+    # A size that is added is no tensor.
+    if str(call.ty.dtype) == "bool" or len(given) < len(call.args):
         return None
     return given[0].minus(given[1], 1 if name_of(call) == "add" else -1)
 
 
 def _taken(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
     """Elements at places of an axis, which are not negative."""
-    data, at = given
     axis = call.attrs.axis
-    if axis is None or at.first < 0 or any(n < 0 for n in at.steps):
+    if axis is None or len(given) < len(call.args):
+        return None
+    data, at = given
+    if at.first < 0 or any(n < 0 for n in at.steps):
         return None
     step, axis = data.steps[int(axis)], int(axis) % len(data.steps)
     inner = tuple(step * n for n in at.steps)

@@ -123,6 +123,8 @@ class _Known:
             filler = self.array(value.args[1], deep - 1)
             return None if filler is None else np.full(dims, filler, str(value.ty.dtype))
         tensors = tensors_of(value, binding)
+        if name in (*_NUMPY, "take") and len(tensors) < len(value.args):
+            return None  # A size is computed with, which is no tensor.
         given = self._given(name, tensors, deep - 1)
         return None if given is None else _computed(value, tensors, given, dims)
 
@@ -264,7 +266,8 @@ def _taken(value: Any, given: list[np.ndarray]) -> np.ndarray | None:
 def _indexed(_value: Any, given: list[np.ndarray]) -> np.ndarray | None:
     data, *indices = given
     ends = zip(indices, data.shape, strict=False)
-    return data[tuple(indices)] if all((one < end).all() for one, end in ends) else None
+    is_inside = all(((-end <= one) & (one < end)).all() for one, end in ends)
+    return data[tuple(indices)] if is_inside else None
 
 
 #: What gives elements of its operands at other places, or their sums.

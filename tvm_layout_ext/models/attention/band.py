@@ -84,7 +84,7 @@ class Band:
         if not are_equal((extents_of(call) or ())[-2:], extents[-2:]):
             return None
         seen, hidden = (scalar_of(one, binding) for one in call.args[1:])
-        if seen != 0 or hidden is None or hidden > _LOW:
+        if seen != 0 or hidden is None or not hidden <= _LOW:
             return None
         bounds = _bounds(call.args[0], reader)
         if bounds is None or not bounds[0] <= 0 <= bounds[1]:
