@@ -85,11 +85,8 @@ class AffineReader:
         if isinstance(value, GenericConst):
             return _counted(np.asarray(value.value.numpy()))
         read = _READ.get(name_of(value))
-        if (
-            read is None
-            or str(value.ty.dtype) not in _KINDS
-            or (shape := extents_of(value)) is None
-        ):
+        shape = None if read is None else extents_of(value)
+        if read is None or shape is None or str(value.ty.dtype) not in _KINDS:
             return None
         given = [self.of(one, deep - 1) for one in tensors_of(value, self.binding)]
         known = [one for one in given if one is not None]
@@ -122,7 +119,9 @@ def _arange(call: Any, _given: Any, _reader: Any) -> AffineValue | None:
     return None if numbers is None else AffineValue(numbers[0], (numbers[1],))
 
 
-def _full(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue:
+def _full(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
+    if not given:
+        return None
     first = given[0].first
     is_truth = str(call.ty.dtype) == "bool"
     return AffineValue(int(first != 0) if is_truth else first, (0,) * len(extents_of(call) or ()))
@@ -167,9 +166,9 @@ def _compared(call: Any, _given: Any, reader: AffineReader) -> AffineValue | Non
 
 def _combined(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
     """Truth values that are the same everywhere."""
-    if str(call.ty.dtype) != "bool" or not all(one.is_uniform for one in given):
+    if str(call.ty.dtype) != "bool" or len(given) < len(call.args):
         return None
-    if len(given) < len(call.args):
+    if not all(one.is_uniform for one in given):
         return None
     return AffineValue(_LOGIC[name_of(call)](given[0].first, given[1].first), given[0].steps)
 

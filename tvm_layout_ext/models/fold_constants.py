@@ -76,6 +76,7 @@ def _has_its_bits(name: str, given: Sequence[str], made: str) -> bool:
         # Numbers are chosen, and none is computed.
         return made == given[0 if name == "take" else -1]
     if name in _COMPARISONS:
+        # NaN is not equal to itself, as in torch; TVM's code for the CPU says that it is.
         return True
     floats = [one in _FLOATS for one in (*given, made)]
     if name == "rsqrt":

@@ -91,12 +91,7 @@ class _PatchesAsChannels(PyExprMutator):
             value = emit(relax.op.nn.pad(value, [0, 0, 0, 0, *pads]))
         apart = [one for pair in zip(pixels, steps, strict=True) for one in pair]
         value = emit(relax.op.reshape(value, (first, channels, *apart)))
-        order = [
-            0,
-            *(3 + 2 * axis for axis in range(rank)),
-            1,
-            *(2 + 2 * axis for axis in range(rank)),
-        ]
+        order = [0, *range(3, 3 + 2 * rank, 2), 1, *range(2, 2 + 2 * rank, 2)]
         value = emit(relax.op.permute_dims(value, order))
         deep = int(channels) * prod(steps)
         value = emit(relax.op.reshape(value, (first, deep, *pixels)))
