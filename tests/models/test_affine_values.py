@@ -65,13 +65,15 @@ def applied(kind: int, one: Any, two: Any, at: int, number: int, n: Any) -> Any:
     before = emit(op.subtract(emit(op.take(one, whole(0), axis)), whole(number - 2)))
     more = [
         lambda: op.add(one, whole(number)),
-        lambda: op.subtract(column(one), row(two)) if str(two.ty.dtype) == "int64" else one,
+        lambda: op.subtract(along(one, 1), along(two, 0)) if str(two.ty.dtype) == "int64" else one,
         lambda: op.take(one, emit(op.arange(0, n, 1, "int64")), axis),
         lambda: op.take(one, whole(0, 0), axis),
         lambda: op.concat([before, one], axis),
         lambda: op.cumsum(one, axis),
         lambda: COMPARISONS[at](one, whole(number)),
-        lambda: COMPARISONS[number](column(one), row(two)) if "int" in str(two.ty.dtype) else one,
+        lambda: (
+            COMPARISONS[number](along(one, 1), along(two, 0)) if "int" in str(two.ty.dtype) else one
+        ),
         lambda: op.index_tensor(one, [emit(op.arange(0, n, 1, "int64"))] * rank),
         lambda: op.full((n, 2), relax.const(number, "int64"), "int64"),
         lambda: op.astype(emit(op.astype(one, "int32")), "int64"),
@@ -79,15 +81,10 @@ def applied(kind: int, one: Any, two: Any, at: int, number: int, n: Any) -> Any:
     return [*views, *more][kind % (len(views) + len(more))]()
 
 
-def row(value: Any) -> Any:
+def along(value: Any, axis: int) -> Any:
     """The last dim alone, beside one of a single element."""
     value = emit(op.take(value, relax.const(np.array(0)), 0)) if value.ty.ndim > 1 else value
-    return emit(op.astype(emit(op.expand_dims(value, 0)), "int64"))
-
-
-def column(value: Any) -> Any:
-    value = emit(op.take(value, relax.const(np.array(0)), 0)) if value.ty.ndim > 1 else value
-    return emit(op.astype(emit(op.expand_dims(value, 1)), "int64"))
+    return emit(op.astype(emit(op.expand_dims(value, axis)), "int64"))
 
 
 def read(mod: tvm.IRModule) -> AffineValue | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,19 +18,19 @@ from .relax_values import VIEWS, axes_of, bound_to, extents_of, name_of, tensors
 #: Elements of a constant that is looked at, and operators in a row.
 _MOST, _DEEP = 1 << 16, 64
 _KINDS = ("bool", "int32", "int64")
-_COMPARISONS: dict[str, Callable[[int], bool]] = {
-    "equal": lambda apart: apart == 0,
-    "not_equal": lambda apart: apart != 0,
-    "less": lambda apart: apart < 0,
-    "less_equal": lambda apart: apart <= 0,
-    "greater": lambda apart: apart > 0,
-    "greater_equal": lambda apart: apart >= 0,
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
 }
 _LOGIC: dict[str, Callable[[int, int], int]] = {
-    "logical_and": lambda a, b: a & b,
-    "logical_or": lambda a, b: a | b,
-    "bitwise_and": lambda a, b: a & b,
-    "bitwise_or": lambda a, b: a | b,
+    "logical_and": operator.and_,
+    "logical_or": operator.or_,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
 }
 
 
@@ -47,12 +49,20 @@ class AffineValue:
         """Whether all elements are the same."""
         return not any(self.steps)
 
-    def minus(self, other: AffineValue, sign: int = -1) -> AffineValue:
-        """The difference, or by another sign the sum, of dims that are aligned at their ends."""
+    @property
+    def counts_up(self) -> bool:
+        """Whether no element is negative, and none less than the first."""
+        return self.first >= 0 and all(step >= 0 for step in self.steps)
+
+    def times(self, factor: int) -> AffineValue:
+        """So many times each element."""
+        return AffineValue(factor * self.first, tuple(factor * step for step in self.steps))
+
+    def plus(self, other: AffineValue) -> AffineValue:
+        """The sum, of dims that are aligned at their ends."""
         rank = max(len(self.steps), len(other.steps))
         own, others = ((0,) * (rank - len(one.steps)) + one.steps for one in (self, other))
-        steps = tuple(a + sign * b for a, b in zip(own, others, strict=True))
-        return AffineValue(self.first + sign * other.first, steps)
+        return AffineValue(self.first + other.first, tuple(map(operator.add, own, others)))
 
 
 @dataclass
@@ -79,7 +89,9 @@ class AffineReader:
     def apart(self, call: Any) -> AffineValue | None:
         """How far the operands of a comparison are apart, of a common shape; None if unknown."""
         found = [self.of(one) for one in call.args]
-        return None if found[0] is None or found[1] is None else found[0].minus(found[1])
+        if found[0] is None or found[1] is None:
+            return None
+        return found[0].plus(found[1].times(-1))
 
     def _made(self, value: Any, deep: int) -> AffineValue | None:
         if isinstance(value, GenericConst):
@@ -120,11 +132,7 @@ def _arange(call: Any, _given: Any, _reader: Any) -> AffineValue | None:
 
 
 def _full(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
-    if not given:
-        return None
-    first = given[0].first
-    is_truth = str(call.ty.dtype) == "bool"
-    return AffineValue(int(first != 0) if is_truth else first, (0,) * len(extents_of(call) or ()))
+    return _cast(call, given, _reader) if given else None
 
 
 def _view(call: Any, given: Sequence[AffineValue], reader: AffineReader) -> AffineValue | None:
@@ -135,7 +143,7 @@ def _view(call: Any, given: Sequence[AffineValue], reader: AffineReader) -> Affi
     )
     wide = [[at for at, n in enumerate(dims) if not is_number(n, 1)] for dims in (before, after)]
     if not are_equal([before[at] for at in wide[0]], [after[at] for at in wide[1]]):
-        return AffineValue(one.first, (0,) * len(after)) if one.is_uniform else None
+        return AffineValue(one.first, ()) if one.is_uniform else None
     steps = dict(zip(wide[1], (one.steps[at] for at in wide[0]), strict=True))
     return AffineValue(one.first, tuple(steps.get(at, 0) for at in range(len(after))))
 
@@ -149,19 +157,19 @@ def _cast(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue 
 
 def _compared(call: Any, _given: Any, reader: AffineReader) -> AffineValue | None:
     """A comparison that comes out the same everywhere, however long the tensors are."""
-    apart = reader.apart(call)
-    holds = _COMPARISONS[name_of(call)]
+    apart, holds = reader.apart(call), _COMPARISONS[name_of(call)]
     if apart is None:
         return None
-    rank = len(extents_of(call) or ())
+    # What only grows, or only falls, from 0 or from beyond it has no other sign.
+    last: float | None = None
     if apart.is_uniform:
-        return AffineValue(int(holds(apart.first)), (0,) * rank)
-    grows, falls = (all(sign * n >= 0 for n in apart.steps) for sign in (1, -1))
-    # What grows from ``first`` on has no other sign than that.
-    settled = (grows and apart.first > 0) or (falls and apart.first < 0)
-    settled |= grows and apart.first == 0 and name_of(call) in ("greater_equal", "less")
-    settled |= falls and apart.first == 0 and name_of(call) in ("less_equal", "greater")
-    return AffineValue(int(holds(apart.first)), (0,) * rank) if settled else None
+        last = apart.first
+    elif apart.counts_up:
+        last = inf
+    elif apart.times(-1).counts_up:
+        last = -inf
+    is_settled = last is not None and holds(apart.first, 0) == holds(last, 0)
+    return AffineValue(int(holds(apart.first, 0)), ()) if is_settled else None
 
 
 def _combined(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
@@ -177,7 +185,7 @@ def _added(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue
     # A size that is added is no tensor.
     if str(call.ty.dtype) == "bool" or len(given) < len(call.args):
         return None
-    return given[0].minus(given[1], 1 if name_of(call) == "add" else -1)
+    return given[0].plus(given[1].times(1 if name_of(call) == "add" else -1))
 
 
 def _taken(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
@@ -186,27 +194,22 @@ def _taken(call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue
     if axis is None or len(given) < len(call.args):
         return None
     data, at = given
-    if at.first < 0 or any(n < 0 for n in at.steps):
+    if not at.counts_up:
         return None
-    step, axis = data.steps[int(axis)], int(axis) % len(data.steps)
-    inner = tuple(step * n for n in at.steps)
-    return AffineValue(
-        data.first + step * at.first, (*data.steps[:axis], *inner, *data.steps[axis + 1 :])
-    )
+    axis = int(axis) % len(data.steps)
+    found = at.times(data.steps[axis])
+    steps = (*data.steps[:axis], *found.steps, *data.steps[axis + 1 :])
+    return AffineValue(data.first + found.first, steps)
 
 
 def _indexed(_call: Any, given: Sequence[AffineValue], _reader: Any) -> AffineValue | None:
     """Elements at a place of each dim."""
     data, *indices = given
-    if len(indices) != len(data.steps):
+    if len(indices) != len(data.steps) or not all(one.counts_up for one in indices):
         return None
     found = AffineValue(data.first, ())
     for step, index in zip(data.steps, indices, strict=True):
-        if index.first < 0 or any(n < 0 for n in index.steps):
-            return None
-        found = found.minus(
-            AffineValue(step * index.first, tuple(step * n for n in index.steps)), 1
-        )
+        found = found.plus(index.times(step))
     return found
 
 

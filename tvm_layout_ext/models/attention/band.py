@@ -27,7 +27,7 @@ from ..relax_values import (
 #: What hides a key: PyTorch adds the lowest number of a type, or minus infinity.
 _LOW = -1e4
 #: What gives elements again, in another type or more often.
-_COPIES = ("broadcast_to", "astype")
+COPIES = ("broadcast_to", "astype")
 #: Whether a difference of whole numbers is at least a number, or at most, by comparison.
 _ENDS = {
     "greater": (True, 1),
@@ -54,6 +54,8 @@ class Band:
     @classmethod
     def of(cls, mask: np.ndarray[Any, Any], scores: relax.Expr) -> Band | None:
         """The band that a mask leaves of scores, of zeros and of what is far below elsewhere."""
+        if mask.ndim < 2:
+            return None
         rows, keys = mask.shape[-2:]
         every = np.reshape(mask, (-1, rows, keys))
         whole = [size_of(one) for one in (extents_of(scores) or ())[-2:]] == [rows, keys]
@@ -78,7 +80,7 @@ class Band:
         """The band that comparisons of positions leave, of as many rows as keys, of any size."""
         extents = extents_of(scores) or ()
         reader = AffineReader(binding)
-        call = reader.bound(source_of(mask, _COPIES, reader.bound))
+        call = reader.bound(source_of(mask, COPIES, reader.bound))
         if name_of(call) != "where" or not are_equal(extents[-2:-1], extents[-1:]):
             return None
         if not are_equal((extents_of(call) or ())[-2:], extents[-2:]):
@@ -163,7 +165,7 @@ class _AsBands(PyExprMutator):
         mask, band = array_of(added, self.lookup_binding, repeated=True), None
         if mask is None:
             band = Band.of_places(added, scores, self.lookup_binding)
-        elif mask.ndim >= 2 and (band := Band.of(mask, scores)) is not None:
+        elif (band := Band.of(mask, scores)) is not None:
             band = band if np.isin(mask, (0, band.hidden)).all() else None
         if band is None:
             return call

@@ -15,12 +15,10 @@ from tvm_ffi import structural_equal
 from ..bindings import Bindings
 from ..known_values import array_of, scalar_of
 from ..relax_values import NARROW_FLOATS, bound_to, extents_of, name_of, rewritten, source_of
-from .band import Band
+from .band import COPIES, Band
 from .gather import has_kernel
 from .write_out import safe_softmax, scores_of
 
-#: What gives elements again, in another type or more often.
-_COPIES = ("broadcast_to", "astype")
 #: Types of attention that is written out.
 _COMPUTED = ("float32", *NARROW_FLOATS)
 #: What changes neither an element nor its place in a matrix of a head.
@@ -190,9 +188,9 @@ class _Compose(PyExprMutator):
 
     def _in_four_dims(self, mask: Any) -> Any:
         """A mask by batch, head, row and key, of as few elements as it was made of."""
-        keys, narrow = extents_of(mask), self._past(mask, _COPIES)
+        keys, narrow = extents_of(mask), self._past(mask, COPIES)
         while name_of(call := self._call(narrow)) == "where" and self._is_all_true(call.args[0]):
-            narrow = self._past(call.args[1], _COPIES)
+            narrow = self._past(call.args[1], COPIES)
         # The operator repeats numbers along batches, heads and rows, and wants one for each key.
         if structural_equal((extents_of(narrow) or ())[-1:], (keys or ())[-1:]):
             mask = narrow
@@ -203,7 +201,7 @@ class _Compose(PyExprMutator):
 
     def _is_all_true(self, condition: Any) -> bool:
         """Whether a condition holds everywhere, as that of padding does where none is given."""
-        known = array_of(self._past(condition, _COPIES), self.lookup_binding, repeated=True)
+        known = array_of(self._past(condition, COPIES), self.lookup_binding, repeated=True)
         return known is not None and bool(known.all())
 
     def _cast(self, value: Any, dtype: Any) -> Any:
@@ -279,7 +277,7 @@ class _Compose(PyExprMutator):
         if mask is None:
             band = Band.of_places(added, scores, self.lookup_binding)
         else:
-            band = Band.of(mask, scores) if mask.ndim > 1 else None
+            band = Band.of(mask, scores)
         return scores, added if band is None else band.named()
 
     def _scaled(self, value: Any) -> tuple[Any, float]:

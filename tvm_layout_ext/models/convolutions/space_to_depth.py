@@ -50,7 +50,7 @@ class _PatchesAsChannels(PyExprMutator):
         channels, *sizes = (extents_of(image) or ())[1:]
         window = (dims_of(weight) or [])[2:]
         rank = len(window)
-        steps, pads = _numbers(call.attrs.strides), _numbers(call.attrs.padding)
+        steps, pads = [*map(int, call.attrs.strides)], [*map(int, call.attrs.padding)]
         before, after = pads[:rank], pads[rank:]
         filled = -(-int(channels) * prod(steps) // _VECTOR) * _VECTOR
         places = [-(-n // step) for n, step in zip(window, steps, strict=True)]
@@ -123,10 +123,6 @@ class _PatchesAsChannels(PyExprMutator):
         return self.builder_.emit_te(deep, image, primfunc_name_hint="space_to_depth")
 
 
-def _numbers(values: Any) -> list[int]:
-    return [int(one) for one in values]
-
-
 def _is_taken(call: Any) -> bool:
     """Whether a convolution has few channels, and steps that its window is not smaller than."""
     attrs, weight = call.attrs, dims_of(call.args[1])
@@ -139,7 +135,7 @@ def _is_taken(call: Any) -> bool:
         return False
     if not isinstance(image[1], tirx.IntImm):
         return False
-    steps, window = _numbers(attrs.strides), weight[2:]
+    steps, window = [*map(int, attrs.strides)], weight[2:]
     if weight[0] % _VECTOR or weight[1] >= _VECTOR or max(steps) == 1:
         return False
     if any(int(one) != 1 for one in attrs.dilation):

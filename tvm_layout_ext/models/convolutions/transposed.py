@@ -20,7 +20,6 @@ _TAKEN = {
     "nn.conv2d_transpose": (("NCHW", "IOHW", "NCHW"), relax.op.nn.conv2d),
     "nn.conv3d_transpose": (("NCDHW", "IODHW", "NCDHW"), relax.op.nn.conv3d),
 }
-_CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 #: What moves the elements of such a convolution's result.
 _MOVES = ("reshape", "permute_dims", "strided_slice")
 
@@ -61,7 +60,7 @@ class _PixelsAsChannels(PyExprMutator):
         while name_of(value) in _MOVES:
             moves.append(value)
             value = bound_to(value.args[0], self.lookup_binding)
-        if not moves or name_of(value) not in _CONVOLUTIONS:
+        if not moves or f"{name_of(value)}_transpose" not in _TAKEN:
             return cast
         found = relax.op.astype(moves[-1].args[0], cast.attrs.dtype)
         for move in reversed(moves):

@@ -81,13 +81,15 @@ def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:
     loses the numbers of an assertion on what tensors hold, as D-FINE has it.
     """
     how: Any = nullcontext()
+    program = None
     try:
-        return torch.export.export(module, **given).run_decompositions()
+        program = torch.export.export(module, **given)
+        return program.run_decompositions()
     except Exception as error:
         if "Cannot view a tensor" in str(error):
             how = torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH])
-        elif "is not tracked with proxy" in str(error):
-            return _without_checks(torch.export.export(module, **given)).run_decompositions()
+        elif program is not None and "is not tracked with proxy" in str(error):
+            return _without_checks(program).run_decompositions()
         elif _has_open_conditions(torch, error):
             given = given | {_ASSERTED: True}
         else:
