@@ -51,11 +51,36 @@ def test_scaled_sums_are_those_of_numpy(
 
 
 def test_a_scale_of_many_columns_is_loaded_once_a_step() -> None:
-    """Two rows of a thread, and 128 columns that share theirs."""
+    """Two rows of a thread and 128 columns that share theirs, of the first and of the next step."""
     (kernel,) = tlx.device_program(scheduled(SHAPE), target=w.SM90A).kernels.values()
     loads = [one for one in nodes_in(kernel.body, tvm.ir.TensorLoad) if "scales" in one.source.name]
     names = sorted({one.source.name for one in loads})
-    assert (names, len(loads)) == (["a_scales", "b_scales"], 3)
+    assert (names, len(loads)) == (["a_scales", "b_scales"], 2 * 3)
+
+
+def test_scales_that_lie_backwards_end_with_the_first() -> None:
+    """Behind the last step no scales are, and before the first one none either."""
+    shape = (64, 64, 384)
+    A, B, a_scales, b_scales, C = OPERATOR.compute(shape, "float8_e4m3fn")
+    (sums,) = (one for one in C.op.input_tensors if one.op.name == "sums")
+    (product,) = (one for one in sums.op.input_tensors if one.op.name == "product")
+    s = te.reduce_axis((0, 3), name="s")
+
+    def scaled(i: Any, j: Any) -> Any:
+        return product[s, i, j] * a_scales[i, 2 - s] * b_scales[j // 128, 2 - s]
+
+    turned = te.compute((64, 64), lambda i, j: te.sum(scaled(i, j), axis=s), name="sums")
+    result = te.compute((64, 64), lambda i, j: turned[i, j].astype("bfloat16"), name="C")
+    config = {"tile": "128x64", "cluster": 1, "group": 2}
+    with w.SM90A:
+        sch = OPERATOR.schedule([A, B, a_scales, b_scales, result], config)
+    arrays = OPERATOR.inputs(shape, "float8_e4m3fn", np.random.default_rng(1))
+    report = tlx.simulate(sch, *arrays, target=w.SM90A, progress=False)
+    assert report.hazards == []
+    (found,) = report.outputs.values()
+    a, b, of_a, of_b = arrays
+    want = OPERATOR.reference(a, b, of_a[:, ::-1], of_b[:, ::-1])
+    np.testing.assert_allclose(found.astype(float), want.astype(float), rtol=2**-7, atol=0.5)
 
 
 def test_totals_beside_sums_must_fit_the_registers() -> None:
