@@ -3,7 +3,7 @@
 ``python -m benchmarks.conv [--out FILE]`` needs a GPU of ``sm_90a`` and torch. Images lie channels
 last, and cuDNN takes the fastest of its algorithms. Random pixels of each result are held against
 sums in float64 first. ``--few`` takes images of few pixels: those of Stable Diffusion's denoiser,
-two at once, and ResNet-50's last ones, one at a time.
+two at once, and ResNet-50's last ones, one at a time; ``--narrow`` those of few channels.
 """
 
 from __future__ import annotations
@@ -60,6 +60,18 @@ FEW = (
     *((2, 64, channels, 320, 3, 1) for channels in (320, 640, 960)),
     *((2, 64, 320, 320, 3, 2), (2, 32, 640, 640, 3, 2), (2, 16, 1280, 1280, 3, 2)),
     *((1, 14, 256, 256, 3, 1), (1, 7, 512, 512, 3, 1), (1, 14, 512, 512, 3, 2)),
+)
+#: Channels that fill no whole steps of 64, as in U-Nets, EfficientNetV2 and Inception.
+NARROW = (
+    (16, 112, 32, 32, 3, 1),
+    (16, 112, 32, 64, 3, 1),
+    (16, 112, 24, 24, 3, 1),
+    (64, 112, 16, 32, 3, 2),
+    (64, 56, 32, 64, 3, 2),
+    (64, 56, 48, 48, 3, 1),
+    (64, 56, 96, 96, 3, 1),
+    (64, 28, 160, 160, 3, 1),
+    (4, 512, 32, 32, 3, 1),
 )
 BATCH, ROUNDS, SAMPLES = 64, 9, 64
 Case = tuple[int, int, int, int, int, int]
@@ -199,10 +211,11 @@ def main(
     groups: Annotated[str, typer.Option(help="Other groups, with commas between.")] = "",
     slices: Annotated[str, typer.Option(help="Other slices of K, with commas between.")] = "",
     few: Annotated[bool, typer.Option(help="Take images of few pixels.")] = False,
+    narrow: Annotated[bool, typer.Option(help="Take images of few channels.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
 ) -> None:
     """Print a table, and write a file."""
-    every = list(FEW) if few else [(BATCH, *one) for one in CASES]
+    every = list(NARROW if narrow else FEW) if narrow or few else [(BATCH, *one) for one in CASES]
     picked = [every[int(i)] for i in only.split(",")] if only else every
     counts = (tuple(int(one) for one in text.split(",") if one) for text in (groups, slices))
     wishes = Wishes(tuple(one for one in tiles.split(",") if one), *counts)

@@ -31,6 +31,8 @@ from tvm_layout_ext.gpu.warpgroups import (
     PANEL_BYTES,
     WARPGROUP_ROWS,
     shares_of,
+    window_run,
+    window_steps,
 )
 from tvm_layout_ext.intrin.warpgroups import WarpgroupInstruction, has_columns
 from tvm_layout_ext.ir.queries import ARITHMETIC, distinct, is_number, nodes_in
@@ -233,11 +235,10 @@ def keep_members(
 
 def _sizes_of(what: Contraction, swap: bool) -> tuple[int, int, int]:
     """Rows and columns of an instruction's sums, and bytes along K in whole steps."""
-    m, n, k = what.sizes
-    depth = what.extents[what.depth[-1]] if what.a.is_window else k
-    steps = ceil(depth * np.dtype(what.operand).itemsize / PANEL_BYTES)
+    channels = what.extents[what.depth[-1]] if what.a.is_window else what.sizes[2]
+    m, n, k = _padded(what.sizes, channels, what.operand, what.b.k_major)
     rows, columns = (n, m) if swap else (m, n)
-    return rows, columns, k // depth * steps * PANEL_BYTES
+    return rows, columns, k * np.dtype(what.operand).itemsize
 
 
 def _moved(config: Config) -> tuple[int, int]:
@@ -448,10 +449,10 @@ def fit_windows(
     with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
     by 128x112 (H200, ``benchmarks/results/h200_conv.json``). Slices have as many steps each.
     """
-    padded = _padded(sizes, channels, dtype)
+    padded = _padded(sizes, channels, dtype, b_transposed)
     if padded[2] > _MOST_ZEROS * sizes[2]:
         return {}
-    slices = [one for one in OF_WINDOWS if check_windows(sizes, channels, dtype, one) is None]
+    slices = [one for one in OF_WINDOWS if _check_slices(padded[2], dtype, one) is None]
     return fit_images(padded, dtype, b_transposed, images, slices)
 
 
@@ -459,7 +460,12 @@ def check_windows(
     sizes: tuple[int, int, int], channels: int, dtype: str, slices: int
 ) -> Refusal | None:
     """Why a convolution of so many channels has no such slices of K, or None."""
-    steps = _padded(sizes, channels, dtype)[2] * np.dtype(dtype).itemsize // PANEL_BYTES
+    return _check_slices(_padded(sizes, channels, dtype)[2], dtype, slices)
+
+
+def _check_slices(depth: int, dtype: str, slices: int) -> Refusal | None:
+    """Why so many terms, zeros among them, have no such slices."""
+    steps = depth * np.dtype(dtype).itemsize // PANEL_BYTES
     if steps % slices or (slices > 1 and steps < slices * _LEAST_STEPS):
         return Refusal(
             "slices",
@@ -480,11 +486,14 @@ def is_worth_a_window(
     return cycles(padded, tile, True, slices, size, slices) <= least
 
 
-def _padded(sizes: tuple[int, int, int], channels: int, dtype: str) -> tuple[int, int, int]:
-    """Sizes with the zeros that fill channels of a place up to whole steps."""
+def _padded(
+    sizes: tuple[int, int, int], channels: int, dtype: str, b_transposed: bool = True
+) -> tuple[int, int, int]:
+    """Sizes with the zeros that fill channels of a place up to whole boxes, and these to steps."""
     m, n, k = sizes
     depth = PANEL_BYTES // np.dtype(dtype).itemsize
-    return m, n, k // channels * ceil(channels / depth) * depth
+    run = window_run(k // channels, channels, depth) if b_transposed else depth
+    return m, n, window_steps(k // channels, channels, depth, run) * depth
 
 
 def fit_images(

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
+from ..gpu.warpgroups import PANEL_BYTES
 from ..ir.queries import size_of
 from ..ir.rebuild import sequence
 from .warpgroups import WarpgroupInstruction
@@ -22,10 +23,10 @@ _LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::
 #: What follows for a load into all blocks of a cluster that a mask names.
 _MULTICAST = ".multicast::cluster"
 _STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group"
-#: A descriptor's mode of the 128-byte swizzle, in its two highest bits.
-_SWIZZLE_128 = 1 << 62
-#: The driver's numbers of the same swizzle, and of 128 bytes that a load brings to L2.
-_BY_128_BYTES, _PROMOTED_TO_L2 = 3, 2
+#: By the bytes of a row: the swizzle of a descriptor, in its two highest bits, and the driver's.
+_SWIZZLES = {128: (1, 3), 64: (2, 2)}
+#: The driver's number of 128 bytes that a load brings to L2.
+_PROMOTED_TO_L2 = 2
 #: Bits of a shared address that a descriptor holds, in units of 16 bytes.
 _ADDRESS = 0x3FFFF
 
@@ -202,8 +203,8 @@ def wait_products(count: int) -> Any:
     return _do(_ptx("wgmma.wait_group.sync.aligned")(count))
 
 
-def descriptor(pointer: Any, leading: int, stride: int) -> Any:
-    """Describe a tile of an operand in shared memory, which has the 128-byte swizzle.
+def descriptor(pointer: Any, leading: int, row_bytes: int) -> Any:
+    """Describe a tile of an operand in shared memory, which has the swizzle of its rows' bytes.
 
     Parameters
     ----------
@@ -211,11 +212,11 @@ def descriptor(pointer: Any, leading: int, stride: int) -> Any:
         Its first element.
     leading : int
         Bytes to the next 64 elements along M or N, where these are neighbours.
-    stride : int
-        Bytes to the next eight rows of 128 bytes.
+    row_bytes : int
+        Bytes of a row, 128 or 64; eight rows lie one behind the other.
     """
     address = T.Cast("uint64", T.bitwise_and(T.cuda.cvta_generic_to_shared(pointer), _ADDRESS) >> 4)
-    constant = _SWIZZLE_128 | stride // 16 << 32 | leading // 16 << 16
+    constant = _SWIZZLES[row_bytes][0] << 62 | row_bytes * 8 // 16 << 32 | leading // 16 << 16
     return address + tirx.const(constant, "uint64")
 
 
@@ -268,10 +269,11 @@ def tensor_map(
     box: Sequence[int],
     shape: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
+    row_bytes: int = PANEL_BYTES,
 ) -> tuple[Any, list[Any]]:
     """Describe the first elements of a buffer along each dim to TMA, on the host.
 
-    Boxes have the 128-byte swizzle, and zeros outside of the extents.
+    Boxes have the swizzle of rows of ``row_bytes``, and zeros outside of the extents.
 
     Parameters
     ----------
@@ -285,6 +287,8 @@ def tensor_map(
         What the buffer's shape is taken for.
     steps : sequence of int, optional
         From element to element of a box along each dim, the innermost first; 1 by default.
+    row_bytes : int, optional
+        128 or 64, which the innermost dim of a box does not exceed.
 
     Returns
     -------
@@ -297,7 +301,8 @@ def tensor_map(
     kind = "uint8" if size == 1 else str(buffer.dtype)
     value = T.tvm_stack_alloca("tensormap", 1)
     var = tirx.Var(f"{buffer.name}_map", value.ty)
-    steps, modes = steps or [1] * len(shape), (0, _BY_128_BYTES, _PROMOTED_TO_L2, 0)
+    swizzle = _SWIZZLES[row_bytes][1]
+    steps, modes = steps or [1] * len(shape), (0, swizzle, _PROMOTED_TO_L2, 0)
     # The driver counts the elements that a box spans, also those that it leaves out.
     spans = [count * step for count, step in zip(box, steps, strict=True)]
     numbers = (*reversed(extents), *pitches, *spans, *steps, *modes)

@@ -23,11 +23,13 @@ from tvm_layout_ext.simulate.warpgroups.tensor_map import swizzled
 SHAPE = (128, 128, 320)
 
 
-def test_the_swizzle_of_maps_and_descriptors_is_that_of_the_layout() -> None:
-    linear = NVMMASharedLayout(128, 16).to_linear([64, 64])
-    elements = swizzled(np.arange(64 * 64) * 2) // 2
+@pytest.mark.parametrize("row_bytes", [128, 64])
+def test_the_swizzle_of_maps_and_descriptors_is_that_of_the_layout(row_bytes: int) -> None:
+    wide = row_bytes // 2
+    linear = NVMMASharedLayout(row_bytes, 16).to_linear([64, wide])
+    elements = swizzled(np.arange(64 * wide) * 2, row_bytes) // 2
     for at, place in enumerate(elements):
-        assert linear.apply(offset=int(place), block=0) == {"dim0": at // 64, "dim1": at % 64}
+        assert linear.apply(offset=int(place), block=0) == {"dim0": at // wide, "dim1": at % wide}
 
 
 def test_sums_lie_in_registers_as_the_layout_says() -> None:
@@ -44,7 +46,7 @@ def test_a_descriptor_reads_what_a_box_of_the_layout_holds(k_major: bool) -> Non
     # 64 x 64 of 16 bits, either way round: element (i, j) of memory, i counting rows of 128 bytes.
     tile = DescribedTile(0, 8192, 1024, 64, 64, k_major)
     i, j = np.meshgrid(np.arange(64), np.arange(64), indexing="ij")
-    box = swizzled(i * 128 + j * 2)
+    box = swizzled(i * 128 + j * 2, 128)
     assert np.array_equal(tile.addresses(2), box if k_major else box.T)
 
 

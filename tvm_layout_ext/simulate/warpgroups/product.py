@@ -14,7 +14,8 @@ from .tensor_map import swizzled
 
 #: Bits of a descriptor: address, both distances in units of 16 bytes, the swizzle.
 _FIELD, _UNIT = 0x3FFF, 16
-_SWIZZLE_128 = 1
+#: Bytes of a row by the swizzle.
+_ROW_BYTES = {1: 128, 2: 64}
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class DescribedTile:
     rows: int
     depth: int
     k_major: bool
+    row_bytes: int = 128
 
     @classmethod
     def read(cls, descriptor: int, rows: int, depth: int, k_major: bool) -> DescribedTile:
@@ -35,25 +37,27 @@ class DescribedTile:
         Raises
         ------
         SimulationError
-            If its swizzle is not that of 128 bytes, which is what is modelled.
+            If its swizzle is none of 128 or 64 bytes, which is what is modelled.
         """
-        if descriptor >> 62 != _SWIZZLE_128:
+        row_bytes = _ROW_BYTES.get(descriptor >> 62)
+        if row_bytes is None or (row_bytes < 128 and not k_major):
             raise SimulationError(
-                f"A wgmma descriptor has swizzle {descriptor >> 62}; 1, of 128 bytes, is modelled."
+                f"A wgmma descriptor has swizzle {descriptor >> 62}; 1, of 128 bytes, and along K "
+                "2, of 64 bytes, are modelled."
             )
         at, leading, stride = ((descriptor >> bit & _FIELD) * _UNIT for bit in (0, 16, 32))
-        return cls(at, leading, stride, rows, depth, k_major)
+        return cls(at, leading, stride, rows, depth, k_major, row_bytes)
 
     def addresses(self, itemsize: int) -> Any:
         """Byte addresses of the elements, ``[rows, depth]``."""
         row, k = np.meshgrid(np.arange(self.rows), np.arange(self.depth), indexing="ij")
         if self.k_major:
-            plain = row // 8 * self.stride + row % 8 * 128 + k * itemsize
+            plain = row // 8 * self.stride + row % 8 * self.row_bytes + k * itemsize
         else:
             wide = 128 // itemsize
             plain = row // wide * self.leading + row % wide * itemsize
             plain = plain + k // 8 * self.stride + k % 8 * 128
-        return swizzled(self.address + plain)
+        return swizzled(self.address + plain, self.row_bytes)
 
 
 @dataclass(frozen=True)

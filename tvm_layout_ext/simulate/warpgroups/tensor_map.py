@@ -13,24 +13,25 @@ from ...errors import NotModelled, SimulationError
 from ...gpu.warpgroups import BOX_ELEMENTS, MAP_PITCH_BYTES, MOST_STEP, PANEL_BYTES
 from ..memory.memory import Memory
 
-#: Mode of the 128-byte swizzle in ``cuTensorMapEncodeTiled``.
-_SWIZZLE_128 = 3
+#: Bytes of a row by the mode of the swizzle in ``cuTensorMapEncodeTiled``.
+_ROW_BYTES = {2: 64, 3: 128}
 
 
-def swizzled(address: Any) -> Any:
-    """Where a byte lies that rows of 128 bytes would put at an address.
+def swizzled(address: Any, row_bytes: int) -> Any:
+    """Where a byte lies that rows of 128 or 64 bytes would put at an address.
 
-    Bits 4 to 6, the piece of 16 bytes, are combined with bits 7 to 9, the row; as
-    ``NVMMASharedLayout(128, 8)`` says.
+    The piece of 16 bytes, bits 4 to 6 or 4 to 5, is combined with as many bits from 7 on: the row,
+    or two rows; as ``NVMMASharedLayout(128, 8)`` and ``NVMMASharedLayout(64, 8)`` say.
     """
-    return address ^ (address >> 7 & 7) << 4
+    return address ^ (address >> 7 & row_bytes // 16 - 1) << 4
 
 
 @dataclass(frozen=True)
 class TensorMap:
     """What ``cuTensorMapEncodeTiled`` was told; dims are innermost first.
 
-    ``box`` counts the elements that are copied, of which neighbours are ``steps`` apart.
+    ``box`` counts the elements that are copied, of which neighbours are ``steps`` apart, and which
+    lie in rows of ``row_bytes`` in shared memory.
     """
 
     memory: Memory
@@ -39,6 +40,7 @@ class TensorMap:
     pitches: tuple[int, ...]
     box: tuple[int, ...]
     steps: tuple[int, ...]
+    row_bytes: int = PANEL_BYTES
 
     @classmethod
     def encode(cls, memory: Memory, itemsize: int, rank: int, numbers: Sequence[int]) -> TensorMap:
@@ -49,15 +51,17 @@ class TensorMap:
         SimulationError
             Where the driver would return an error.
         NotModelled
-            For other modes than the 128-byte swizzle with zeros outside.
+            For other modes than the swizzles of 128 and 64 bytes with zeros outside.
         """
         shape, rest = tuple(numbers[:rank]), numbers[rank:]
         pitches, rest = tuple(rest[: rank - 1]), rest[rank - 1 :]
         spans, steps, modes = rest[:rank], tuple(rest[rank : 2 * rank]), rest[2 * rank :]
-        if modes[0] or modes[1] != _SWIZZLE_128 or modes[3]:
+        if modes[0] or modes[1] not in _ROW_BYTES or modes[3]:
             raise NotModelled(
-                "The simulated GPU models tensor maps with the 128-byte swizzle and zeros outside."
+                "The simulated GPU models tensor maps with the swizzles of 128 and 64 bytes, and "
+                "zeros outside."
             )
+        row_bytes = _ROW_BYTES[modes[1]]
         if any(pitch % MAP_PITCH_BYTES for pitch in pitches):
             raise SimulationError(
                 f"A tensor map has rows {pitches} bytes apart; it needs multiples of "
@@ -69,12 +73,12 @@ class TensorMap:
                 "legal."
             )
         box = tuple(-(-span // step) for span, step in zip(spans, steps, strict=True))
-        if max(spans) > BOX_ELEMENTS or box[0] * itemsize > PANEL_BYTES:
+        if max(spans) > BOX_ELEMENTS or box[0] * itemsize > row_bytes:
             raise SimulationError(
                 f"A tensor map has boxes of {tuple(spans)}; {BOX_ELEMENTS} elements a dim are "
-                f"legal, and {PANEL_BYTES} bytes of the first under the 128-byte swizzle."
+                f"legal, and {row_bytes} bytes of the first under the {row_bytes}-byte swizzle."
             )
-        return cls(memory, itemsize, shape, pitches, box, steps)
+        return cls(memory, itemsize, shape, pitches, box, steps, row_bytes)
 
     @property
     def box_bytes(self) -> int:
@@ -90,7 +94,8 @@ class TensorMap:
             if first < 0 or first + (self.box[i] - 1) * self.steps[i] >= extent:
                 index = first + offsets[i]
                 inside &= (index >= 0) & (index < extent)
-        return begin + source, np.repeat(inside, self.itemsize), swizzled(target + within)
+        there = swizzled(target + within, self.row_bytes)
+        return begin + source, np.repeat(inside, self.itemsize), there
 
     @cached_property
     def _bytes(self) -> tuple[Any, Any, Any]:
@@ -102,4 +107,4 @@ class TensorMap:
         source = np.array((self.itemsize, *self.pitches)) @ offsets
         linear = np.arange(source.size * self.itemsize)
         rows, column = np.divmod(linear, self.box[0] * self.itemsize)
-        return offsets, (source[:, None] + byte).ravel(), rows * PANEL_BYTES + column
+        return offsets, (source[:, None] + byte).ravel(), rows * self.row_bytes + column

@@ -62,9 +62,9 @@ def release(thread: Any, barriers: Any, stage: Any, *known: Any) -> Any:
     return when(tirx.all(leads, *known), asynchronous.arrive(barriers, stage))
 
 
-def described(arena: Any, at: Any, leading: int) -> Any:
+def described(arena: Any, at: Any, leading: int, row_bytes: int = PANEL_BYTES) -> Any:
     """Describe a part of a tile at a byte of the arena."""
-    return asynchronous.descriptor(arena.access_ptr("r", offset=at), leading, SWIZZLE_BYTES)
+    return asynchronous.descriptor(arena.access_ptr("r", offset=at), leading, row_bytes)
 
 
 def row_of(thread: Any, half: Any) -> Any:

@@ -232,6 +232,8 @@ class Plan:
         out += ", turned" if self.turned else ""
         windows = self.kernel.windows
         rows = "" if windows is None else f"boxes of {'x'.join(map(str, windows.box))} pixels, "
+        if self.kernel.runs > 1:
+            rows += f"{self.kernel.runs} runs of {self.kernel.run} channels a step, "
         if self.shared:
             blocks += f" in clusters of {self.blocks} that share {self.shared.upper()}"
         if self.kernel.slices > 1:
@@ -430,7 +432,7 @@ def _sums_of_others(kernel: Kernel) -> int:
 def _window_steps(kernel: Kernel) -> int:
     """Steps of all slices together of a convolution."""
     assert kernel.windows is not None
-    return kernel.windows.steps(kernel.instruction.shape[2])
+    return ceil(kernel.windows.runs(kernel.run) / kernel.runs)
 
 
 def _check_slices(plan: Plan) -> None:

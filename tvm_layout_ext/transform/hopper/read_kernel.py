@@ -228,6 +228,19 @@ class Kernel:
         return self.members.count if self.members and self.members.side == side else 1
 
     @property
+    def run(self) -> int:
+        """Terms that lie in a row of a tile in shared memory: those of a step, or half of them."""
+        depth = self.instruction.shape[2]
+        if self.windows is None or not (self.a.k_major and self.b.k_major):
+            return depth
+        return self.windows.run(depth)
+
+    @property
+    def runs(self) -> int:
+        """Such parts of a step, one behind the other in shared memory."""
+        return self.instruction.shape[2] // self.run
+
+    @property
     def rows(self) -> Any:
         """Rows of all tiles, also those that fill boxes of pixels up."""
         return self.sizes[0] if self.windows is None else self.windows.boxes * WARPGROUP_ROWS
@@ -561,15 +574,18 @@ class _Reader:
         image = _apart(image, terms.extents[-1])
         # Zeros of the weights hide what a box has of other channels, but for what is not finite.
         step = int(self.block.reads[0].region[-1].extent)
-        if not image.ends_with(terms.variables[-1]) and terms.extents[-1] % step:
+        windows = Windows(pixels, terms, best_box(pixels.extents, steps))
+        run = windows.run(step) if b.k_major else step
+        whole = terms.extents[-1] % run == windows.runs(run) % (step // run) == 0
+        if not image.ends_with(terms.variables[-1]) and not whole:
             raise ScheduleError(
                 f"Buffer {left.buffer.name} is read by {image.indices[-1]}, of which boxes of "
-                f"{step} channels do not end with the {terms.extents[-1]} of a sum; multiply by "
+                f"{run} channels do not end with the {terms.extents[-1]} of a sum; multiply by "
                 "mma.sync."
             )
         weight = _apart(weight, columns.extents[0], columns.variables[0])
         return (
-            Windows(pixels, terms, best_box(pixels.extents, steps)),
+            windows,
             TiledOperand(image, (left.sizes[row], left.sizes[term]), a.k_major, a.stages),
             TiledOperand(weight, (right.sizes[column], right.sizes[other]), b.k_major, b.stages),
         )

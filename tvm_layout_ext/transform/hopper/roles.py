@@ -206,24 +206,38 @@ def produce(parts: Parts) -> Any:
 
 
 def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) -> list[Any]:
-    """Copy a tile: one box of rows along K, or panels of 64 neighbours each."""
-    plan = parts.plan
-    kernel = plan.kernel
+    """Copy a tile of a step, of a convolution run after run."""
+    plan, kernel = parts.plan, parts.plan.kernel
+    depth = (kernel.a if side == "a" else kernel.b).source.moving[-1]
+    if kernel.windows is None:
+        term = {depth: k * plan.tile[2]}
+        if kernel.scaled is not None:
+            term = {depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}
+        return _boxes(parts, side, at, stage, tile, term)
+    each = (plan.a_bytes if side == "a" else plan.b_bytes) // kernel.runs
+    made = []
+    for number in range(kernel.runs):
+        term = kernel.windows.begin(k * kernel.runs + number, kernel.run)
+        made += _boxes(parts, side, at + number * each, stage, tile, term)
+    return made
+
+
+def _boxes(
+    parts: Parts, side: str, at: Any, stage: Any, tile: Tile, term: dict[Any, Any]
+) -> list[Any]:
+    """Copy one box of rows along K from a term on, or panels of 64 neighbours each."""
+    plan, kernel = parts.plan, parts.plan.kernel
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
-    panel = plan.tile[2]
+    panel, row_bytes = plan.tile[2], PANEL_BYTES // kernel.runs
     own, depth = operand.source.moving[0], operand.source.moving[-1]
-    windows = kernel.windows
+    boxed = side == "a" and kernel.windows is not None
     blocks = plan.blocks if side == plan.shared else 1
     rank = parts.block % blocks if blocks > 1 else 0
 
-    term = {depth: k * panel} if windows is None else windows.step(k, panel)
-    if kernel.scaled is not None:
-        term = {depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}
-
     def box(of: MemberRows, offset: Any, start: Any, ahead: Any = 0) -> Any:
         row = {own: start} | of.values
-        if side == "a" and windows is not None:
-            row = windows.corner(start // WARPGROUP_ROWS)
+        if boxed and kernel.windows is not None:
+            row = kernel.windows.corner(start // WARPGROUP_ROWS)
         values = row | term | {depth: term[depth] + ahead} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
@@ -240,9 +254,9 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
             ]
             continue
         part = rank * (rows // blocks)
-        step = WARPGROUP_ROWS if side == "a" and windows is not None else rows // blocks
+        step = WARPGROUP_ROWS if boxed else rows // blocks
         made += [
-            box(one, (one.at + part + i) * PANEL_BYTES, start + part + i)
+            box(one, (one.at + part + i) * row_bytes, start + part + i)
             for i in range(0, rows // blocks, step)
         ]
     return made
@@ -262,9 +276,9 @@ def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
         extent = next(plan.parts(side)).rows
         blocks = plan.blocks if side == plan.shared else 1
         sizes: tuple[int, ...]
-        sizes = (extent // blocks, panel) if operand.k_major else (panel, panel // blocks)
+        sizes = (extent // blocks, kernel.run) if operand.k_major else (panel, panel // blocks)
         if side == "a" and kernel.windows is not None:
-            sizes = (*kernel.windows.box, panel)
+            sizes = (*kernel.windows.box, kernel.run)
         found[side] = operand.source.box(sizes)
     return found
 
@@ -366,16 +380,21 @@ def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int])
         for place, piece in enumerate(pieces):
             own = [sums[place * each + i] for i in range(each)]
             number = first_piece(parts, kernel.held) + piece
-            a = _described(parts, kernel.a, stage * plan.stage_bytes + number * PIECE_BYTES, s)
-            b = _described(parts, kernel.b, plan.b_at(stage, k), s)
+            at = stage * plan.stage_bytes + number * (PIECE_BYTES // kernel.runs)
+            a = _described(parts, "a", at, s)
+            b = _described(parts, "b", plan.b_at(stage, k), s)
             adds = bool(s) or k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
             made.append(asynchronous.multiply(one, own, a, b, adds, turned))
     return made
 
 
-def _described(parts: Parts, operand: Any, at: Any, step: int) -> Any:
+def _described(parts: Parts, side: str, at: Any, step: int) -> Any:
     """Describe the part of a tile that an instruction of a step reads."""
-    inside = STEP_BYTES if operand.k_major else 16 * PANEL_BYTES
-    leading = 0 if operand.k_major else PIECE_BYTES
-    return described(parts.arena, at + step * inside, leading)
+    plan, kernel = parts.plan, parts.plan.kernel
+    operand, size = (kernel.a, plan.a_bytes) if side == "a" else (kernel.b, plan.b_bytes)
+    if not operand.k_major:
+        return described(parts.arena, at + step * 16 * PANEL_BYTES, PIECE_BYTES)
+    row_bytes = PANEL_BYTES // kernel.runs
+    run, inside = divmod(step * STEP_BYTES, row_bytes)
+    return described(parts.arena, at + run * (size // kernel.runs) + inside, 0, row_bytes)

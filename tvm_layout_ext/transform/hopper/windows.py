@@ -20,7 +20,7 @@ import tvm
 from tvm import sym, tirx
 
 from ...errors import ScheduleError
-from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
+from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS, window_run
 from ...ir.queries import size_of, uses, variables
 
 #: A variable's handle, what it is divided by, and what the quotient is taken modulo.
@@ -70,10 +70,15 @@ class Windows:
         """Boxes of 64 pixels that cover the result."""
         return prod(map(_parts, self.pixels.extents, self.box))
 
-    def steps(self, depth: int) -> int:
-        """Steps of so many channels each, of one place in the window each."""
+    def run(self, depth: int) -> int:
+        """Channels of a place that a box has, of steps of so many terms."""
         *places, channels = self.terms.extents
-        return prod(places) * ceil(channels / depth)
+        return window_run(prod(places), channels, depth)
+
+    def runs(self, run: int) -> int:
+        """Boxes of so many channels that have all terms."""
+        *places, channels = self.terms.extents
+        return prod(places) * ceil(channels / run)
 
     def pixel(self, row: Any) -> dict[Any, Any]:
         """The pixel of a row, counted box by box."""
@@ -85,9 +90,12 @@ class Windows:
         """The first pixel of a box."""
         return self.pixels.values(number, self.box)
 
-    def step(self, number: Any, depth: int) -> dict[Any, Any]:
-        """Place in the window, and first channel, of a step."""
-        return self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), depth))
+    def begin(self, number: Any, run: int) -> dict[Any, Any]:
+        """Place in the window, and first channel, of a box; behind the last one no channel is."""
+        *_, channel = self.terms.variables
+        found = self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), run))
+        beyond = number // self.runs(run) * self.terms.extents[-1]
+        return found | {channel: found[channel] + beyond}
 
 
 def _parts(extent: Any, size: int) -> Any:
