@@ -238,6 +238,7 @@ _WRITTEN: dict[str, Any] = {"attention": "eager", "vocab_size": 32000}
 MODELS: dict[str, Callable[[], Any]] = {
     "ResNet-50": lambda: _vision("resnet50"),
     "ResNet-18": lambda: _vision("resnet18"),
+    "VGG-16": lambda: _vision("vgg16_bn"),
     "EfficientNet-B0": lambda: _timm("efficientnet_b0"),
     "ConvNeXt-T": lambda: _timm("convnext_tiny"),
     "ViT-B/16, 4 layers": lambda: _timm("vit_base_patch16_224", depth=4),
