@@ -21,7 +21,7 @@ _SHAPES: dict[str, tuple[Shape, ...]] = {
     "attention_causal": ((1, 1, 1, 256, 256, 128),),
     "cast_transpose": ((128, 64), (100, 33)),
     "column_sum": ((256, 64), (100, 33)),
-    "conv2d": ((2, 9, 8, 64, 72, 3, 3),),
+    "conv2d": ((2, 9, 8, 64, 72, 3, 3), (2, 9, 8, 32, 32, 3, 3)),
     "conv2d_strided": ((2, 9, 8, 64, 72, 3, 3),),
     "depthwise_conv2d": ((2, 9, 8, 24, 3, 3),),
     "elementwise": ((64, 64), (33, 63)),

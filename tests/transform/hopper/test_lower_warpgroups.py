@@ -399,6 +399,28 @@ def test_a_result_that_tma_cannot_store_is_stored_by_threads() -> None:
     assert any("results stored by each thread" in str(one) for one in made)
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "tile", "mode"),
+    [
+        ((200, 32, 64), "float16", (128, 32), "cooperative"),
+        ((328, 40, 136), "bfloat16", (128, 32), "cooperative"),
+        ((200, 32, 64), "float16", (128, 32), "pingpong"),
+    ],
+)
+def test_rows_of_64_bytes_leave_by_boxes_without_conflicts(
+    shape: tuple[int, int, int], dtype: str, tile: tuple[int, int], mode: str
+) -> None:
+    persistent = mode == "pingpong"
+    sch = w.schedule(w.product(shape, dtype), tile, mode=mode, persistent=persistent)
+    a, b, want = w.operands(shape, dtype)
+    with decisions.collect() as made:
+        report = tlx.simulate(sch, a, b, target=w.SM90A, progress=False)
+    (found,) = report.outputs.values()
+    assert_close(found, want, dtype)
+    assert (report.hazards, report.bank_conflicts) == ([], 0)
+    assert any("results stored by TMA" in str(one) for one in made)
+
+
 def refusal(sch: s_tir.Schedule, target: Any = w.SM90A) -> str:
     with pytest.raises(ScheduleError) as caught:
         tlx.lower(sch, target=target)

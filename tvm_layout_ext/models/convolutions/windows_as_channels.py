@@ -69,7 +69,9 @@ def _written_out(image: Any, window: Sequence[int], attrs: Any) -> Any:
     """Pixels of a result, whose channels are the terms of their windows, and zeros behind them."""
     images, channels, *sizes = image.shape
     rank, terms = len(window), int(channels) * prod(window)
-    steps, apart, pads = ([*map(int, one)] for one in (attrs.strides, attrs.dilation, attrs.padding))
+    steps, apart, pads = (
+        [*map(int, one)] for one in (attrs.strides, attrs.dilation, attrs.padding)
+    )
     reach = [(n - 1) * gap + 1 for n, gap in zip(window, apart, strict=True)]
     pixels = [
         (size_of(size) + pads[i] + pads[rank + i] - reach[i]) // steps[i] + 1
@@ -82,8 +84,8 @@ def _written_out(image: Any, window: Sequence[int], attrs: Any) -> Any:
             at = pixel[i] * steps[i] + rest % window[i] * apart[i] - pads[i]
             rest, place = rest // window[i], [at, *place]
             inside += [at >= 0, at < sizes[i]]
-        zero = tirx.const(0, str(image.dtype))
-        return tirx.if_then_else(tirx.all(*inside), image[(n, rest, *place)], zero)
+        zero, index = tirx.const(0, str(image.dtype)), (n, rest, *place)
+        return tirx.if_then_else(tirx.all(*inside), image[index], zero)
 
     filled = -(-terms // _VECTOR) * _VECTOR
     return te.compute((images, filled, *pixels), value, name="windows")

@@ -120,7 +120,7 @@ def _by_boxes(parts: Parts, results: Any, tile: Tile, sums: Any, share: int) -> 
 def _chunk(
     parts: Parts, results: Any, slot: Any, tile: Tile, which: tuple[int, int], sums: Any
 ) -> list[Any]:
-    """Write rows of 128 bytes into a slot, 64 at most, and let TMA store them."""
+    """Write rows of 128 or 64 bytes into a slot, 64 at most, and let TMA store them."""
     plan, thread = parts.plan, parts.thread
     kernel = plan.kernel
     piece, start = which
@@ -282,7 +282,8 @@ def _pair(
     kernel = plan.kernel
     whole = _VECTOR_BYTES // result_bytes(kernel)
     row, column = where[0], where[1] * _COLUMNS + column_of(thread, 0)
-    turned = T.bitwise_xor(column // whole, thread % 32 // 4)
+    rows = PANEL_BYTES // plan.chunk_row_bytes  # So many rows lie in 128 bytes.
+    turned = T.bitwise_xor(column // whole, thread % 32 // (4 * rows))
     index = at + row * plan.chunk_columns + turned * whole + column % whole
 
     def store(v: Any) -> Any:

@@ -77,7 +77,7 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
         rows = (WARPGROUP_ROWS,) if kernel.windows is None else kernel.windows.box
         box["c"] = kernel.result.target.box((*rows, plan.chunk_columns))
     runs = PANEL_BYTES // kernel.runs
-    row_bytes, maps, host = {"a": runs, "b": runs, "c": PANEL_BYTES}, {}, []
+    row_bytes, maps, host = {"a": runs, "b": runs, "c": plan.chunk_row_bytes}, {}, []
     for name, (side, one) in sides.items():
         maps[name], statements = asynchronous.tensor_map(
             one.buffer, one.extents, box[side], one.shape, one.steps, row_bytes[side]
