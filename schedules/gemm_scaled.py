@@ -24,9 +24,6 @@ from tvm_layout_ext.tune.space.operator import Operator, Tolerance
 
 #: Neighbours that share a scale, and rows of B; as many terms as a step of ``wgmma`` has.
 _BLOCK = 128
-#: Terms from which on two blocks shall copy for each other, and tiles along rows of which one more
-#: costs little, as clusters take an even number.
-_LONG, _MANY = 4096, 9
 KNOBS = (
     knob("tile", ("256x128", "128x128", "128x64"), default="128x128"),
     knob("cluster", (1, 2), default=1),
@@ -88,19 +85,15 @@ def check(
 def fit(
     shape: tuple[int, ...], dtype: str, config: Config, architecture: Architecture
 ) -> dict[str, Any]:
-    """The tile of the fewest modelled cycles; blocks copy for each other where sums are long.
+    """The tile of the fewest modelled cycles.
 
-    Two blocks that share B gained 2% at 4096^3 and 4% at 4096x4096x7168; at 4096x7168x2048 they
-    lost 1% (H200, ``benchmarks/results/h200_scaled.json``).
+    Two blocks that share B are within 1% of none (H200, ``benchmarks/results/h200_scaled.json``).
     """
 
     def cycles(tile: str) -> float:
         return _gemm_hopper.cycles(shape, tile, True, 1, 1)
 
-    tile = min(map(str, KNOBS[0].values), key=cycles)
-    tiles = ceil(shape[0] / int(tile.partition("x")[0]))
-    long = shape[2] >= _LONG and (tiles % 2 == 0 or tiles >= _MANY)
-    return {"tile": tile, "cluster": 1 + long}
+    return {"tile": min(map(str, KNOBS[0].values), key=cycles)}
 
 
 def reference(
