@@ -137,7 +137,7 @@ _MOVED = {(1, 1): 1.0, (1, 2): 0.98, (2, 2): 0.95} | {
 _CLUSTERS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 3: 39, 4: 30, 8: 15}
 #: Slices of K that convolutions have, in clusters alone: three divide the places of most windows.
 OF_WINDOWS = (1, 2, 3, 4, 8)
-#: How many times the terms of a convolution may be with the zeros that fill channels up.
+#: How many times the terms of a convolution may be with the zeros that fill channels up to a step.
 _MOST_ZEROS = 2
 #: Steps that a slice of K has at least.
 _LEAST_STEPS = 4
@@ -449,9 +449,10 @@ def fit_windows(
     with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
     by 128x112 (H200, ``benchmarks/results/h200_conv.json``). Slices have as many steps each.
     """
-    padded = _padded(sizes, channels, dtype, b_transposed)
-    if padded[2] > _MOST_ZEROS * sizes[2]:
+    depth = PANEL_BYTES // np.dtype(dtype).itemsize
+    if ceil(channels / depth) * depth > _MOST_ZEROS * channels:
         return {}
+    padded = _padded(sizes, channels, dtype, b_transposed)
     slices = [one for one in OF_WINDOWS if _check_slices(padded[2], dtype, one) is None]
     return fit_images(padded, dtype, b_transposed, images, slices)
 
