@@ -93,8 +93,8 @@ def test_a_convolution_is_right(rule: str, image: Shape, weight: Shape, attrs: A
         ("tensor cores", (10, 1, 1), (40, 10, 1, 1), {}),
         ("tensor cores", (16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
         ("tensor cores", (3, 16, 16), (16, 3, 7, 7), {"padding": 3, "strides": 2}),
-        ("tensor cores", (3, 12, 9), (64, 3, 3, 3), {"padding": 1}),
-        ("tensor cores", (4, 9, 7), (24, 4, 3, 3), {"padding": 1, "dilation": 2}),
+        ("warpgroups", (3, 12, 9), (64, 3, 3, 3), {"padding": 1}),
+        ("warpgroups", (4, 9, 7), (24, 4, 3, 3), {"padding": 1, "dilation": 2}),
     ],
 )
 def test_a_batch_may_have_any_size(rule: str, image: Shape, weight: Shape, attrs: Any) -> None:
@@ -146,7 +146,7 @@ def test_first_layers_of_images_of_any_size(window: int) -> None:
         ((1, 256, 6, 7), (72, 256, 3, 3), {"padding": 1}),
         ((2, 200, 9, 9), (64, 200, 3, 3), {"padding": 1, "strides": 2}),
         ((1, 512, 7, 6), (128, 256, 3, 3), {"padding": 1, "groups": 2}),
-        (("n", 256, 2, 3), (64, 256, 3, 3), {"padding": 1}),
+        (("n", 256, 4, 4), (64, 256, 3, 3), {"padding": 1}),
         (
             (2, 6, 7, 256),
             (3, 3, 256, 128),
@@ -173,7 +173,7 @@ def test_what_follows_is_computed_once_slices_are_added_up(tile: str, slices: in
         out = op.add(op.add(op.nn.conv2d(x, w, padding=1), bias), residual)
         return op.nn.silu(out)
 
-    shapes = (2, 64, 9, 8), (72, 64, 3, 3), (1, 72, 1, 1), (2, 72, 9, 8)
+    shapes = (2, 128, 9, 8), (72, 128, 3, 3), (1, 72, 1, 1), (2, 72, 9, 8)
     found = {"wgmma": tile, "split_k": slices, "cluster": slices}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_gemm_hopper, "fit_windows", lambda *_: found)

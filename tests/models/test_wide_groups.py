@@ -140,16 +140,19 @@ def test_others_stay_as_they_are(image: Any, weight: Any, attrs: Any) -> None:
 
 @pytest.mark.costly
 @pytest.mark.parametrize(
-    ("arch", "sides", "is_merged"),
+    ("arch", "sides", "is_merged", "multiply"),
     [
-        ("sm_90a", (2, 9, 9), True),
-        ("sm_80", ("n", 9, 9), True),
-        ("sm_75", (2, 9, 9), False),
-        ("sm_90a", (2, "h", "w"), False),
-        ("sm_80", ("n", "h", "w"), False),
+        ("sm_90a", (2, 9, 9), True, True),
+        ("sm_80", ("n", 9, 9), True, True),
+        ("sm_75", (2, 9, 9), False, False),
+        ("sm_90a", (2, "h", "w"), False, False),
+        # Each group is a member of a batch of any size.
+        ("sm_80", ("n", "h", "w"), False, True),
     ],
 )
-def test_groups_are_merged_for_tensor_cores_alone(arch: str, sides: Any, is_merged: bool) -> None:
+def test_groups_are_merged_for_tensor_cores_alone(
+    arch: str, sides: Any, is_merged: bool, multiply: bool
+) -> None:
     """Threads would multiply the zeros between merged groups, 16 times as many terms here."""
     mod = grouped(32, 4, 4, sides, strides=2)
     target, schedule = tlx.cuda_target(arch), tlx.DefaultSchedule()
@@ -157,7 +160,7 @@ def test_groups_are_merged_for_tensor_cores_alone(arch: str, sides: Any, is_merg
         assert ("where" in str(WideGroups()(mod))) == is_merged
         schedule(tlx.lower_relax(mod, target))
     (rule,) = (one.rule for one in schedule.choices if "conv2d" in one.name)
-    assert (rule in ("warpgroups", "tensor cores")) == is_merged
+    assert (rule in ("warpgroups", "tensor cores")) == multiply
 
 
 def test_operands_of_two_types_are_no_product_of_tensor_cores() -> None:

@@ -64,6 +64,11 @@ def test_a_first_convolution_is_right(batch: Any) -> None:
         check(one)
 
 
+def test_images_of_any_height_stay_as_they_are() -> None:
+    mod = convolution((2, 3, "h", "w"), (32, 3, 3, 3), padding=1)
+    tvm.ir.assert_structural_equal(WindowsAsChannels()(mod), mod)
+
+
 def test_a_first_convolution_goes_to_warpgroups() -> None:
     mod = convolution((4, 3, 64, 64), (64, 3, 3, 3), padding=1)
     assert only(mod, "conv2d").choice.rule == "warpgroups"

@@ -213,7 +213,7 @@ def descriptor(pointer: Any, leading: int, row_bytes: int) -> Any:
     leading : int
         Bytes to the next 64 elements along M or N, where these are neighbours.
     row_bytes : int
-        Bytes of a row, 128 or 64; eight rows lie one behind the other.
+        Bytes of a row, 128, or 64 of a tile that lies along K; eight lie one behind the other.
     """
     address = T.Cast("uint64", T.bitwise_and(T.cuda.cvta_generic_to_shared(pointer), _ADDRESS) >> 4)
     constant = _SWIZZLES[row_bytes][0] << 62 | row_bytes * 8 // 16 << 32 | leading // 16 << 16

@@ -421,6 +421,12 @@ def test_rows_of_64_bytes_leave_by_boxes_without_conflicts(
     assert any("results stored by TMA" in str(one) for one in made)
 
 
+def test_rows_of_64_bytes_that_find_no_room_are_stored_by_threads() -> None:
+    with decisions.collect() as made:
+        tlx.lower(w.schedule(w.product((200, 32, 1024)), (128, 32), stages=11), target=w.SM90A)
+    assert any("results stored by each thread" in str(one) for one in made)
+
+
 def refusal(sch: s_tir.Schedule, target: Any = w.SM90A) -> str:
     with pytest.raises(ScheduleError) as caught:
         tlx.lower(sch, target=target)

@@ -83,6 +83,31 @@ def test_scales_that_lie_backwards_end_with_the_first() -> None:
     np.testing.assert_allclose(found.astype(float), want.astype(float), rtol=2**-7, atol=0.5)
 
 
+def test_scales_that_are_found_by_other_numbers_are_those_of_their_step() -> None:
+    """The number comes a step ahead with the scale that is read through it."""
+    shape = (64, 64, 384)
+    A, B, a_scales, b_scales, C = OPERATOR.compute(shape, "float8_e4m3fn")
+    (sums,) = (one for one in C.op.input_tensors if one.op.name == "sums")
+    (product,) = (one for one in sums.op.input_tensors if one.op.name == "product")
+    at, s = te.placeholder((3,), "int32", name="at"), te.reduce_axis((0, 3), name="s")
+
+    def scaled(i: Any, j: Any) -> Any:
+        return product[s, i, j] * a_scales[i, at[s]] * b_scales[j // 128, s]
+
+    turned = te.compute((64, 64), lambda i, j: te.sum(scaled(i, j), axis=s), name="sums")
+    result = te.compute((64, 64), lambda i, j: turned[i, j].astype("bfloat16"), name="C")
+    config = {"tile": "128x64", "cluster": 1, "group": 2}
+    with w.SM90A:
+        sch = OPERATOR.schedule([A, B, a_scales, b_scales, at, result], config)
+    a, b, of_a, of_b = OPERATOR.inputs(shape, "float8_e4m3fn", np.random.default_rng(1))
+    order = np.array([1, 2, 0], np.int32)
+    report = tlx.simulate(sch, a, b, of_a, of_b, order, target=w.SM90A, progress=False)
+    assert report.hazards == []
+    (found,) = report.outputs.values()
+    want = OPERATOR.reference(a, b, of_a[:, order], of_b)
+    np.testing.assert_allclose(found.astype(float), want.astype(float), rtol=2**-7, atol=0.5)
+
+
 def test_totals_beside_sums_must_fit_the_registers() -> None:
     with pytest.raises(ScheduleError, match="each thread has registers for 192"):
         tlx.device_program(scheduled(SHAPE, tile="256x256"), target=w.SM90A)

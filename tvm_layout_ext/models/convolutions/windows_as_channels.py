@@ -32,7 +32,8 @@ class WindowsAsChannels:
     3x3x3 took 845 us of two volumes of 96^3 by ``mma.sync`` on the image (H200), and moving 64
     bytes a pixel twice takes 54.
 
-    Leaves alone: ``float32``, groups, and numbers of results that are no multiple of eight.
+    Leaves alone: ``float32``, groups, images of symbolic height or width, and numbers of results
+    that are no multiple of eight.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -100,6 +101,8 @@ def _is_taken(call: Any) -> bool:
         return False
     if str(call.args[0].ty.dtype) not in NARROW_FLOATS or len(attrs.padding) != 2 * len(weight[2:]):
         return False
-    is_window = prod(weight[2:]) > 1
-    whole = weight[0] % _VECTOR == 0 and weight[1] % _VECTOR != 0
-    return is_window and whole and prod(weight[1:]) <= _MOST_TERMS
+    # Windows of images of any size would not reach warpgroups.
+    if not all(isinstance(size_of(size), int) for size in image[2:]):
+        return False
+    is_torn = weight[0] % _VECTOR == 0 and weight[1] % _VECTOR != 0
+    return is_torn and prod(weight[2:]) > 1 and prod(weight[1:]) <= _MOST_TERMS

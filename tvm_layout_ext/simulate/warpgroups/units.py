@@ -151,11 +151,12 @@ class Units:
         """Fill a box in the shared memory of a block, and count it at an mbarrier later."""
         batch = self.batch
         source, inside, target = tensor.places(at, offset)
-        if (target >= access.place.storage.bytes).any() or offset % 1024:
+        pattern = 8 * tensor.row_bytes
+        if (target >= access.place.storage.bytes).any() or offset % pattern:
             raise SimulationError(
                 f"A box of {tensor.box_bytes:,} bytes at byte {offset} of "
                 f"{access.place.storage.name} is not inside of it, or its begin is no multiple of "
-                f"1024, at {access.site}."
+                f"{pattern}, at {access.site}."
             )
         self.check_reads(lane, block, access, int(target.min()), int(target.max()))
         values = np.zeros(len(source), np.uint8)

@@ -13,7 +13,7 @@ from tvm import tirx
 from ... import decisions
 from ...errors import ScheduleError
 from ...gpu.hardware import Architecture, architecture
-from ...gpu.warpgroups import PANEL_BYTES, WARPGROUP_ROWS, WARPGROUP_THREADS
+from ...gpu.warpgroups import WARPGROUP_ROWS, WARPGROUP_THREADS
 from ...intrin import asynchronous
 from ...ir import ops
 from ...ir.annotations import ADD_UP, MULTICAST, PERSISTENT, PRODUCERS, WARPGROUP
@@ -76,8 +76,8 @@ def _tensor_maps(plan: Plan) -> tuple[dict[str, Any], list[Any]]:
         sides["c"] = ("c", kernel.result.target)
         rows = (WARPGROUP_ROWS,) if kernel.windows is None else kernel.windows.box
         box["c"] = kernel.result.target.box((*rows, plan.chunk_columns))
-    runs = PANEL_BYTES // kernel.runs
-    row_bytes, maps, host = {"a": runs, "b": runs, "c": plan.chunk_row_bytes}, {}, []
+    row_bytes = {"a": kernel.row_bytes, "b": kernel.row_bytes, "c": plan.chunk_row_bytes}
+    maps, host = {}, []
     for name, (side, one) in sides.items():
         maps[name], statements = asynchronous.tensor_map(
             one.buffer, one.extents, box[side], one.shape, one.steps, row_bytes[side]

@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def chunk_columns(self) -> int:
-        """Columns of sums in a chunk of results: 128 bytes or all 64, or the 64 rows that they are.
+        """Columns of sums in a chunk of results: a row's, or 64 at most that are its rows.
 
         Of 160 rows three chunks have 56 each, and 8 are stored twice; with 64 it would be 32.
         """
@@ -171,7 +171,7 @@ class Plan:
     @property
     def chunk_bytes(self) -> int:
         """Bytes of a chunk of results."""
-        return _CHUNK_ROWS * PANEL_BYTES
+        return _CHUNK_ROWS * self.chunk_row_bytes
 
     @property
     def chunks(self) -> int:
@@ -316,7 +316,7 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_pingpong(kernel)
     _check_members(kernel)
     plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
-    if plan.turned and not _fits(plan, gpu):
+    if (plan.turned or plan.chunk_row_bytes < PANEL_BYTES) and not _fits(plan, gpu):
         plan = replace(plan, stores_by_box=False)
     most = MULTIPROCESSORS // plan.blocks * plan.blocks
     few = isinstance(plan.count, int) and plan.count < most

@@ -14,7 +14,13 @@ from tvm.s_tir import SBlockRealize
 
 from ...analysis.contraction import term_of
 from ...errors import ScheduleError
-from ...gpu.warpgroups import MAP_PITCH_BYTES, MOST_STEP, MOST_TMA_DIMS, WARPGROUP_ROWS
+from ...gpu.warpgroups import (
+    MAP_PITCH_BYTES,
+    MOST_STEP,
+    MOST_TMA_DIMS,
+    PANEL_BYTES,
+    WARPGROUP_ROWS,
+)
 from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction, widened
 from ...ir import ops
 from ...ir.annotations import (
@@ -239,6 +245,11 @@ class Kernel:
     def runs(self) -> int:
         """Such parts of a step, one behind the other in shared memory."""
         return self.instruction.shape[2] // self.run
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a tile that lies along K."""
+        return PANEL_BYTES // self.runs
 
     @property
     def rows(self) -> Any:
@@ -576,12 +587,12 @@ class _Reader:
         step = int(self.block.reads[0].region[-1].extent)
         windows = Windows(pixels, terms, best_box(pixels.extents, steps))
         run = windows.run(step) if b.k_major else step
-        whole = terms.extents[-1] % run == windows.runs(run) % (step // run) == 0
-        if not image.ends_with(terms.variables[-1]) and not whole:
+        rest = terms.extents[-1] % run or windows.runs(run) % (step // run)
+        if rest and not image.ends_with(terms.variables[-1]):
             raise ScheduleError(
                 f"Buffer {left.buffer.name} is read by {image.indices[-1]}, of which boxes of "
-                f"{run} channels do not end with the {terms.extents[-1]} of a sum; multiply by "
-                "mma.sync."
+                f"{run} channels, {step // run} a step, do not end with the {terms.extents[-1]} of "
+                "each place of a sum; multiply by mma.sync."
             )
         weight = _apart(weight, columns.extents[0], columns.variables[0])
         return (

@@ -228,16 +228,15 @@ def _boxes(
     """Copy one box of rows along K from a term on, or panels of 64 neighbours each."""
     plan, kernel = parts.plan, parts.plan.kernel
     operand, first = (kernel.a, tile.row) if side == "a" else (kernel.b, tile.column)
-    panel, row_bytes = plan.tile[2], PANEL_BYTES // kernel.runs
+    panel, windows = plan.tile[2], kernel.windows if side == "a" else None
     own, depth = operand.source.moving[0], operand.source.moving[-1]
-    boxed = side == "a" and kernel.windows is not None
     blocks = plan.blocks if side == plan.shared else 1
     rank = parts.block % blocks if blocks > 1 else 0
 
     def box(of: MemberRows, offset: Any, start: Any, ahead: Any = 0) -> Any:
         row = {own: start} | of.values
-        if boxed and kernel.windows is not None:
-            row = kernel.windows.corner(start // WARPGROUP_ROWS)
+        if windows is not None:
+            row = windows.corner(start // WARPGROUP_ROWS)
         values = row | term | {depth: term[depth] + ahead} | with_batch(kernel, tile)
         pointer = parts.arena.access_ptr("w", offset=at + offset)
         place = operand.source.place(values)
@@ -254,9 +253,9 @@ def _boxes(
             ]
             continue
         part = rank * (rows // blocks)
-        step = WARPGROUP_ROWS if boxed else rows // blocks
+        step = rows // blocks if windows is None else WARPGROUP_ROWS
         made += [
-            box(one, (one.at + part + i) * row_bytes, start + part + i)
+            box(one, (one.at + part + i) * kernel.row_bytes, start + part + i)
             for i in range(0, rows // blocks, step)
         ]
     return made
@@ -380,7 +379,7 @@ def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int])
         for place, piece in enumerate(pieces):
             own = [sums[place * each + i] for i in range(each)]
             number = first_piece(parts, kernel.held) + piece
-            at = stage * plan.stage_bytes + number * (PIECE_BYTES // kernel.runs)
+            at = stage * plan.stage_bytes + number * WARPGROUP_ROWS * kernel.row_bytes
             a = _described(parts, "a", at, s)
             b = _described(parts, "b", plan.b_at(stage, k), s)
             adds = bool(s) or k > 0
@@ -395,6 +394,5 @@ def _described(parts: Parts, side: str, at: Any, step: int) -> Any:
     operand, size = (kernel.a, plan.a_bytes) if side == "a" else (kernel.b, plan.b_bytes)
     if not operand.k_major:
         return described(parts.arena, at + step * 16 * PANEL_BYTES, PIECE_BYTES)
-    row_bytes = PANEL_BYTES // kernel.runs
-    run, inside = divmod(step * STEP_BYTES, row_bytes)
-    return described(parts.arena, at + run * (size // kernel.runs) + inside, 0, row_bytes)
+    run, inside = divmod(step * STEP_BYTES, kernel.row_bytes)
+    return described(parts.arena, at + run * (size // kernel.runs) + inside, 0, kernel.row_bytes)

@@ -91,7 +91,10 @@ class Windows:
         return self.pixels.values(number, self.box)
 
     def begin(self, number: Any, run: int) -> dict[Any, Any]:
-        """Place in the window, and first channel, of a box; behind the last one no channel is."""
+        """Place in the window, and first channel, of a box.
+
+        Behind the last run it begins behind the last channel, where image and weights have zeros.
+        """
         *_, channel = self.terms.variables
         found = self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), run))
         beyond = number // self.runs(run) * self.terms.extents[-1]
