@@ -215,7 +215,8 @@ def main(
     dry_run: Annotated[bool, typer.Option(help="Build everything, run nothing.")] = False,
 ) -> None:
     """Print a table, and write a file."""
-    every = list(NARROW if narrow else FEW) if narrow or few else [(BATCH, *one) for one in CASES]
+    usual = tuple((BATCH, *one) for one in CASES)
+    every = NARROW if narrow else FEW if few else usual
     picked = [every[int(i)] for i in only.split(",")] if only else every
     counts = (tuple(int(one) for one in text.split(",") if one) for text in (groups, slices))
     wishes = Wishes(tuple(one for one in tiles.split(",") if one), *counts)

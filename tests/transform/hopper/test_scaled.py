@@ -58,54 +58,44 @@ def test_a_scale_of_many_columns_is_loaded_once_a_step() -> None:
     assert (names, len(loads)) == (["a_scales", "b_scales"], 2 * 3)
 
 
-def test_scales_that_lie_backwards_end_with_the_first() -> None:
-    """Behind the last step no scales are, and before the first one none either."""
-    shape = (64, 64, 384)
-    A, B, a_scales, b_scales, C = OPERATOR.compute(shape, "float8_e4m3fn")
+def scaled_by(scales: Any, *more: Any) -> s_tir.Schedule:
+    """A product of 64 x 64 x 384 with ``scales(a_scales, b_scales, i, j, s)`` for its own."""
+    A, B, a_scales, b_scales, C = OPERATOR.compute((64, 64, 384), "float8_e4m3fn")
     (sums,) = (one for one in C.op.input_tensors if one.op.name == "sums")
     (product,) = (one for one in sums.op.input_tensors if one.op.name == "product")
     s = te.reduce_axis((0, 3), name="s")
 
-    def scaled(i: Any, j: Any) -> Any:
-        return product[s, i, j] * a_scales[i, 2 - s] * b_scales[j // 128, 2 - s]
+    def term(i: Any, j: Any) -> Any:
+        return product[s, i, j] * scales(a_scales, b_scales, i, j, s)
 
-    turned = te.compute((64, 64), lambda i, j: te.sum(scaled(i, j), axis=s), name="sums")
-    result = te.compute((64, 64), lambda i, j: turned[i, j].astype("bfloat16"), name="C")
+    found = te.compute((64, 64), lambda i, j: te.sum(term(i, j), axis=s), name="sums")
+    result = te.compute((64, 64), lambda i, j: found[i, j].astype("bfloat16"), name="C")
     config = {"tile": "128x64", "cluster": 1, "group": 2}
     with w.SM90A:
-        sch = OPERATOR.schedule([A, B, a_scales, b_scales, result], config)
-    arrays = OPERATOR.inputs(shape, "float8_e4m3fn", np.random.default_rng(1))
-    report = tlx.simulate(sch, *arrays, target=w.SM90A, progress=False)
+        return OPERATOR.schedule([A, B, a_scales, b_scales, *more, result], config)
+
+
+def require_scaled(sch: s_tir.Schedule, of_a: Any, of_b: Any, *more: Any) -> None:
+    """Hold it against NumPy, whose scales are picked of those given."""
+    a, b, *given = OPERATOR.inputs((64, 64, 384), "float8_e4m3fn", np.random.default_rng(1))
+    report = tlx.simulate(sch, a, b, *given, *more, target=w.SM90A, progress=False)
     assert report.hazards == []
     (found,) = report.outputs.values()
-    a, b, of_a, of_b = arrays
-    want = OPERATOR.reference(a, b, of_a[:, ::-1], of_b[:, ::-1])
+    want = OPERATOR.reference(a, b, given[0][:, of_a], given[1][:, of_b])
     np.testing.assert_allclose(found.astype(float), want.astype(float), rtol=2**-7, atol=0.5)
+
+
+def test_scales_that_lie_backwards_end_with_the_first() -> None:
+    """Behind the last step no scales are, and before the first one none either."""
+    sch = scaled_by(lambda a, b, i, j, s: a[i, 2 - s] * b[j // 128, 2 - s])
+    require_scaled(sch, [2, 1, 0], [2, 1, 0])
 
 
 def test_scales_that_are_found_by_other_numbers_are_those_of_their_step() -> None:
     """The number comes a step ahead with the scale that is read through it."""
-    shape = (64, 64, 384)
-    A, B, a_scales, b_scales, C = OPERATOR.compute(shape, "float8_e4m3fn")
-    (sums,) = (one for one in C.op.input_tensors if one.op.name == "sums")
-    (product,) = (one for one in sums.op.input_tensors if one.op.name == "product")
-    at, s = te.placeholder((3,), "int32", name="at"), te.reduce_axis((0, 3), name="s")
-
-    def scaled(i: Any, j: Any) -> Any:
-        return product[s, i, j] * a_scales[i, at[s]] * b_scales[j // 128, s]
-
-    turned = te.compute((64, 64), lambda i, j: te.sum(scaled(i, j), axis=s), name="sums")
-    result = te.compute((64, 64), lambda i, j: turned[i, j].astype("bfloat16"), name="C")
-    config = {"tile": "128x64", "cluster": 1, "group": 2}
-    with w.SM90A:
-        sch = OPERATOR.schedule([A, B, a_scales, b_scales, at, result], config)
-    a, b, of_a, of_b = OPERATOR.inputs(shape, "float8_e4m3fn", np.random.default_rng(1))
-    order = np.array([1, 2, 0], np.int32)
-    report = tlx.simulate(sch, a, b, of_a, of_b, order, target=w.SM90A, progress=False)
-    assert report.hazards == []
-    (found,) = report.outputs.values()
-    want = OPERATOR.reference(a, b, of_a[:, order], of_b)
-    np.testing.assert_allclose(found.astype(float), want.astype(float), rtol=2**-7, atol=0.5)
+    at = te.placeholder((3,), "int32", name="at")
+    sch = scaled_by(lambda a, b, i, j, s: a[i, at[s]] * b[j // 128, s], at)
+    require_scaled(sch, [1, 2, 0], [0, 1, 2], np.array([1, 2, 0], np.int32))
 
 
 def test_totals_beside_sums_must_fit_the_registers() -> None:

@@ -14,9 +14,9 @@ from ...ir.queries import size_of
 from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
 
 #: Channels of a vector of 16 bytes of 16 bits.
-_VECTOR = 8
+VECTOR = 8
 #: Convolutions, with the layouts in which they are taken.
-_CONVOLUTIONS = {
+CONVOLUTIONS = {
     "nn.conv2d": (relax.op.nn.conv2d, "NCHW", "OIHW"),
     "nn.conv3d": (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
 }
@@ -44,7 +44,7 @@ class SpaceToDepth:
 class _PatchesAsChannels(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if name_of(call) not in _CONVOLUTIONS or not _is_taken(call):
+        if not is_plain(call) or not _is_taken(call):
             return call
         image, weight = call.args
         channels, *sizes = (extents_of(image) or ())[1:]
@@ -52,7 +52,7 @@ class _PatchesAsChannels(PyExprMutator):
         rank = len(window)
         steps, pads = [*map(int, call.attrs.strides)], [*map(int, call.attrs.padding)]
         before, after = pads[:rank], pads[rank:]
-        filled = -(-int(channels) * prod(steps) // _VECTOR) * _VECTOR
+        filled = -(-int(channels) * prod(steps) // VECTOR) * VECTOR
         places = [-(-n // step) for n, step in zip(window, steps, strict=True)]
         sides = zip(sizes, before, after, window, steps, places, strict=True)
         pixels = [
@@ -61,7 +61,7 @@ class _PatchesAsChannels(PyExprMutator):
         ]
         is_known = all(isinstance(many, int) for many in pixels)
         deepened = self._deep if is_known else self._deep_of_any_size
-        made, data, kernel = _CONVOLUTIONS[name_of(call)]
+        made, data, kernel = CONVOLUTIONS[name_of(call)]
         return made(
             deepened(image, before, pixels, steps, filled),
             self._deep(weight, [0] * rank, places, steps, filled),
@@ -123,20 +123,26 @@ class _PatchesAsChannels(PyExprMutator):
         return self.builder_.emit_te(deep, image, primfunc_name_hint="space_to_depth")
 
 
+def is_plain(call: Any) -> bool:
+    """Whether a call is a convolution of one group into whole vectors, in a layout of these."""
+    if name_of(call) not in CONVOLUTIONS:
+        return False
+    attrs, weight = call.attrs, dims_of(call.args[1])
+    if (attrs.data_layout, attrs.kernel_layout) != CONVOLUTIONS[name_of(call)][1:]:
+        return False
+    if weight is None or extents_of(call.args[0]) is None or attrs.groups != 1:
+        return False
+    return len(attrs.padding) == 2 * len(attrs.strides) and weight[0] % VECTOR == 0
+
+
 def _is_taken(call: Any) -> bool:
     """Whether a convolution has few channels, and steps that its window is not smaller than."""
-    attrs, weight = call.attrs, dims_of(call.args[1])
-    image = extents_of(call.args[0])
-    if (attrs.data_layout, attrs.kernel_layout) != _CONVOLUTIONS[name_of(call)][1:]:
-        return False
-    if weight is None or image is None or attrs.groups != 1:
-        return False
-    if len(attrs.padding) != 2 * len(attrs.strides):
-        return False
-    if not isinstance(image[1], tirx.IntImm):
+    attrs, weight = call.attrs, dims_of(call.args[1]) or []
+    channels = (extents_of(call.args[0]) or ())[1]
+    if not isinstance(channels, tirx.IntImm):
         return False
     steps, window = [*map(int, attrs.strides)], weight[2:]
-    if weight[0] % _VECTOR or weight[1] >= _VECTOR or max(steps) == 1:
+    if weight[1] >= VECTOR or max(steps) == 1:
         return False
     if any(int(one) != 1 for one in attrs.dilation):
         return False

@@ -12,14 +12,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import size_of
 from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
+from .space_to_depth import CONVOLUTIONS, VECTOR, is_plain
 
-#: Channels of a vector of 16 bytes of 16 bits, and most terms of a window that is written out.
-_VECTOR, _MOST_TERMS = 8, 128
-#: Convolutions, with the layouts in which they are taken.
-_CONVOLUTIONS = {
-    "nn.conv2d": (relax.op.nn.conv2d, "NCHW", "OIHW"),
-    "nn.conv3d": (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
-}
+#: Most terms of a window that is written out.
+_MOST_TERMS = 128
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WindowsAsChannels")
@@ -45,16 +41,16 @@ class WindowsAsChannels:
 class _WindowsWrittenOut(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if name_of(call) not in _CONVOLUTIONS or not _is_taken(call):
+        if not is_plain(call) or not _is_taken(call):
             return call
         image, weight = call.args
         out, channels, *window = dims_of(weight) or []
         terms = channels * prod(window)
         rows = self.builder_.emit(relax.op.reshape(weight, (out, terms, *[1] * len(window))))
-        if more := -terms % _VECTOR:
+        if more := -terms % VECTOR:
             pads = [0, 0, 0, more, *[0] * 2 * len(window)]
             rows = self.builder_.emit(relax.op.nn.pad(rows, pads))
-        made, data, kernel = _CONVOLUTIONS[name_of(call)]
+        made, data, kernel = CONVOLUTIONS[name_of(call)]
         return made(
             self.builder_.emit_te(
                 _written_out, image, window, call.attrs, primfunc_name_hint="windows"
@@ -88,21 +84,17 @@ def _written_out(image: Any, window: Sequence[int], attrs: Any) -> Any:
         zero, index = tirx.const(0, str(image.dtype)), (n, rest, *place)
         return tirx.if_then_else(tirx.all(*inside), image[index], zero)
 
-    filled = -(-terms // _VECTOR) * _VECTOR
+    filled = -(-terms // VECTOR) * VECTOR
     return te.compute((images, filled, *pixels), value, name="windows")
 
 
 def _is_taken(call: Any) -> bool:
     """Whether pixels of an image are no vectors, and a window has few terms."""
-    attrs, weight, image = call.attrs, dims_of(call.args[1]), extents_of(call.args[0])
-    if (attrs.data_layout, attrs.kernel_layout) != _CONVOLUTIONS[name_of(call)][1:]:
-        return False
-    if weight is None or image is None or attrs.groups != 1:
-        return False
-    if str(call.args[0].ty.dtype) not in NARROW_FLOATS or len(attrs.padding) != 2 * len(weight[2:]):
+    _, channels, *window = dims_of(call.args[1]) or []
+    _, _, *sizes = extents_of(call.args[0]) or ()
+    if str(call.args[0].ty.dtype) not in NARROW_FLOATS:
         return False
     # Windows of images of any size would not reach warpgroups.
-    if not all(isinstance(size_of(size), int) for size in image[2:]):
+    if not all(isinstance(size_of(size), int) for size in sizes):
         return False
-    is_torn = weight[0] % _VECTOR == 0 and weight[1] % _VECTOR != 0
-    return is_torn and prod(weight[2:]) > 1 and prod(weight[1:]) <= _MOST_TERMS
+    return channels % VECTOR != 0 and 1 < prod(window) <= _MOST_TERMS // channels

@@ -438,7 +438,7 @@ def _sums_of_others(kernel: Kernel) -> int:
 def _window_steps(kernel: Kernel) -> int:
     """Steps of all slices together of a convolution."""
     assert kernel.windows is not None
-    return ceil(kernel.windows.runs(kernel.run) / kernel.runs)
+    return ceil(kernel.windows.runs / kernel.runs)
 
 
 def _check_slices(plan: Plan) -> None:

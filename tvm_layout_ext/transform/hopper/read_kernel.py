@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ...gpu.warpgroups import (
     MOST_TMA_DIMS,
     PANEL_BYTES,
     WARPGROUP_ROWS,
+    window_run,
 )
 from ...intrin.warpgroups import WarpgroupInstruction, warpgroup_instruction, widened
 from ...ir import ops
@@ -236,10 +238,7 @@ class Kernel:
     @property
     def run(self) -> int:
         """Terms that lie in a row of a tile in shared memory: those of a step, or half of them."""
-        depth = self.instruction.shape[2]
-        if self.windows is None or not (self.a.k_major and self.b.k_major):
-            return depth
-        return self.windows.run(depth)
+        return self.instruction.shape[2] if self.windows is None else self.windows.run
 
     @property
     def runs(self) -> int:
@@ -585,13 +584,15 @@ class _Reader:
         image = _apart(image, terms.extents[-1])
         # Zeros of the weights hide what a box has of other channels, but for what is not finite.
         step = int(self.block.reads[0].region[-1].extent)
-        windows = Windows(pixels, terms, best_box(pixels.extents, steps))
-        run = windows.run(step) if b.k_major else step
-        rest = terms.extents[-1] % run or windows.runs(run) % (step // run)
+        *window, channels = terms.extents
+        along_k = a.k_major and b.k_major
+        run = window_run(prod(window), channels, step) if along_k else step
+        windows = Windows(pixels, terms, best_box(pixels.extents, steps), run)
+        rest = channels % run or windows.runs % (step // run)
         if rest and not image.ends_with(terms.variables[-1]):
             raise ScheduleError(
                 f"Buffer {left.buffer.name} is read by {image.indices[-1]}, of which boxes of "
-                f"{run} channels, {step // run} a step, do not end with the {terms.extents[-1]} of "
+                f"{run} channels, {step // run} a step, do not end with the {channels} of "
                 "each place of a sum; multiply by mma.sync."
             )
         weight = _apart(weight, columns.extents[0], columns.variables[0])

@@ -209,15 +209,15 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     """Copy a tile of a step, of a convolution run after run."""
     plan, kernel = parts.plan, parts.plan.kernel
     depth = (kernel.a if side == "a" else kernel.b).source.moving[-1]
-    if kernel.windows is None:
-        term = {depth: k * plan.tile[2]}
-        if kernel.scaled is not None:
-            term = {depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}
-        return _boxes(parts, side, at, stage, tile, term)
+    if kernel.windows is not None:
+        begins = [kernel.windows.begin(k * kernel.runs + n) for n in range(kernel.runs)]
+    elif kernel.scaled is not None:
+        begins = [{depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}]
+    else:
+        begins = [{depth: k * plan.tile[2]}]
     each = (plan.a_bytes if side == "a" else plan.b_bytes) // kernel.runs
     made = []
-    for number in range(kernel.runs):
-        term = kernel.windows.begin(k * kernel.runs + number, kernel.run)
+    for number, term in enumerate(begins):
         made += _boxes(parts, side, at + number * each, stage, tile, term)
     return made
 

@@ -20,7 +20,7 @@ import tvm
 from tvm import sym, tirx
 
 from ...errors import ScheduleError
-from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS, window_run
+from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
 from ...ir.queries import size_of, uses, variables
 
 #: A variable's handle, what it is divided by, and what the quotient is taken modulo.
@@ -64,21 +64,18 @@ class Windows:
     pixels: Digits
     terms: Digits
     box: tuple[int, ...]
+    run: int  #: Channels of a place that a box has
 
     @property
     def boxes(self) -> Any:
         """Boxes of 64 pixels that cover the result."""
         return prod(map(_parts, self.pixels.extents, self.box))
 
-    def run(self, depth: int) -> int:
-        """Channels of a place that a box has, of steps of so many terms."""
+    @property
+    def runs(self) -> int:
+        """Boxes that have all terms."""
         *places, channels = self.terms.extents
-        return window_run(prod(places), channels, depth)
-
-    def runs(self, run: int) -> int:
-        """Boxes of so many channels that have all terms."""
-        *places, channels = self.terms.extents
-        return prod(places) * ceil(channels / run)
+        return prod(places) * ceil(channels / self.run)
 
     def pixel(self, row: Any) -> dict[Any, Any]:
         """The pixel of a row, counted box by box."""
@@ -90,14 +87,14 @@ class Windows:
         """The first pixel of a box."""
         return self.pixels.values(number, self.box)
 
-    def begin(self, number: Any, run: int) -> dict[Any, Any]:
+    def begin(self, number: Any) -> dict[Any, Any]:
         """Place in the window, and first channel, of a box.
 
         Behind the last run it begins behind the last channel, where image and weights have zeros.
         """
         *_, channel = self.terms.variables
-        found = self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), run))
-        beyond = number // self.runs(run) * self.terms.extents[-1]
+        found = self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), self.run))
+        beyond = number // self.runs * self.terms.extents[-1]
         return found | {channel: found[channel] + beyond}
 
 
