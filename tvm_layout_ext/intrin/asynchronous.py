@@ -203,7 +203,7 @@ def wait_products(count: int) -> Any:
     return _do(_ptx("wgmma.wait_group.sync.aligned")(count))
 
 
-def descriptor(pointer: Any, leading: int, row_bytes: int) -> Any:
+def descriptor(pointer: Any, leading: int, row_bytes: int, pitch: int = 8) -> Any:
     """Describe a tile of an operand in shared memory, which has the swizzle of its rows' bytes.
 
     Parameters
@@ -214,9 +214,11 @@ def descriptor(pointer: Any, leading: int, row_bytes: int) -> Any:
         Bytes to the next 64 elements along M or N, where these are neighbours.
     row_bytes : int
         Bytes of a row, 128, or 64 of a tile that lies along K; eight lie one behind the other.
+    pitch : int
+        Rows from eight of them to the next eight.
     """
     address = T.Cast("uint64", T.bitwise_and(T.cuda.cvta_generic_to_shared(pointer), _ADDRESS) >> 4)
-    constant = _SWIZZLES[row_bytes][0] << 62 | row_bytes * 8 // 16 << 32 | leading // 16 << 16
+    constant = _SWIZZLES[row_bytes][0] << 62 | row_bytes * pitch // 16 << 32 | leading // 16 << 16
     return address + tirx.const(constant, "uint64")
 
 

@@ -13,9 +13,6 @@ from ...errors import ScheduleError
 from .read_kernel import BoxedBuffer, Kernel
 from .windows import best_box
 
-#: Pixels along a dim of many, by which boxes of any number are chosen.
-_MANY = 1 << 10
-
 
 def with_rows(kernel: Kernel, read: int, rows: Any) -> Kernel:
     """The same product, read for some rows, of another number of them, which may be symbolic.
@@ -64,14 +61,12 @@ def with_pixels(kernel: Kernel, sizes: Mapping[int, Any]) -> Kernel:
         tirx.Cast("int32", sizes[n]) if n in sizes else n for n in windows.pixels.extents
     )
     steps = kernel.a.source.steps_along(windows.pixels.variables)
-    many = [n if isinstance(n, int) else _MANY for n in extents]
+    windows = replace(windows, pixels=replace(windows.pixels, extents=extents))
     return replace(
         kernel,
         sizes=(prod(extents), *kernel.sizes[1:]),
         a=replace(kernel.a, source=of_images(kernel.a.source)),
         result=replace(kernel.result, target=of_images(kernel.result.target)),
         meant=sizes,
-        windows=replace(
-            windows, pixels=replace(windows.pixels, extents=extents), box=best_box(many, steps)
-        ),
+        windows=replace(windows, box=best_box(windows.known, steps)),
     )

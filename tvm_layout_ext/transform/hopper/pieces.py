@@ -62,9 +62,11 @@ def release(thread: Any, barriers: Any, stage: Any, *known: Any) -> Any:
     return when(tirx.all(leads, *known), asynchronous.arrive(barriers, stage))
 
 
-def described(arena: Any, at: Any, leading: int, row_bytes: int = PANEL_BYTES) -> Any:
-    """Describe a part of a tile at a byte of the arena."""
-    return asynchronous.descriptor(arena.access_ptr("r", offset=at), leading, row_bytes)
+def described(
+    arena: Any, at: Any, leading: int, row_bytes: int = PANEL_BYTES, pitch: int = 8
+) -> Any:
+    """Describe a part of a tile at a byte of the arena, of eight rows every ``pitch``."""
+    return asynchronous.descriptor(arena.access_ptr("r", offset=at), leading, row_bytes, pitch)
 
 
 def row_of(thread: Any, half: Any) -> Any:

@@ -22,7 +22,9 @@ from ...gpu.warpgroups import (
 )
 from ...ir.queries import uses
 from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
+from .halos import with_halo
 from .members import MemberRows
+from .pieces import STEP_BYTES
 from .read_kernel import Kernel
 
 #: Rows of a chunk of results, which one bulk store takes, and chunks that a warpgroup has room for.
@@ -120,12 +122,58 @@ class Plan:
     @property
     def a_bytes(self) -> int:
         """Bytes of a tile of A."""
-        return WARPGROUP_ROWS * self.sharing * self.kernel.held * PANEL_BYTES
+        return self.sharing * self.kernel.held * self.piece_bytes * self.kernel.runs
 
     @property
     def b_bytes(self) -> int:
         """Bytes of a tile of B."""
-        return b_rows(self.kernel) * PANEL_BYTES
+        return _aligned(b_rows(self.kernel) * self.kernel.row_bytes * self.b_runs)
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes from a piece of 64 rows of A, of a box along K, to the next one."""
+        halo = self.kernel.halo
+        rows = WARPGROUP_ROWS if halo is None else halo.rows
+        return _aligned(rows * self.kernel.row_bytes)
+
+    @property
+    def b_runs(self) -> int:
+        """Boxes of B of a step along K, one behind the other in shared memory."""
+        windows = self.kernel.windows
+        return self.kernel.runs if windows is None or windows.halo is None else windows.places
+
+    @property
+    def loaded(self) -> tuple[int, int]:
+        """Bytes that come to a tile of A and of B, without what keeps the next one aligned."""
+        kernel = self.kernel
+        if kernel.halo is None:
+            return self.a_bytes, self.b_bytes
+        a = self.sharing * kernel.held * kernel.halo.rows * kernel.row_bytes
+        return a, b_rows(kernel) * kernel.row_bytes * self.b_runs
+
+    @property
+    def slices(self) -> list[tuple[int, int]]:
+        """Bytes into a piece of A, and into B, that each product of a step reads."""
+        return list(zip(self._slices("a"), self._slices("b"), strict=True))
+
+    def _slices(self, side: str) -> list[int]:
+        kernel = self.kernel
+        operand = kernel.a if side == "a" else kernel.b
+        if not operand.k_major:
+            return [i * 16 * PANEL_BYTES for i in range(PANEL_BYTES // STEP_BYTES)]
+        runs = kernel.runs if side == "a" else self.b_runs
+        each = (self.a_bytes if side == "a" else self.b_bytes) // runs
+        starts = [i * each for i in range(runs)]
+        used = kernel.row_bytes
+        if kernel.windows is not None and kernel.halo is not None:
+            if side == "a":
+                starts = [rows * kernel.row_bytes for rows in kernel.halo.offsets]
+            else:
+                starts = [i * b_rows(kernel) * kernel.row_bytes for i in range(runs)]
+            # Behind the last channel, of fewer than a row has, all are zeros.
+            channels = min(kernel.windows.terms.extents[-1], kernel.run)
+            used = used * channels // kernel.run
+        return [start + at for start in starts for at in range(0, used, STEP_BYTES)]
 
     @property
     def stage_bytes(self) -> int:
@@ -238,6 +286,8 @@ class Plan:
         out += ", turned" if self.turned else ""
         windows = self.kernel.windows
         rows = "" if windows is None else f"boxes of {'x'.join(map(str, windows.box))} pixels, "
+        if windows is not None and windows.halo is not None:
+            rows += f"each once with its {'x'.join(map(str, windows.halo.box))} neighbours, "
         if self.kernel.runs > 1:
             rows += f"{self.kernel.runs} runs of {self.kernel.run} channels a step, "
         if self.shared:
@@ -284,8 +334,9 @@ def recorded(plan: Plan) -> PipelineRecord:
     )
     steps = (PipelineStep(kernel.instruction.name, 2, 0, False, None, names, role), *copies)
     given_back = "after its products" if kernel.scaled else "one iteration after its products"
+    loaded = plan.loaded[0] if plan.keeps_b else sum(plan.loaded)
     channels: tuple[str, ...] = (
-        f"full[version]: {plan.stage_bytes:,} bytes, waited for by {role}.",
+        f"full[version]: {loaded:,} bytes, waited for by {role}.",
         f"empty[version]: {plan.arrivals} arrivals, {given_back}, waited for by {copy_role}.",
     )
     if plan.keeps_b:
@@ -311,19 +362,20 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     """
     _check_gpu(kernel, gpu)
     _check_registers(kernel)
-    stages = max(kernel.a.stages, kernel.b.stages)
     _check_groups(kernel)
     _check_pingpong(kernel)
     _check_members(kernel)
-    plan = Plan(kernel, stages, _stores_by_box(kernel), 1)
+    stages = max(kernel.a.stages, kernel.b.stages)
+    by_box = _stores_by_box(kernel)
+    if (haloed := with_halo(kernel)) is not None:
+        # A stage is of another size than the schedule knows.
+        for fewer in range(stages, 1, -1):
+            plan = _numbered(haloed, fewer, gpu, by_box)
+            if _fits(plan, gpu):
+                return plan
+    plan = _numbered(kernel, stages, gpu, by_box)
     if (plan.turned or plan.chunk_row_bytes < PANEL_BYTES) and not _fits(plan, gpu):
-        plan = replace(plan, stores_by_box=False)
-    most = MULTIPROCESSORS // plan.blocks * plan.blocks
-    few = isinstance(plan.count, int) and plan.count < most
-    plan = replace(plan, grid=most if kernel.persistent and not few else plan.count)
-    _check_cluster(plan)
-    kept = replace(plan, keeps_b=True)
-    plan = kept if _may_keep(plan) and _fits(kept, gpu) else plan
+        plan = _numbered(kernel, stages, gpu, by_box=False)
     for side, extent in (("A", plan.tile[0]), ("B", plan.tile[1])):
         operand = kernel.a if side == "A" else kernel.b
         boxed = side == "B" or kernel.windows is None
@@ -340,9 +392,20 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     return plan
 
 
+def _numbered(kernel: Kernel, stages: int, gpu: Architecture, by_box: bool) -> Plan:
+    """The numbers of a kernel of so many stages, whether these fit or not."""
+    plan = Plan(kernel, stages, by_box, 1)
+    most = MULTIPROCESSORS // plan.blocks * plan.blocks
+    few = isinstance(plan.count, int) and plan.count < most
+    plan = replace(plan, grid=most if kernel.persistent and not few else plan.count)
+    _check_cluster(plan)
+    kept = replace(plan, keeps_b=True)
+    return kept if _may_keep(plan) and _fits(kept, gpu) else plan
+
+
 def _fits(plan: Plan, gpu: Architecture) -> bool:
     """Whether a block's shared memory, rounded up, is there."""
-    return ceil(plan.shared_bytes / _ALIGNED) * _ALIGNED <= gpu.shared_per_block
+    return _aligned(plan.shared_bytes) <= gpu.shared_per_block
 
 
 def _may_keep(plan: Plan) -> bool:
@@ -435,9 +498,15 @@ def _sums_of_others(kernel: Kernel) -> int:
     return 4 * each * (kernel.slices - 1) * kernel.consumers * WARPGROUP_THREADS
 
 
+def _aligned(size: int) -> int:
+    return ceil(size / _ALIGNED) * _ALIGNED
+
+
 def _window_steps(kernel: Kernel) -> int:
     """Steps of all slices together of a convolution."""
     assert kernel.windows is not None
+    if kernel.halo is not None:
+        return kernel.windows.runs // kernel.windows.places
     return ceil(kernel.windows.runs / kernel.runs)
 
 

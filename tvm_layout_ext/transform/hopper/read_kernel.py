@@ -41,7 +41,7 @@ from ...ir.conditions import conjuncts, is_zero, step_of
 from ...ir.queries import blocks_in, loads_in, size_of, substitute, thread_tag, uses
 from .groups import Groups, take_groups
 from .members import Members, are_read, member_side, numbered, same_place, values_of
-from .windows import Digits, Windows, best_box, counted, places, ranges, read_window
+from .windows import Digits, Halo, Windows, best_box, counted, places, ranges, read_window
 
 
 @dataclass(frozen=True)
@@ -241,14 +241,19 @@ class Kernel:
         return self.instruction.shape[2] if self.windows is None else self.windows.run
 
     @property
+    def halo(self) -> Halo | None:
+        """What is copied around pixels, where a step has all places of a window."""
+        return None if self.windows is None else self.windows.halo
+
+    @property
     def runs(self) -> int:
-        """Such parts of a step, one behind the other in shared memory."""
-        return self.instruction.shape[2] // self.run
+        """Boxes of A of a step along K, one behind the other in shared memory."""
+        return 1 if self.halo else self.instruction.shape[2] // self.run
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of a tile that lies along K."""
-        return PANEL_BYTES // self.runs
+        return PANEL_BYTES * self.run // self.instruction.shape[2]
 
     @property
     def rows(self) -> Any:
@@ -587,7 +592,8 @@ class _Reader:
         *window, channels = terms.extents
         along_k = a.k_major and b.k_major
         run = window_run(prod(window), channels, step) if along_k else step
-        windows = Windows(pixels, terms, best_box(pixels.extents, steps), run)
+        box, reach = best_box(pixels.extents, steps), _reach(image, pixels, terms)
+        windows = Windows(pixels, terms, box, run, reach)
         rest = channels % run or windows.runs % (step // run)
         if rest and not image.ends_with(terms.variables[-1]):
             raise ScheduleError(
@@ -762,6 +768,22 @@ class _Reader:
                 "float32, from 0, by their rows and columns."
             )
         return ScaledSums(substitute(term, fixed), sums, place, step)
+
+
+def _reach(image: BoxedBuffer, pixels: Digits, terms: Digits) -> tuple[tuple[int, int], ...] | None:
+    """Along which dim of pixels, and by how many, each variable of a place moves."""
+    found = []
+    for place in terms.variables[:-1]:
+        moved = [index for index in image.indices if uses(index, place)]
+        along = [
+            (i, step_of(moved[0], place) or 0)
+            for i, one in enumerate(pixels.variables)
+            if uses(moved[0], one)
+        ]
+        if len(moved) != 1 or len(along) != 1 or along[0][1] < 1:
+            return None
+        found += along
+    return tuple(found)
 
 
 def _bounded_load(value: Any) -> tuple[Any, list[Any]]:

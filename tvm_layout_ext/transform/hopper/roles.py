@@ -22,7 +22,6 @@ from .groups import Walk
 from .members import MemberRows
 from .pieces import (
     PIECE_BYTES,
-    STEP_BYTES,
     described,
     loop,
     mbarriers,
@@ -170,12 +169,12 @@ def produce(parts: Parts) -> Any:
 
     def copied(tile: Tile, k: Any, stage: Any) -> list[Any]:
         """Copy the tiles of a step; B, where it stays, only for the first tile of a block."""
-        every, begins = plan.a_bytes + plan.b_bytes, tile.turn.equal(0)
-        expect = asynchronous.expect_bytes(parts.full, stage, every)
+        begins = tile.turn.equal(0)
+        expect = asynchronous.expect_bytes(parts.full, stage, sum(plan.loaded))
         a = _copies(parts, "a", stage * plan.stage_bytes, stage, tile, first + k)
         b = _copies(parts, "b", plan.b_at(stage, k), stage, tile, first + k)
         if plan.keeps_b:
-            less = asynchronous.expect_bytes(parts.full, stage, plan.a_bytes)
+            less = asynchronous.expect_bytes(parts.full, stage, plan.loaded[0])
             expect, b = tirx.IfThenElse(begins, expect, less), [when(begins, *b)]
         return [expect, *a, *b]
 
@@ -209,13 +208,17 @@ def _copies(parts: Parts, side: str, at: Any, stage: Any, tile: Tile, k: Any) ->
     """Copy a tile of a step, of a convolution run after run."""
     plan, kernel = parts.plan, parts.plan.kernel
     depth = (kernel.a if side == "a" else kernel.b).source.moving[-1]
-    if kernel.windows is not None:
-        begins = [kernel.windows.begin(k * kernel.runs + n) for n in range(kernel.runs)]
+    windows = kernel.windows
+    if windows is not None and windows.halo is not None:
+        places = range(1 if side == "a" else windows.places)
+        begins = [windows.at(place, k * windows.run) for place in places]
+    elif windows is not None:
+        begins = [windows.begin(k * kernel.runs + n) for n in range(kernel.runs)]
     elif kernel.scaled is not None:
         begins = [{depth: tirx.IntImm("int32", 0), kernel.scaled.step: k}]
     else:
         begins = [{depth: k * plan.tile[2]}]
-    each = (plan.a_bytes if side == "a" else plan.b_bytes) // kernel.runs
+    each = plan.loaded["ab".index(side)] // len(begins)
     made = []
     for number, term in enumerate(begins):
         made += _boxes(parts, side, at + number * each, stage, tile, term)
@@ -254,10 +257,11 @@ def _boxes(
             continue
         part = rank * (rows // blocks)
         step = rows // blocks if windows is None else WARPGROUP_ROWS
-        made += [
-            box(one, (one.at + part + i) * kernel.row_bytes, start + part + i)
-            for i in range(0, rows // blocks, step)
-        ]
+        for i in range(0, rows // blocks, step):
+            offset = (one.at + part + i) * kernel.row_bytes
+            if side == "a" and kernel.halo is not None:
+                offset = i // WARPGROUP_ROWS * plan.piece_bytes
+            made.append(box(one, offset, start + part + i))
     return made
 
 
@@ -277,7 +281,8 @@ def boxes(plan: Plan) -> dict[str, tuple[int, ...]]:
         sizes: tuple[int, ...]
         sizes = (extent // blocks, kernel.run) if operand.k_major else (panel, panel // blocks)
         if side == "a" and kernel.windows is not None:
-            sizes = (*kernel.windows.box, kernel.run)
+            around = kernel.windows.box if kernel.halo is None else kernel.halo.box
+            sizes = (*around, kernel.run)
         found[side] = operand.source.box(sizes)
     return found
 
@@ -375,24 +380,25 @@ def products(parts: Parts, sums: Any, stage: Any, k: Any, pieces: Sequence[int])
     one = kernel.instruction
     each = one.registers
     made = []
-    for s in range(PANEL_BYTES // STEP_BYTES):
+    for s, (left, right) in enumerate(plan.slices):
         for place, piece in enumerate(pieces):
             own = [sums[place * each + i] for i in range(each)]
             number = first_piece(parts, kernel.held) + piece
-            at = stage * plan.stage_bytes + number * WARPGROUP_ROWS * kernel.row_bytes
-            a = _described(parts, "a", at, s)
-            b = _described(parts, "b", plan.b_at(stage, k), s)
+            at = stage * plan.stage_bytes + number * plan.piece_bytes
+            a = _described(parts, "a", at + left)
+            b = _described(parts, "b", plan.b_at(stage, k) + right)
             adds = bool(s) or k > 0
             turned = (not kernel.a.k_major, not kernel.b.k_major)
             made.append(asynchronous.multiply(one, own, a, b, adds, turned))
     return made
 
 
-def _described(parts: Parts, side: str, at: Any, step: int) -> Any:
+def _described(parts: Parts, side: str, at: Any) -> Any:
     """Describe the part of a tile that an instruction of a step reads."""
-    plan, kernel = parts.plan, parts.plan.kernel
-    operand, size = (kernel.a, plan.a_bytes) if side == "a" else (kernel.b, plan.b_bytes)
+    kernel = parts.plan.kernel
+    operand = kernel.a if side == "a" else kernel.b
     if not operand.k_major:
-        return described(parts.arena, at + step * 16 * PANEL_BYTES, PIECE_BYTES)
-    run, inside = divmod(step * STEP_BYTES, kernel.row_bytes)
-    return described(parts.arena, at + run * (size // kernel.runs) + inside, 0, kernel.row_bytes)
+        return described(parts.arena, at, PIECE_BYTES)
+    halo = kernel.halo if side == "a" else None
+    pitch = {} if halo is None else {"pitch": halo.pitch}
+    return described(parts.arena, at, 0, kernel.row_bytes, **pitch)

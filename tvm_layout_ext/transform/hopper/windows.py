@@ -23,6 +23,8 @@ from ...errors import ScheduleError
 from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
 from ...ir.queries import size_of, uses, variables
 
+#: Pixels along a dim of any number, by which its boxes are chosen.
+_MANY = 1 << 10
 #: A variable's handle, what it is divided by, and what the quotient is taken modulo.
 Digit = tuple[Any, int, int | None]
 #: Digits with their factors, and a constant under None.
@@ -58,6 +60,20 @@ class Digits:
 
 
 @dataclass(frozen=True)
+class Halo:
+    """A box of pixels with those around it that places of a window read."""
+
+    box: tuple[int, ...]
+    pitch: int  #: Rows of shared memory from eight pixels to the next eight
+    offsets: tuple[int, ...]  #: Rows that each place is behind the first one
+
+    @property
+    def rows(self) -> int:
+        """Rows of shared memory that it takes."""
+        return prod(self.box)
+
+
+@dataclass(frozen=True)
 class Windows:
     """Pixels of a result, and terms of the sums for each: places in a window, then channels."""
 
@@ -65,6 +81,10 @@ class Windows:
     terms: Digits
     box: tuple[int, ...]
     run: int  #: Channels of a place that a box has
+    #: Of each variable of a place the dim of pixels along which it moves, and by how many; None if
+    #: one moves otherwise.
+    reach: tuple[tuple[int, int], ...] | None = None
+    halo: Halo | None = None  #: Of each box, where all places of a window are a step
 
     @property
     def boxes(self) -> Any:
@@ -72,10 +92,19 @@ class Windows:
         return prod(map(_parts, self.pixels.extents, self.box))
 
     @property
+    def places(self) -> int:
+        """Places in a window."""
+        return prod(self.terms.extents[:-1])
+
+    @property
     def runs(self) -> int:
         """Boxes that have all terms."""
-        *places, channels = self.terms.extents
-        return prod(places) * ceil(channels / self.run)
+        return self.places * ceil(self.terms.extents[-1] / self.run)
+
+    @property
+    def known(self) -> list[int]:
+        """Pixels along each dim, many where there are any number."""
+        return [n if isinstance(n, int) else _MANY for n in self.pixels.extents]
 
     def pixel(self, row: Any) -> dict[Any, Any]:
         """The pixel of a row, counted box by box."""
@@ -96,6 +125,12 @@ class Windows:
         found = self.terms.values(number, (*(1 for _ in self.terms.extents[1:]), self.run))
         beyond = number // self.runs * self.terms.extents[-1]
         return found | {channel: found[channel] + beyond}
+
+    def at(self, place: int, channel: Any) -> dict[Any, Any]:
+        """A place in the window, by its number, and a channel."""
+        *places, last = self.terms.variables
+        found = Digits(tuple(places), self.terms.extents[:-1]).values(tirx.IntImm("int32", place))
+        return found | {last: channel}
 
 
 def _parts(extent: Any, size: int) -> Any:
@@ -291,7 +326,7 @@ def best_box(extents: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
         covered = prod(ceil(n / size) for n, size in zip(extents, box, strict=True))
         return covered, -prod(box[1:]), max(box)
 
-    found = _boxes(WARPGROUP_ROWS, steps)
+    found = all_boxes(WARPGROUP_ROWS, steps)
     if not found:
         raise ScheduleError(
             f"Pixels lie {steps[-1]} apart along one dim; TMA has no boxes of {WARPGROUP_ROWS} "
@@ -300,14 +335,14 @@ def best_box(extents: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
     return min(found, key=key)
 
 
-def _boxes(rows: int, steps: Sequence[int]) -> list[tuple[int, ...]]:
+def all_boxes(rows: int, steps: Sequence[int]) -> list[tuple[int, ...]]:
     """Every way to make so many pixels of powers of two."""
     if len(steps) == 1:
         return [(rows,)] if rows * steps[0] <= BOX_ELEMENTS else []
     made = []
     size = 1
     while size <= rows and size * steps[0] <= BOX_ELEMENTS:
-        made += [(size, *rest) for rest in _boxes(rows // size, steps[1:])]
+        made += [(size, *rest) for rest in all_boxes(rows // size, steps[1:])]
         size *= 2
     return made
 
