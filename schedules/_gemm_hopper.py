@@ -16,6 +16,7 @@ the result are columns of the instruction, and 128 columns are its rows. Two row
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 from typing import Any
@@ -24,6 +25,7 @@ import numpy as np
 from tvm import DataType, ir, s_tir
 
 from tvm_layout_ext.analysis.contraction import Contraction, read_contraction
+from tvm_layout_ext.gpu.halos import Halo
 from tvm_layout_ext.gpu.hardware import LINE_BYTES, MULTIPROCESSORS, SECTOR_BYTES, Architecture
 from tvm_layout_ext.gpu.measured import H200
 from tvm_layout_ext.gpu.warpgroups import (
@@ -139,6 +141,8 @@ _CLUSTERS = {1: MULTIPROCESSORS, 2: MULTIPROCESSORS // 2, 3: 39, 4: 30, 8: 15}
 OF_WINDOWS = (1, 2, 3, 4, 8)
 #: How many times the terms of a convolution may be with the zeros that fill channels up to a step.
 _MOST_ZEROS = 2
+#: Terms of an instruction of 16-bit operands.
+_DEPTH = 16
 #: Steps that a slice of K has at least.
 _LEAST_STEPS = 4
 #: Stages that are left for A where B stays in shared memory.
@@ -336,6 +340,7 @@ def cycles(
     size: int = 2,
     cluster: int = 1,
     after: float = 0,
+    copied: float = 1,
 ) -> float:
     """Modelled cycles of a product by tiles: waves of blocks, each of steps and a store.
 
@@ -344,7 +349,8 @@ def cycles(
     once. More than one slice of K costs a launch, and the workspace. On an H200 it was within 10%
     of what large products took, and within 30% of small ones
     (``benchmarks/results/h200_hopper_gemm.json``). ``size`` is that of an operand's element, and
-    ``after`` the instructions for each sum of what follows. Rows of A lie along K.
+    ``after`` the instructions for each sum of what follows. Rows of A lie along K, of which a step
+    copies a share: ``copied``.
 
     Examples
     --------
@@ -364,7 +370,7 @@ def cycles(
     turns = ceil(tiles * slices / cluster / _CLUSTERS[max(cluster, together)])
     alone = slices == cluster == together == 1 and rows >= WARPGROUP_ROWS
     kept = alone and kept_bytes((m, n, k * size), (rows, columns), k_major) > 0
-    loaded = rows / broad * _row_bytes(pitches[0] * size)
+    loaded = rows / broad * _row_bytes(pitches[0] * size) * copied
     loaded += wide / high * _row_bytes(pitches[1] * size) / (turns if kept else 1)
     products, copies = rows * columns * PANEL_BYTES / _PRODUCTS, loaded / _BYTES
     step = max(products, copies) + min(1, products / copies) * loaded * _BYTE
@@ -439,22 +445,61 @@ def fit(
 
 
 def fit_windows(
-    sizes: tuple[int, int, int], channels: int, dtype: str, b_transposed: bool, images: int = 1
+    sizes: tuple[int, int, int],
+    channels: int,
+    dtype: str,
+    b_transposed: bool,
+    images: int = 1,
+    halo: Halo | None = None,
 ) -> dict[str, Any]:
     """Take the tile of the fewest modelled cycles for a convolution of so many channels.
 
     Rows are pixels, which come in boxes of 64, and a step has channels of one place in the window.
-    ``images`` is as of :func:`fit_images`.
-    Empty where zeros would make more of the terms than ``mma.sync`` is slower. Columns shall end
-    with a tile, where they can: 64x14x14x512, of every second pixel, took 26 us by 128x128 and 35
-    by 128x112 (H200, ``benchmarks/results/h200_conv.json``). Slices have as many steps each.
+    ``images`` is as of :func:`fit_images`, and ``halo`` what a tile's pixels have around them, if
+    they are copied once. Empty where zeros would make more of the terms than ``mma.sync`` is
+    slower. Columns shall end with a tile, where they can: 64x14x14x512, of every second pixel, took
+    26 us by 128x128 and 35 by 128x112 (H200, ``benchmarks/results/h200_conv.json``). Slices have as
+    many steps each.
     """
     depth = PANEL_BYTES // np.dtype(dtype).itemsize
-    if ceil(channels / depth) * depth > _MOST_ZEROS * channels:
-        return {}
     padded = _padded(sizes, channels, dtype, b_transposed)
     slices = [one for one in OF_WINDOWS if _check_slices(padded[2], dtype, one) is None]
-    return fit_images(padded, dtype, b_transposed, images, slices)
+    around = _Around(halo, sizes, channels) if halo is not None and b_transposed else None
+    found = fit_images(padded, dtype, b_transposed, images, slices, around)
+    has_halo = around is not None and found["split_k"] == 1 and around.run(found["wgmma"]) > 0
+    zeros = ceil(channels / depth) * depth > _MOST_ZEROS * channels
+    return {} if zeros and not has_halo else found
+
+
+@dataclass(frozen=True)
+class _Around:
+    """A convolution of so many rows, columns and terms whose pixels are copied once."""
+
+    halo: Halo
+    sizes: tuple[int, int, int]
+    channels: int
+
+    def run(self, tile: str) -> int:
+        """Channels of a step for which shared memory has room, or 0: a row's of 128 or 64 bytes."""
+        rows, columns = _SIZES[tile]
+        places = self.sizes[2] // self.channels
+        for run in sorted((64, 32), key=lambda one: ceil(self.channels / one) * one):
+            steps, row = ceil(self.channels / run), 2 * run
+            piece = ceil(self.halo.rows * row / _RESERVED * 2) * _RESERVED // 2
+            a, b = rows // WARPGROUP_ROWS * piece, places * columns * row
+            kept = self.sizes[1] <= columns and self.sizes[0] > rows * MULTIPROCESSORS
+            held = min(2 * (a + b), 2 * a + steps * b if kept else 2 * (a + b))
+            if held + _CHUNKS * _consumers(rows) <= _SHARED:
+                return run
+        return 0
+
+    def cycles(self, tile: str, rows: int, size: int) -> float:
+        """Modelled cycles of so many rows."""
+        places = self.sizes[2] // self.channels
+        terms = places * ceil(self.channels / _DEPTH) * _DEPTH
+        copied = self.halo.rows / (WARPGROUP_ROWS * places)
+        m = ceil(rows * self.halo.outside)
+        return cycles((m, self.sizes[1], terms), tile, True, size=size, copied=copied)
 
 
 def check_windows(
@@ -503,6 +548,7 @@ def fit_images(
     b_transposed: bool,
     images: int = 1,
     slices: Sequence[int] = (),
+    around: _Around | None = None,
 ) -> dict[str, Any]:
     """Take the tile of the fewest modelled cycles for images of so many rows each.
 
@@ -525,12 +571,15 @@ def fit_images(
         for one, rows, columns in sizes_of
         if rows >= WARPGROUP_ROWS
         and rows * columns <= _LARGEST
-        and not (_is_in_turns(one) or _is_narrow(one, n))
+        and not _is_narrow(one, n)
+        and (not _is_in_turns(one) or (around is not None and _may_turn(one, around)))
     ]
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
 
     def cost(one: str, cut: int = 1) -> float:
         rows = m if images == 1 else images * ceil(m / _SIZES[one][0]) * _SIZES[one][0]
+        if around is not None and cut == 1 and around.run(one):
+            return around.cycles(one, rows, size)
         return cycles((rows, n, k), one, b_transposed, cut, size, cut)
 
     best = cost(whole := min(even or tiles, key=cost))
@@ -543,6 +592,11 @@ def fit_images(
     least = min(found, key=found.__getitem__, default=(whole, 1))
     tile, cut = least if found and found[least] <= _split_k.SAVED * best else (whole, 1)
     return {"wgmma": tile, "split_k": cut, "cluster": cut}
+
+
+def _may_turn(tile: str, around: _Around) -> bool:
+    """Whether warpgroups may take turns at tiles of a convolution, whatever follows."""
+    return prod(_SIZES[tile]) <= _LARGEST_IN_TURNS[True] and around.run(tile) > 0
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,7 @@ import numpy as np
 from tvm import s_tir, tirx
 
 from tvm_layout_ext import te
+from tvm_layout_ext.gpu.halos import best_halo
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.gpu.warpgroups import MAP_PITCH_BYTES
 from tvm_layout_ext.schedules import _gemm_hopper, gemm
@@ -150,7 +151,9 @@ def fit(
 ) -> dict[str, Any]:
     """The tile of warpgroups where they are legal, and else one that few pixels fill."""
     rows, *_ = found = sizes(shape, stride)
-    tile = _gemm_hopper.fit_windows(found, shape[3], dtype, True)
+    halo = best_halo((shape[0], *pixels(shape, stride)), shape[5:], ((1, 1), (2, 1)))
+    around = halo[1] if halo and stride == 1 else None
+    tile = _gemm_hopper.fit_windows(found, shape[3], dtype, True, halo=around)
     wished = {"wgmma": tile.get("wgmma", NONE), "split_k": tile.get("split_k", 1)}
     refused = check(shape, dtype, {**config, **wished}, architecture, stride)
     return {"tile_m": min(int(config["tile_m"]), 64 * ceil(rows / 64))} if refused else wished

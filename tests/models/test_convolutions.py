@@ -176,7 +176,7 @@ def test_what_follows_is_computed_once_slices_are_added_up(tile: str, slices: in
     shapes = (2, 128, 9, 8), (72, 128, 3, 3), (1, 72, 1, 1), (2, 72, 9, 8)
     found = {"wgmma": tile, "split_k": slices, "cluster": slices}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_gemm_hopper, "fit_windows", lambda *_: found)
+        patch.setattr(_gemm_hopper, "fit_windows", lambda *_, **__: found)
         one = only(relax_module(build, *shapes), "conv2d")
     assert f"tiles of {tile}, {slices} slices of K" in one.choice.text
     check(one)

@@ -11,6 +11,7 @@ import tvm
 from tvm import tirx
 
 from ..errors import ScheduleError
+from ..gpu.halos import Halo, best_halo
 from ..ir.conditions import is_zero
 from ..ir.evaluate import placeholder_extent
 from ..ir.queries import is_load_of
@@ -28,8 +29,16 @@ class Operand:
     #: The last index is a summed one, so that neighbours in memory are neighbours along K.
     k_major: bool
     dims: tuple[int, ...]  #: Positions of the iterators by which it is indexed
-    #: An index is a sum of several iterators, or a multiple of one, as a convolution's are.
-    is_window: bool = False
+    #: Factors of the iterators of each index that is a sum of multiples of them.
+    sums: tuple[dict[int, int], ...] = ()
+
+    @property
+    def is_window(self) -> bool:
+        """Whether an index is a sum of several iterators, or a multiple of one.
+
+        As a convolution's are.
+        """
+        return any(sum(one.values()) > 1 for one in self.sums)
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,23 @@ class Contraction:
         """Extents of m, n and k."""
         m, n, k = (prod(self.extents[i] for i in g) for g in (self.rows, self.columns, self.depth))
         return m, n, k
+
+    @property
+    def halo(self) -> Halo | None:
+        """The halo of windows of A that move by single rows; None if there is none that pays."""
+        places = [i for i in self.depth[:-1] if self.extents[i] > 1]
+        reach = []
+        for place in places:
+            found = [one for one in self.a.sums if place in one]
+            along = [self.rows.index(i) for i in found[0] if i in self.rows] if found else []
+            if len(found) != 1 or len(along) != 1:
+                return None
+            reach.append((along[0], found[0][place]))
+        if not places or any(one.get(i, 1) != 1 for one in self.a.sums for i in self.rows):
+            return None
+        extents, sizes = ([self.extents[i] for i in group] for group in (self.rows, places))
+        best = best_halo(extents, sizes, reach)
+        return None if best is None else best[1]
 
     @property
     def transposed(self) -> Contraction:
@@ -316,11 +342,10 @@ class _ContractionReader:
         index = next(i for i, one in enumerate(regions) if one.same_as(load.source))
         # A row of one element is one all the same: padded to a tile, it is no run along K.
         last = next((i for i in reversed(dims) if i in own or not self._is_unit(i)), dims[-1])
-        sums = [
+        sums = tuple(
             window_of(self.block, at) for at in load.indices if not iterators_of(self.block, at)
-        ]
-        is_window = any(sum(one.values()) > 1 for one in sums)
-        return Operand(index, load.source, last in summed, tuple(dims), is_window)
+        )
+        return Operand(index, load.source, last in summed, tuple(dims), sums)
 
     def _type(self, left: Any, right: Any) -> str:
         types = [str(one.source.dtype) for one in (left, right)]

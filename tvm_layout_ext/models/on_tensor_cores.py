@@ -248,7 +248,9 @@ def _wgmma(
     if found and product.a.is_window:
         channels = product.extents[product.depth[-1]]
         images *= prod(product.extents[i] for i in product.batch if i in product.b.dims)
-        found = _gemm_hopper.fit_windows(product.sizes, channels, product.operand, by_k, images)
+        found = _gemm_hopper.fit_windows(
+            product.sizes, channels, product.operand, by_k, images, product.halo
+        )
     if found and found["wgmma"] in _gemm_hopper.SWAPPED:
         return found
     tiles = [one for one in _gemm_hopper.TILES if _gemm_hopper.may_be_taken(one, after)]

@@ -22,7 +22,7 @@ from ...gpu.warpgroups import (
 )
 from ...ir.queries import uses
 from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
-from .halos import with_halo
+from .halos import with_halos
 from .members import MemberRows
 from .pieces import STEP_BYTES
 from .read_kernel import Kernel
@@ -367,7 +367,7 @@ def make_plan(kernel: Kernel, gpu: Architecture) -> Plan:
     _check_members(kernel)
     stages = max(kernel.a.stages, kernel.b.stages)
     by_box = _stores_by_box(kernel)
-    if (haloed := with_halo(kernel)) is not None:
+    for haloed in with_halos(kernel):
         # A stage is of another size than the schedule knows.
         for fewer in range(stages, 1, -1):
             plan = _numbered(haloed, fewer, gpu, by_box)

@@ -360,15 +360,20 @@ def _step(parts: Parts, sums: Any, t: Any, k: Any) -> Any:
     plan = parts.plan
     it = tirx.Var("step", "int32")
     stage = it % plan.stages
+    made = products(parts, sums, stage, k, range(plan.kernel.held))
+    # Those of all places of a window are many: the stage before is given back behind the first.
+    first = plan.kernel.held if plan.kernel.halo else len(made)
+    rest = made[first:]
     return sequence(
         [
             tirx.Bind(it, t * plan.steps + k),
             asynchronous.wait_barrier(parts.full, stage, phase(it, plan.stages)),
             asynchronous.fence_sums(),
-            *products(parts, sums, stage, k, range(plan.kernel.held)),
+            *made[:first],
             asynchronous.commit_products(),
             asynchronous.wait_products(1),
             when(k > 0, give_back(parts, (it - 1) % plan.stages)),
+            *([asynchronous.fence_sums(), *rest, asynchronous.commit_products()] if rest else []),
         ]
     )
 

@@ -20,6 +20,7 @@ import tvm
 from tvm import sym, tirx
 
 from ...errors import ScheduleError
+from ...gpu.halos import Halo, all_boxes
 from ...gpu.warpgroups import BOX_ELEMENTS, WARPGROUP_ROWS
 from ...ir.queries import size_of, uses, variables
 
@@ -57,20 +58,6 @@ class Digits:
         for var, extent in zip(self.variables, self.extents, strict=True):
             value = value * extent + var
         return value
-
-
-@dataclass(frozen=True)
-class Halo:
-    """A box of pixels with those around it that places of a window read."""
-
-    box: tuple[int, ...]
-    pitch: int  #: Rows of shared memory from eight pixels to the next eight
-    offsets: tuple[int, ...]  #: Rows that each place is behind the first one
-
-    @property
-    def rows(self) -> int:
-        """Rows of shared memory that it takes."""
-        return prod(self.box)
 
 
 @dataclass(frozen=True)
@@ -333,18 +320,6 @@ def best_box(extents: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
             f"such pixels, which span more than {BOX_ELEMENTS}."
         )
     return min(found, key=key)
-
-
-def all_boxes(rows: int, steps: Sequence[int]) -> list[tuple[int, ...]]:
-    """Every way to make so many pixels of powers of two."""
-    if len(steps) == 1:
-        return [(rows,)] if rows * steps[0] <= BOX_ELEMENTS else []
-    made = []
-    size = 1
-    while size <= rows and size * steps[0] <= BOX_ELEMENTS:
-        made += [(size, *rest) for rest in all_boxes(rows // size, steps[1:])]
-        size *= 2
-    return made
 
 
 def ranges(axes: Sequence[Digits]) -> Any:
