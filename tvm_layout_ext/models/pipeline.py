@@ -29,7 +29,7 @@ from .convolutions.rows_as_images import RowsAsImages
 from .convolutions.space_to_depth import SpaceToDepth
 from .convolutions.transposed import TransposedConvolutions
 from .convolutions.wide_groups import WideGroups
-from .convolutions.windows_as_channels import WindowsAsChannels
+from .convolutions.pad_channels import PadChannels
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
 from .gated.gather import GatedProducts
@@ -143,7 +143,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         TransposedConvolutions(),
         RowsAsImages(),
         SpaceToDepth(),
-        WindowsAsChannels(),
+        PadChannels(),
         WideGroups(),
         ChannelsLast(),
         DropBroadcasts(),
