@@ -43,9 +43,9 @@ from tvm_layout_ext.schedules import _split_k
 from tvm_layout_ext.tune.space.knobs import Config, Refusal
 
 __all__ = [
-    "NONE", "OF_WINDOWS", "SWAPPED", "TILES", "beside", "check", "check_windows", "columns_of",
-    "cycles", "fit", "fit_windows", "is_worth_a_window", "may_be_taken", "may_swap", "multiply",
-    "prune", "stages", "work_after",
+    "NONE", "OF_WINDOWS", "SWAPPED", "TILES", "TILES_OF_WINDOWS", "beside", "check",
+    "check_windows", "columns_of", "cycles", "fit", "fit_windows", "is_worth_a_window",
+    "may_be_taken", "may_swap", "multiply", "prune", "stages", "work_after",
 ]  # fmt: skip
 
 NONE = "none"
@@ -66,6 +66,8 @@ _IN_TURNS = (
 _SIZES = {f"{rows}x{columns}": (rows, columns) for rows, columns in _TILES}
 _SIZES |= {f"2x{rows}x{columns}": (rows, columns) for rows, columns in _IN_TURNS}
 TILES = tuple(_SIZES)
+#: Those of convolutions, whose rows are boxes of 64 pixels.
+TILES_OF_WINDOWS = tuple(one for one, (rows, _) in _SIZES.items() if rows >= 64)
 #: Rows and columns of tiles that are computed as the transpose. Sums go through shared memory as
 #: those of others, turned. Those of 256 columns took 1.02 to 1.3 times as long, beside the plain
 #: default, as is modelled (float16, H100).

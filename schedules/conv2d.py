@@ -41,7 +41,7 @@ KNOBS = (
     knob("tile_k", (32, 64), default=64),
     knob("stages", (2, 3, 4), default=3),
     knob("group", (1, 8), default=8),
-    knob("wgmma", (NONE, *(t for t in _gemm_hopper.TILES if int(t.partition("x")[0]) >= 64))),
+    knob("wgmma", (NONE, *_gemm_hopper.TILES_OF_WINDOWS)),
     # By wgmma alone; the blocks of a cluster add them up.
     knob("split_k", _gemm_hopper.OF_WINDOWS, before=1, apart=True),
 )

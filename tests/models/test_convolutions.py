@@ -40,10 +40,10 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
 @pytest.mark.parametrize(
     ("rule", "image", "weight", "attrs"),
     [
-        ("tensor cores", (1, 16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
+        ("warpgroups", (1, 16, 5, 7), (24, 16, 3, 3), {"padding": 1}),
         ("tensor cores", (2, 8, 9, 6), (8, 8, 3, 3), {"padding": [1, 0, 2, 1], "strides": 2}),
         ("tensor cores", (1, 16, 9, 9), (8, 16, 3, 3), {"padding": 2, "dilation": 2}),
-        ("tensor cores", (1, 3, 9, 9), (16, 3, 7, 7), {"padding": 3, "strides": 2}),
+        ("warpgroups", (1, 3, 9, 9), (16, 3, 7, 7), {"padding": 3, "strides": 2}),
         ("tensor cores", (1, 12, 5, 5), (20, 12, 3, 3), {}),
         ("warpgroups", (2, 64, 7, 9), (72, 64, 1, 1), {}),
         ("warpgroups", (2, 64, 7, 9), (72, 64, 1, 1), {"strides": 2}),
@@ -65,6 +65,11 @@ def convolution(image: Shape, weight: Shape, dtype: str = HALF, **attrs: Any) ->
             {"padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO"},
         ),
         ("warpgroups", (2, 64, 4, 6, 6), (72, 64, 3, 3, 3), {"padding": 1}),
+        # With a halo: of groups, few channels, rows, a volume.
+        ("warpgroups", (2, 96, 16, 15), (64, 48, 3, 3), {"padding": 1, "groups": 2}),
+        ("warpgroups", (2, 16, 24, 8), (24, 16, 3, 5), {"padding": [1, 2]}),
+        ("warpgroups", (2, 24, 1, 130), (32, 24, 1, 5), {"padding": [0, 2]}),
+        ("warpgroups", (1, 8, 3, 16, 16), (32, 8, 3, 3, 3), {"padding": 1}),
         ("warpgroups", (1, 64, 5, 7, 9), (64, 64, 3, 1, 1), {"padding": [1, 0, 0], "strides": 2}),
         ("tensor cores", (1, 16, 5, 6, 4), (24, 16, 3, 3, 3), {"padding": [0, 1, 2, 1, 0, 0]}),
         ("tensor cores", (1, 3, 4, 9, 9), (16, 3, 3, 7, 7), {"padding": 3, "strides": [1, 2, 2]}),

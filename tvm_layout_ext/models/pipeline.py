@@ -24,12 +24,12 @@ from .attention.sinks import SinksApart
 from .attention.write_out import WriteOutAttention
 from .batch_norm import BatchNormsAsScales
 from .convolutions.channels_last import ChannelsLast
+from .convolutions.pad_channels import PadChannels
 from .convolutions.pixels_as_rows import PixelsAsRows
 from .convolutions.rows_as_images import RowsAsImages
 from .convolutions.space_to_depth import SpaceToDepth
 from .convolutions.transposed import TransposedConvolutions
 from .convolutions.wide_groups import WideGroups
-from .convolutions.pad_channels import PadChannels
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
 from .gated.gather import GatedProducts
