@@ -140,7 +140,7 @@ def test_first_layers_of_images_of_any_size(window: int) -> None:
     assert "space_to_depth" in {gv.name_hint for gv in found.functions}
     require_same(found, mod, 1e-2)
     (one,) = (f for f in scheduled(mod) if "conv2d" in f.name)
-    check(one, "tensor cores")
+    check(one, "warpgroups")
 
 
 @pytest.mark.costly
@@ -264,7 +264,7 @@ def test_a_symbolic_size_beside_a_convolution_is_computed_with() -> None:
         return op.divide(op.nn.conv2d(x, w, padding=1), tirx.Cast(HALF, x.ty.shape.values[0]))
 
     mod = relax_module(build, ("n", 16, 5, 7), (24, 16, 3, 3))
-    check(only(mod, "conv2d"), "tensor cores")
+    check(only(mod, "conv2d"), "warpgroups")
 
 
 def test_a_module_without_convolutions_is_left_alone() -> None:
