@@ -63,7 +63,7 @@ def test_a_first_convolution_is_right(batch: Any) -> None:
     if isinstance(batch, int):
         # One kernel brings the image into its form, and one the weights, a parameter here.
         assert sum("pad" in name for name in found) == 2, list(found)
-        assert product.choice.rule == "tensor cores", product.choice.text
+        assert product.choice.rule == "warpgroups", product.choice.text
     for one in found.values():
         check(one)
 
