@@ -466,7 +466,7 @@ def fit_windows(
     depth = PANEL_BYTES // np.dtype(dtype).itemsize
     padded = _padded(sizes, channels, dtype, b_transposed)
     slices = [one for one in OF_WINDOWS if _check_slices(padded[2], dtype, one) is None]
-    around = _Around(halo, sizes, channels) if halo is not None and b_transposed else None
+    around = _Around(halo, sizes, channels, images) if halo is not None and b_transposed else None
     found = fit_images(padded, dtype, b_transposed, images, slices, around)
     has_halo = around is not None and found["split_k"] == 1 and around.run(found["wgmma"]) > 0
     zeros = ceil(channels / depth) * depth > _MOST_ZEROS * channels
@@ -480,6 +480,7 @@ class _Around:
     halo: Halo
     sizes: tuple[int, int, int]
     channels: int
+    images: int
 
     def run(self, tile: str) -> int:
         """Channels of a step for which shared memory has room, or 0: a row's of 128 or 64 bytes."""
@@ -489,9 +490,10 @@ class _Around:
             steps, row = ceil(self.channels / run), 2 * run
             piece = ceil(self.halo.rows * row / _RESERVED * 2) * _RESERVED // 2
             a, b = rows // WARPGROUP_ROWS * piece, places * columns * row
-            kept = self.sizes[1] <= columns and self.sizes[0] > rows * MULTIPROCESSORS
+            kept = self.sizes[1] <= columns and self.images * self.sizes[0] > rows * MULTIPROCESSORS
             held = min(2 * (a + b), 2 * a + steps * b if kept else 2 * (a + b))
-            if held + _CHUNKS * _consumers(rows) <= _SHARED:
+            warpgroups = 2 if _is_in_turns(tile) else _consumers(rows)
+            if held + _CHUNKS * warpgroups <= _SHARED:
                 return run
         return 0
 

@@ -167,6 +167,24 @@ def test_an_image_whose_columns_are_windows_goes_by_mma_sync() -> None:
     assert str(note).startswith("A is read by windows along the columns of the product")
 
 
+def test_weights_by_more_numbers_than_their_places_are_refused() -> None:
+    # Of the image both numbers of a place are one, so that no place of the weights follows from it.
+    A, B = (
+        te.placeholder(s, "float16", name=x)
+        for s, x in (((2, 16, 24, 32), "A"), ((32, 3, 3, 32), "B"))
+    )
+    r, s, c = (te.reduce_axis((0, e), name=x) for e, x in ((3, "r"), (3, "s"), (32, "c")))
+
+    def term(n: Any, y: Any, x: Any, f: Any) -> Any:
+        pixel = A[n, y, x + r * 3 + s, c].astype("float32")
+        return te.sum(pixel * B[f, r, s, c].astype("float32"), axis=[r, s, c])
+
+    made = te.compute((2, 16, 16, 32), term, name="conv")
+    sch = s_tir.Schedule(te.create_prim_func([A, B, made]))
+    with pytest.raises(ScheduleError, match="Buffer B is read by other terms"):
+        tlx.lower(w.schedule(sch, (128, 32), block="conv"), target=w.SM90A)
+
+
 def test_infinite_weights_meet_no_zeros_of_another_place() -> None:
     # 40 channels are filled up to 64; what lies behind them in memory are the next place's weights.
     sch = w.schedule(

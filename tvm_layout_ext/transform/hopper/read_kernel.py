@@ -568,7 +568,9 @@ class _Reader:
         (row, term), (column, other) = a.moving, b.moving
         pixels, terms = counted(left, row, "nyx"), counted(left, term, "rsc")
         columns = counted(right, column, "f")
-        if left.sizes[term] != right.sizes[other] or len(columns.variables) > 1:
+        ends = {prod(terms.extents[i:]) for i in range(1, len(terms.extents) + 1)}
+        finer = {divisor for _, divisor, _ in right.digits(other)} - ends
+        if left.sizes[term] != right.sizes[other] or len(columns.variables) > 1 or finer:
             raise ScheduleError(
                 f"Buffer {right.buffer.name} is read by other terms, or by parts of its columns; "
                 "multiply by mma.sync."

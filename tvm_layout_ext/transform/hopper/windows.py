@@ -134,6 +134,11 @@ class WindowLoad:
     extents: tuple[Any, ...]
     sizes: dict[Any, int]
 
+    def digits(self, var: Any) -> set[Digit]:
+        """The digits of a variable that its indices have."""
+        handle = var.__chandle__()
+        return {d for index in self.indices for d in index if d is not None and d[0] == handle}
+
 
 def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: str) -> WindowLoad:
     """Read the load of a copy, whose iterators have so many values.
@@ -256,8 +261,7 @@ def counted(window: WindowLoad, var: Any, names: Sequence[str]) -> Digits:
 
     Raises ScheduleError if they leave some values of the variable out.
     """
-    handle, size = var.__chandle__(), window.sizes[var]
-    digits = {d for index in window.indices for d in index if d is not None and d[0] == handle}
+    handle, size, digits = var.__chandle__(), window.sizes[var], window.digits(var)
     divisors = sorted({divisor for _, divisor, _ in digits}, reverse=True)
     extents = [size, *divisors]
     found = tuple(before // after for before, after in zip(extents, divisors, strict=False))
