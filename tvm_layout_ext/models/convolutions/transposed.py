@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...ir.queries import size_of
+from ...ir.queries import is_number, size_of
 from ..imported.places import part_of
 from ..relax_values import bound_to, calls_operator, dims_of, extents_of, name_of, rewritten
 
@@ -48,6 +48,11 @@ class TransposedConvolutions:
 
 @mutator
 class _PixelsAsChannels(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        #: Of each convolution that was made its groups, and how many pixels a step has.
+        self._places: dict[Any, tuple[int, int]] = {}
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if name_of(call) == "astype":
@@ -55,18 +60,45 @@ class _PixelsAsChannels(PyExprMutator):
         return self._convolution(call) if name_of(call) in _TAKEN and _is_taken(call) else call
 
     def _cast_before(self, cast: relax.Call) -> relax.Expr:
-        """Sums that are moved and then cast as moved elements of the type that they are cast to."""
-        moves, value = list[relax.Call](), bound_to(cast.args[0], self.lookup_binding)
+        """Sums that are moved and then cast as moved elements of the type that they are cast to.
+
+        What is added to each channel in between is added before.
+        """
+        value = bound_to(cast.args[0], self.lookup_binding)
+        added = value.args[1] if name_of(value) == "add" else None
+        if added is not None:
+            value = bound_to(value.args[0], self.lookup_binding)
+        moves = list[relax.Call]()
         while name_of(value) in _MOVES:
             moves.append(value)
             value = bound_to(value.args[0], self.lookup_binding)
         if not moves or f"{name_of(value)}_transpose" not in _TAKEN:
             return cast
-        found = relax.op.astype(moves[-1].args[0], cast.attrs.dtype)
+        found = moves[-1].args[0]
+        if added is not None:
+            bias = self._deepened(added, found, extents_of(cast.args[0]))
+            if bias is None:
+                return cast
+            found = self.builder_.emit(relax.op.add(found, bias))
+        found = relax.op.astype(found, cast.attrs.dtype)
         for move in reversed(moves):
             given = [self.builder_.emit(found), *move.args[1:]]
             found = relax.Call(move.op, given, move.attrs, move.ty_args)
         return found
+
+    def _deepened(self, added: Any, deep: Any, moved: Any) -> relax.Expr | None:
+        """What is added to each channel of a moved result, for all of its places; or None."""
+        shape, channels = extents_of(added) or (), moved[1]
+        ones = [*shape[:1], *shape[2:]]
+        if len(shape) != len(moved) or not is_number(shape[1], int(channels)):
+            return None
+        if not all(is_number(one, 1) for one in ones):
+            return None
+        groups, places = self._places[deep]
+        emit, each = self.builder_.emit, int(channels) // groups
+        bias = emit(relax.op.reshape(added, (groups, 1, each)))
+        bias = emit(relax.op.broadcast_to(bias, (groups, places, each)))
+        return emit(relax.op.reshape(bias, (1, groups * places * each, *[1] * (len(shape) - 2))))
 
     def _convolution(self, call: relax.Call) -> relax.Expr:
         image, weight = call.args
@@ -99,7 +131,9 @@ class _PixelsAsChannels(PyExprMutator):
             groups=groups,
             out_dtype=attrs.out_dtype,
         )
-        return self._pixels(self.builder_.emit(deep), groups, steps, before, results)
+        deep = self.builder_.emit(deep)
+        self._places[deep] = groups, prod(steps)
+        return self._pixels(deep, groups, steps, before, results)
 
     def _weight(
         self, weight: Any, groups: int, terms: Sequence[int], steps: Sequence[int]

@@ -84,18 +84,31 @@ def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:
     program = None
     try:
         program = torch.export.export(module, **given)
-        return program.run_decompositions()
+        return _in_operators(torch, program)
     except Exception as error:
         if "Cannot view a tensor" in str(error):
             how = torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH])
         elif program is not None and "is not tracked with proxy" in str(error):
-            return _without_checks(program).run_decompositions()
+            return _in_operators(torch, _without_checks(program))
         elif _has_open_conditions(torch, error):
             given = given | {_ASSERTED: True}
         else:
             raise
     with how:
-        return torch.export.export(module, **given).run_decompositions()
+        return _in_operators(torch, torch.export.export(module, **given))
+
+
+def _in_operators(torch: Any, program: Any) -> Any:
+    """An exported program in torch's core operators, beside instance norms that count themselves.
+
+    Torch takes their images for channels of one, which no layout passes.
+    """
+    table, norm = torch.export.default_decompositions(), torch.ops.aten.instance_norm.default
+    counts_itself = 5
+    norms = [node for node in program.graph.nodes if node.target is norm]
+    if all(node.args[counts_itself] for node in norms):
+        table.pop(norm)
+    return program.run_decompositions(table)
 
 
 def _without_checks(program: Any) -> Any:

@@ -77,6 +77,7 @@ class Importer(ExportedProgramImporter):
             check = partial(_checked, stock[name])
             found[name] = check if "indices" in name else partial(self._typed, check)
         found["grid_sampler_2d.default"] = partial(self._typed, self._sampled)
+        found["instance_norm.default"] = partial(self._typed, self._normed)
         found["select.int"] = partial(self._typed, self._place)
         found["index.Tensor"] = partial(self._typed, self._indexed)
         found["masked_scatter.default"] = partial(self._typed, partial(masked_scatter, self))
@@ -134,6 +135,21 @@ class Importer(ExportedProgramImporter):
         how = ("bilinear", "nearest")[method], "NCHW", ("zeros", "border", "reflection")[outside]
         sampled = relax.op.image.grid_sample(self.env[image], places, *how, corners)
         return self.block_builder.emit(sampled)
+
+    def _normed(self, node: Any) -> Any:
+        """A norm of each channel of each image; TVM 0.27 takes another number for its epsilon."""
+        x, *given, epsilon = (node.args[i] for i in (0, 1, 2, 7))
+        image = self.env[x]
+        _, channels, *pixels = extents_of(image) or ()
+        scale, shift = (
+            relax.op.full((channels,), relax.const(usual, str(image.ty.dtype)))
+            if one is None
+            else self.env[one]
+            for one, usual in zip(given, (1, 0), strict=True)
+        )
+        axes = [2 + i for i in range(len(pixels))]
+        norm = relax.op.nn.instance_norm(image, scale, shift, 1, axes, epsilon)
+        return self.block_builder.emit(norm)
 
     def _in_float32(self, convert: Converter, at: int | None, node: Any) -> Any:
         """Convert a node whose floats, or operand ``at`` alone, come in ``float32``."""

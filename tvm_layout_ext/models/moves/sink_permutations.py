@@ -24,6 +24,11 @@ from ..relax_values import (
 from .regroup import regroup
 
 
+#: Axes of volumes whose channels are last, as those whose channels are first.
+_VOLUMES = [0, 4, 1, 2, 3]
+_POOLS = {"nn.max_pool3d": relax.op.nn.max_pool3d, "nn.avg_pool3d": relax.op.nn.avg_pool3d}
+
+
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SinkPermutations")
 class SinkPermutations:
     """Permute what is computed of a permutation in place of what it is computed from.
@@ -77,6 +82,8 @@ class _Sink(PyExprMutator):
             return self._product(call)
         if name == "strided_slice":
             return self._slice(call)
+        if name in _POOLS:
+            return self._pool(call)
         return self._elementwise(call) if name in ELEMENTWISE else call
 
     def _elementwise(self, call: relax.Call) -> relax.Expr:
@@ -150,6 +157,17 @@ class _Sink(PyExprMutator):
         inbound = bool(call.attrs.assume_inbound)
         part = relax.op.strided_slice(source, own, *call.args[2:4], steps, inbound)
         return relax.op.permute_dims(self.builder_.emit(part), order)
+
+    def _pool(self, call: relax.Call) -> relax.Expr:
+        """A pool of volumes whose channels were last, of which ConvertLayout knows none."""
+        if self._order(call.args[0]) != _VOLUMES or call.attrs.layout != "NCDHW":
+            return call
+        source, attrs = self._permuted(call.args[0]).args[0], call.attrs
+        given = (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
+        made = _POOLS[name_of(call)](
+            source, *given, attrs.ceil_mode, attrs.count_include_pad, "NDHWC"
+        )
+        return relax.op.permute_dims(self.builder_.emit(made), _VOLUMES)
 
     def _narrow(self, value: Any, inverse: Sequence[int]) -> relax.Expr:
         """An operand that is broadcast, or that is no tensor, as it was before the permutation."""

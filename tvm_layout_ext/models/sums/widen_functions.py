@@ -27,7 +27,7 @@ def legalize_ops() -> tvm.transform.Pass:
     floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
     """
     known: dict[str, Any] = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
-    known |= {"relax.take": lower_take, **FILLS}
+    known |= {"relax.take": lower_take, "relax.nn.leakyrelu": _lower_leaky, **FILLS}
     passes = [GroupNormsInSteps(), _GroupNorms(), relax.transform.LegalizeOps(known)]
     return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
 
@@ -91,6 +91,18 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     hint, pattern = name.rsplit(".", 1)[-1], _PATTERNS.get(name)
     kept = None if pattern is None else {"op_pattern": pattern}
     return builder.call_te(wide, *tensors, primfunc_name_hint=hint, primfunc_attrs=kept)
+
+
+def _lower_leaky(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """A leaky ReLU by a maximum: of a choice TVM makes a branch, in which no thread has vectors."""
+    slope, dtype = float(call.attrs.alpha), str(call.ty.dtype)
+    if not 0 < slope <= 1 or "float" not in dtype:
+        return call.op.get_attr("FLegalize")(builder, call)
+
+    def leaky(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *at: tirx.max(x(*at), x(*at) * tirx.const(slope, dtype)))
+
+    return builder.call_te(leaky, call.args[0], primfunc_name_hint="leaky_relu")
 
 
 def _grid_sample(attrs: Any, x: te.Tensor, places: te.Tensor) -> te.Tensor:
