@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ..analysis.nest import Nest
+from ..analysis.nest import Access, Nest
 from ..gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ..ir.evaluate import placeholder_extent
 from .mapping import Mapping
@@ -13,8 +13,9 @@ from .mapping import Mapping
 #: 4.24 with 256 and 4.22 with 512; two vectors a thread took it to 4.24, four of 1 GiB from 251.7
 #: to 263 us.
 _THREADS = 128
-#: Bytes that a thread moves where an access is narrower than a full vector, or goes where another
-#: load tells it: both wait less for two at once (a gather of rows took 128.8 us, one vector 132).
+#: Bytes that a thread moves where accesses are narrower than full vectors, or go where another load
+#: tells: both wait less for two at once (a gather of rows took 128.8 us, one vector 132). What is
+#: loaded again and again comes out of caches.
 _THREAD_BYTES = 32
 #: Most accesses of a thread that are on their way together, however narrow.
 _STEPS = 4
@@ -53,11 +54,12 @@ def steps_of(nest: Nest, mapping: Mapping, threads: int) -> int:
 
 
 def _steps(nest: Nest, mapping: Mapping) -> int:
-    """Accesses that a thread does one after the other, by the widest of them."""
+    """Accesses that a thread does one after the other, by the widest that memory takes."""
     accesses = nest.of_scope("global")
-    widest = mapping.vector * max((access.bytes for access in accesses), default=1)
     if _is_repeated(nest):
         return _STEPS
+    fresh = [one for one in accesses if one.kind != "load" or _times(nest, one) < _REPEATED]
+    widest = mapping.vector * max((access.bytes for access in fresh or accesses), default=1)
     if widest >= MAX_ACCESS_BYTES and all(access.is_affine() for access in accesses):
         return 1
     return max(1, min(_STEPS, _THREAD_BYTES // widest))
@@ -65,13 +67,14 @@ def _steps(nest: Nest, mapping: Mapping) -> int:
 
 def _is_repeated(nest: Nest) -> bool:
     """Whether all that is loaded is stored several times, so that loads take no time."""
-    done = prod(placeholder_extent(loop.extent) for loop in nest.loops)
-    moved = [
-        prod(
-            placeholder_extent(loop.extent)
-            for loop, step in zip(nest.loops, access.steps, strict=True)
-            if step is None or placeholder_extent(step) != 0
-        )
-        for access in nest.global_loads()
-    ]
-    return all(_REPEATED * one <= done for one in moved)
+    return all(_times(nest, access) >= _REPEATED for access in nest.global_loads())
+
+
+def _times(nest: Nest, access: Access) -> float:
+    """How often an element is accessed."""
+    again = (
+        placeholder_extent(loop.extent)
+        for loop, step in zip(nest.loops, access.steps, strict=True)
+        if step is not None and placeholder_extent(step) == 0
+    )
+    return prod(again)
