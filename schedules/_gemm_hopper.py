@@ -77,6 +77,8 @@ SWAPPED = tuple(f"t{rows}x{columns}" for rows, columns in _SWAPPED)
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
+#: Bytes at whose multiples the swizzle's pattern begins.
+_ALIGNED = 1024
 #: Columns of a chunk of 2-byte results, and sums of the largest tile that was measured.
 _CHUNK_COLUMNS, _LARGEST = PANEL_BYTES // 2, 256 * 128
 #: Blocks of few rows that share a multiprocessor at most, and shared memory that each takes beside
@@ -463,14 +465,26 @@ def fit_windows(
     26 us by 128x128 and 35 by 128x112 (H200, ``benchmarks/results/h200_conv.json``). Slices have as
     many steps each.
     """
-    depth = PANEL_BYTES // np.dtype(dtype).itemsize
+    size = np.dtype(dtype).itemsize
     padded = _padded(sizes, channels, dtype, b_transposed)
     slices = [one for one in OF_WINDOWS if _check_slices(padded[2], dtype, one) is None]
-    around = _Around(halo, sizes, channels, images) if halo is not None and b_transposed else None
-    found = fit_images(padded, dtype, b_transposed, images, slices, around)
-    has_halo = around is not None and found["split_k"] == 1 and around.run(found["wgmma"]) > 0
-    zeros = ceil(channels / depth) * depth > _MOST_ZEROS * channels
-    return {} if zeros and not has_halo else found
+    around = None
+    if halo is not None and b_transposed:
+        around = _Around(halo, sizes, channels, images, size)
+    if ceil(channels * size / PANEL_BYTES) * PANEL_BYTES <= _MOST_ZEROS * channels * size:
+        return fit_images(padded, dtype, b_transposed, images, slices, around)
+    return {} if around is None else _fit_around(padded, dtype, images, around)
+
+
+def _fit_around(
+    sizes: tuple[int, int, int], dtype: str, images: int, around: _Around
+) -> dict[str, Any]:
+    """The tile of the fewest modelled cycles of those with halos, or nothing."""
+    tiles = [one for one in _tiles_of_images(dtype, sizes[1], around) if around.run(one)]
+    even = [one for one in tiles if sizes[1] % _SIZES[one][1] == 0]
+    rows = {one: _rows_of_images(sizes[0], one, images) for one in tiles}
+    best = min(even or tiles, key=lambda one: around.cycles(one, rows[one]), default=None)
+    return {} if best is None else {"wgmma": best, "split_k": 1, "cluster": 1}
 
 
 @dataclass(frozen=True)
@@ -481,29 +495,35 @@ class _Around:
     sizes: tuple[int, int, int]
     channels: int
     images: int
+    size: int  #: Bytes of an element
 
     def run(self, tile: str) -> int:
         """Channels of a step for which shared memory has room, or 0: a row's of 128 or 64 bytes."""
         rows, columns = _SIZES[tile]
         places = self.sizes[2] // self.channels
-        for run in sorted((64, 32), key=lambda one: ceil(self.channels / one) * one):
-            steps, row = ceil(self.channels / run), 2 * run
-            piece = ceil(self.halo.rows * row / _RESERVED * 2) * _RESERVED // 2
-            a, b = rows // WARPGROUP_ROWS * piece, places * columns * row
-            kept = self.sizes[1] <= columns and self.images * self.sizes[0] > rows * MULTIPROCESSORS
-            held = min(2 * (a + b), 2 * a + steps * b if kept else 2 * (a + b))
-            warpgroups = 2 if _is_in_turns(tile) else _consumers(rows)
-            if held + _CHUNKS * warpgroups <= _SHARED:
+        kept = self.sizes[1] <= columns and self.images * self.sizes[0] > rows * MULTIPROCESSORS
+        chunks = _CHUNKS * (2 if _is_in_turns(tile) else _consumers(rows))
+        panel = PANEL_BYTES // self.size
+        for run in sorted((panel, panel // 2), key=lambda one: ceil(self.channels / one) * one):
+            steps, row = ceil(self.channels / run), run * self.size
+            a = rows // WARPGROUP_ROWS * _aligned(self.halo.rows * row)
+            b = _aligned(places * columns * row)
+            if 2 * a + (min(2, steps) if kept else 2) * b + chunks <= _SHARED:
                 return run
         return 0
 
-    def cycles(self, tile: str, rows: int, size: int) -> float:
+    def cycles(self, tile: str, rows: int) -> float:
         """Modelled cycles of so many rows."""
         places = self.sizes[2] // self.channels
         terms = places * ceil(self.channels / _DEPTH) * _DEPTH
         copied = self.halo.rows / (WARPGROUP_ROWS * places)
         m = ceil(rows * self.halo.outside)
-        return cycles((m, self.sizes[1], terms), tile, True, size=size, copied=copied)
+        return cycles((m, self.sizes[1], terms), tile, True, size=self.size, copied=copied)
+
+
+def _aligned(size: int) -> int:
+    """Bytes up to where the next tile of 128-byte rows may begin."""
+    return ceil(size / _ALIGNED) * _ALIGNED
 
 
 def check_windows(
@@ -569,21 +589,13 @@ def fit_images(
     """
     m, n, k = sizes
     size = np.dtype(dtype).itemsize
-    sizes_of = ((one, *_SIZES[one]) for one in TILES if _has_tile(dtype, one))
-    tiles = [
-        one
-        for one, rows, columns in sizes_of
-        if rows >= WARPGROUP_ROWS
-        and rows * columns <= _LARGEST
-        and not _is_narrow(one, n)
-        and (not _is_in_turns(one) or (around is not None and _may_turn(one, around)))
-    ]
+    tiles = _tiles_of_images(dtype, n, around)
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
 
     def cost(one: str, cut: int = 1) -> float:
-        rows = m if images == 1 else images * ceil(m / _SIZES[one][0]) * _SIZES[one][0]
+        rows = _rows_of_images(m, one, images)
         if around is not None and cut == 1 and around.run(one):
-            return around.cycles(one, rows, size)
+            return around.cycles(one, rows)
         return cycles((rows, n, k), one, b_transposed, cut, size, cut)
 
     best = cost(whole := min(even or tiles, key=cost))
@@ -596,6 +608,25 @@ def fit_images(
     least = min(found, key=found.__getitem__, default=(whole, 1))
     tile, cut = least if found and found[least] <= _split_k.SAVED * best else (whole, 1)
     return {"wgmma": tile, "split_k": cut, "cluster": cut}
+
+
+def _tiles_of_images(dtype: str, columns: int, around: _Around | None) -> list[str]:
+    """Tiles that a batch of images may have."""
+    sizes_of = ((one, *_SIZES[one]) for one in TILES if _has_tile(dtype, one))
+    return [
+        one
+        for one, high, wide in sizes_of
+        if high >= WARPGROUP_ROWS
+        and high * wide <= _LARGEST
+        and not _is_narrow(one, columns)
+        and (not _is_in_turns(one) or (around is not None and _may_turn(one, around)))
+    ]
+
+
+def _rows_of_images(rows: int, tile: str, images: int) -> int:
+    """Rows of all images, of which each has whole tiles where there are several."""
+    high = _SIZES[tile][0]
+    return rows if images == 1 else images * ceil(rows / high) * high
 
 
 def _may_turn(tile: str, around: _Around) -> bool:

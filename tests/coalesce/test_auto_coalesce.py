@@ -88,6 +88,17 @@ def test_a_thread_of_a_large_copy_moves_one_full_vector_or_several_narrow_ones(
     assert extents == [wanted[0], *(n for n in wanted[1:] if n > 1)]
 
 
+def test_factors_that_are_wide_leave_a_thread_its_vectors() -> None:
+    # What is loaded for each row again comes out of caches.
+    rows, n = 1 << 18, 64
+    a, b = te.placeholder((rows, n), "float16", "A"), te.placeholder((n,), "float32", "B")
+    scaled = te.compute((rows, n), lambda i, j: (a[i, j] * b[j]).astype("float16"), "C")
+    sch = schedule_of(a, b, scaled)
+    sch.auto_coalesce("C")
+    extents = [int(sch.get(loop).extent) for loop in sch.get_loops(sch.get_sblock("C"))]
+    assert extents == [rows * n // (4 * 128 * 4), 4, 128, 4]
+
+
 def test_a_thread_of_a_gather_moves_two_full_vectors() -> None:
     tensors = gather_rows.compute((1 << 16, 1 << 15, 1024), "int32")
     sch = schedule_of(*tensors)

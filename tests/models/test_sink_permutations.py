@@ -79,6 +79,29 @@ def test_operands_of_other_orders_are_not_mixed_up() -> None:
     require_same(SinkPermutations()(mod), mod, 1e-5)
 
 
+@pytest.mark.parametrize("pool", [op.nn.max_pool3d, op.nn.avg_pool3d])
+def test_volumes_are_pooled_with_their_channels_last(pool: Any) -> None:
+    how = ([2, 3, 2], [2, 1, 2], [0, 1, 1, 1, 0, 1], [1, 1, 1], True)
+
+    def build(x: Any) -> Any:
+        x = pool(op.permute_dims(op.nn.relu(x), [0, 4, 1, 2, 3]), *how)
+        return op.permute_dims(op.nn.relu(x), [0, 2, 3, 4, 1])
+
+    mod = relax_module(build, (2, 6, 5, 7, 8), dtype="float32")
+    found = SinkPermutations()(mod)
+    assert "permute_dims" not in str(found)
+    require_same(found, mod, 1e-6)
+
+
+def test_a_pool_along_other_dims_stays() -> None:
+    def build(x: Any) -> Any:
+        x = op.nn.max_pool3d(op.permute_dims(x, [0, 4, 2, 1, 3]), [2, 2, 2])
+        return op.permute_dims(x, [0, 3, 2, 4, 1])
+
+    mod = relax_module(build, (2, 6, 5, 7, 8), dtype="float32")
+    assert str(SinkPermutations()(mod)).count("permute_dims") == 2
+
+
 def test_a_function_stays_where_nothing_is_gained() -> None:
     # Both results of the one permutation are wanted; behind the ReLU there would be two.
     def body(x: Any, _: Any) -> Any:

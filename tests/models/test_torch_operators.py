@@ -47,6 +47,20 @@ def test_windows_along_a_dim(dim: int, size: int, step: int) -> None:
     on_cpu(module, [(torch.randn(6, 8, 4), torch.zeros(1))])
 
 
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("more", [{}, {"affine": True, "eps": 0.25}, {"track_running_stats": True}])
+def test_instance_norms(more: dict[str, Any], count: int) -> None:
+    torch.manual_seed(0)
+    norm = torch.nn.InstanceNorm2d(4, **more)
+    for one in norm.parameters():
+        torch.nn.init.normal_(one)
+    if more.get("track_running_stats"):
+        norm(torch.randn(8, 4, 5, 5))  # Whose statistics it then takes.
+    module = Steps(lambda m, x, i: m.norm(x))
+    module.norm = norm
+    on_cpu(module, [(torch.randn(count, 4, 6, 7) * 3 + 1, torch.zeros(1))])
+
+
 @pytest.mark.parametrize("sizes", [(16, 0, -1), (16, -17, -2), (5, -0.5, -0.5)])
 def test_numbers_that_go_down(sizes: tuple[float, ...]) -> None:
     module = Steps(lambda m, x, i: x[:, None] + torch.arange(*sizes))

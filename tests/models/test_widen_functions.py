@@ -257,3 +257,24 @@ def test_an_instance_norm_counts_more_pixels_than_float16_has_numbers() -> None:
     want = away / np.sqrt(away.var((2, 3), keepdims=True) + 1e-5) * scale + shift
     (found,) = report.outputs.values()
     np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("slope", [0.01, 1.0, 1.5, -0.5])
+def test_a_leaky_relu_behind_a_sum_has_vectors(dtype: str, slope: float) -> None:
+    def build(x: Any, y: Any) -> Any:
+        return op.nn.leakyrelu(op.nn.relu(op.add(x, y)) - y, slope)
+
+    one = only(relax_module(build, (64, 128), (64, 128), dtype=dtype))
+    check(one)
+    # As a choice of what is loaded each thread would branch for each element.
+    assert 0 < slope <= 1 or "Select" in str(one.before)
+    assert "if_then_else" not in str(one.before)
+
+
+def test_a_leaky_relu_keeps_what_is_not_finite() -> None:
+    mod = relax_module(lambda x: op.nn.leakyrelu(x, 0.25), (8,), dtype="float16")
+    x = np.array([np.nan, np.inf, -np.inf, 4, -4, 0, -0.0, 65504], "float16")
+    report = simulate(only(mod).program, x, np.zeros_like(x), progress=False)
+    (found,) = report.outputs.values()
+    np.testing.assert_array_equal(found, np.where(x > 0, x, x * np.float16(0.25)))

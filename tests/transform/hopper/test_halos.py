@@ -16,6 +16,7 @@ from tests.programs import warpgroups as w
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.transform.hopper.test_windows import Shape, compared, convolution
 from tvm_layout_ext import decisions, te
+from tvm_layout_ext.gpu.hardware import architecture
 from tvm_layout_ext.transform.hopper import halos
 from tvm_layout_ext.tune.space.operator import find_operator
 
@@ -146,6 +147,26 @@ def test_the_simulated_gpu_sees_a_halo_that_is_read_elsewhere(
     sch = w.schedule(convolution(image, weight, pad=1), (128, 32), block="conv")
     with pytest.raises(AssertionError):
         compared(sch, image, weight, 1, 1, 1)
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(
+    "shape",
+    [
+        # Tiles of all columns have no room.
+        (2, 64, 64, 8, 160, 3, 3),
+        (8, 14, 127, 24, 160, 3, 3),
+        # Two warpgroups in turns have chunks each.
+        (32, 64, 64, 32, 256, 3, 4),
+    ],
+)
+def test_a_default_of_few_channels_has_a_halo(shape: Shape) -> None:
+    operator = find_operator("conv2d")
+    config = operator.default_config()
+    config |= operator.fit(shape, "float16", config, architecture("sm_90a"))
+    with w.SM90A, decisions.collect() as found:
+        tlx.lower(operator.schedule(operator.compute(shape, "float16"), config), target=w.SM90A)
+    assert any(EACH_ONCE in str(one) for one in found)
 
 
 @pytest.mark.nvcc

@@ -16,7 +16,7 @@ from math import prod
 from ...gpu.hardware import MAX_ACCESS_BYTES, WARP_SIZE
 from ...ir.evaluate import placeholder_extent
 from ...layout import BlockedLayout
-from ..block_size import threads_for
+from ..block_size import threads_for, widest_access
 from ..strategy import Strategy
 from ..subject import Subject
 from ..thread_map import ThreadMap
@@ -52,7 +52,7 @@ def rows(subject: Subject) -> list[Strategy]:
         spread = ThreadMap.of(names, *own, ("register", whole))
         return [Strategy("copy", Direct(subject, tuple(groups), spread))]
     tile = vector * layout.threads_per_warp[last] * layout.warps_per_cta[last]
-    is_narrow = vector * max(access.bytes for access in subject.nest.accesses) < MAX_ACCESS_BYTES
+    is_narrow = widest_access(subject.nest, vector) < MAX_ACCESS_BYTES
     most = _steps(extents[last], tile) if is_narrow else 1
     maps = [
         ThreadMap.of(names, *own, ("register", [(last, steps)]), ("block", whole))

@@ -21,8 +21,12 @@ class PadChannels:
     once, with a halo. Of 16 images of 112x112, 8 channels to 32 took 16 us by 3x3, those of 3
     channels by ``mma.sync`` over 20 (H200). What fills the image up goes with its permutation.
 
-    Leaves alone: ``float32``, groups, steps of several pixels (:class:`.SpaceToDepth` has those),
-    and numbers of results that are no multiple of eight.
+    Where there is no room for a halo it is worth it, too: of 224x224 pixels, 3 channels to 64 took
+    22 us by 7x7, and 57 as they were. Not so of places that are apart: by 3x3 of every sixth pixel
+    11 us and 5.
+
+    Leaves alone: ``float32``, groups, dilation, steps of several pixels (:class:`.SpaceToDepth` has
+    those), and numbers of results that are no multiple of eight.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -57,5 +61,5 @@ def _is_taken(call: Any) -> bool:
     _, channels, *window = dims_of(call.args[1]) or []
     if str(call.args[0].ty.dtype) not in NARROW_FLOATS:
         return False
-    by_ones = max(map(int, call.attrs.strides)) == 1
+    by_ones = max(map(int, (*call.attrs.strides, *call.attrs.dilation))) == 1
     return channels % VECTOR != 0 and prod(window) > 1 and by_ones

@@ -23,7 +23,6 @@ from ..relax_values import (
 )
 from .regroup import regroup
 
-
 #: Axes of volumes whose channels are last, as those whose channels are first.
 _VOLUMES = [0, 4, 1, 2, 3]
 _POOLS = {"nn.max_pool3d": relax.op.nn.max_pool3d, "nn.avg_pool3d": relax.op.nn.avg_pool3d}

@@ -1,4 +1,4 @@
-"""Group norms of large images, and of symbolic sizes, are two functions: their sums, and the rest."""
+"""Group norms of images of symbolic sizes are two functions: sums of the groups, and the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import tvm
 from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ...ir.evaluate import placeholder_extent
 from ...ir.queries import size_of
 from ..relax_values import (
     FLOATS,
@@ -23,28 +22,21 @@ from ..relax_values import (
     rewritten,
 )
 
-#: Elements of an image whose channels are last, of known size, for which a norm has steps.
-_LEAST = 1 << 22
-
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.GroupNormsInSteps")
 class GroupNormsInSteps:
-    """Make a factor and a summand of each channel first, of sums over the groups of a norm.
+    """Add up the groups of a norm as rows of a view, where several dims are summed, some symbolic.
 
     ::
 
         x: (n, c, h, w)             ->      rows = view of x: (n, groups, c / groups * h * w)
                                             sums of rows and of their squares: (n, groups)
-                                            of these a factor and a summand: (2, n, c)
-                                            x * factor + summand
 
-    Where several dims are summed, some symbolic, TVM's operator reads the image through a reshape,
-    by quotients of symbolic sizes, and sums over several axes of it, which threads cannot share
-    out. Here a block's threads share out one axis. Of channels that are last, the pixels of a view
-    are one axis and the channels another one. Such an image of many elements has steps, too, if its
-    size is known: two volumes of 96 x 96 x 96 of 32 channels took 134 us while each element had
-    its quotients and root (H200). All is computed in ``float32``, and rounded once; an instance
-    norm is one of as many groups as channels.
+    TVM's operator reads the image through a reshape, by quotients of symbolic sizes, and sums over
+    several axes of it, which threads cannot share out. Here a block's threads share out one axis.
+    Of channels that are last, the pixels of a view are one axis and the channels another one. All
+    is computed in ``float32``, and rounded once; an instance norm is one of as many groups as
+    channels.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -66,12 +58,15 @@ class _GroupsApart(PyExprMutator):
             return call
         narrow = widened_from(call.args[0], self.lookup_binding)
         value = call.args[0] if narrow is None else narrow
-        view = self.builder_.emit(relax.op.reshape(value, groups.view))
-        made = partial(_factors, groups=groups, epsilon=float(call.attrs.epsilon))
-        given = (view, *call.args[1:])
-        factors = self.builder_.emit_te(made, *given, primfunc_name_hint="group_factors")
-        norm = partial(_normed, groups=groups, dtype=str(call.ty.dtype))
-        return self.builder_.call_te(norm, value, factors, primfunc_name_hint="group_norm")
+        emit, attrs = self.builder_.emit, call.attrs
+        view = emit(relax.op.reshape(value, groups.view))
+        both = partial(_sums, summed=groups.summed)
+        sums = self.builder_.emit_te(both, view, primfunc_name_hint="group_sums")
+        totals = [emit(relax.TupleGetItem(sums, i)) for i in range(2)]
+        given = (value, *totals, *call.args[1:])
+        epsilon, dtype = float(attrs.epsilon), str(call.ty.dtype)
+        norm = partial(_normed, groups=groups, epsilon=epsilon, dtype=dtype)
+        return self.builder_.call_te(norm, *given, primfunc_name_hint="group_norm")
 
 
 def widened_from(value: Any, binding: Callable[[Any], Any]) -> Any:
@@ -87,12 +82,13 @@ class _Groups(NamedTuple):
     channel: int
     each: int  #: Channels of a group
     batch: list[int]  #: Axes of the image that no group has several elements of
+    pixels: list[int]  #: Axes that a group has all elements of
     view: list[Any]
     summed: list[int]
 
 
 def _groups_of(call: relax.Call) -> _Groups | None:
-    """The groups of a norm that shall have steps, or None."""
+    """The groups of a norm that sums several dims, some symbolic; else None."""
     sizes, attrs = extents_of(call.args[0]), call.attrs
     if sizes is None or str(call.ty.dtype) not in FLOATS:
         return None
@@ -101,8 +97,7 @@ def _groups_of(call: relax.Call) -> _Groups | None:
     axes = [axis for axis in axes if axis != channel]
     channels = size_of(sizes[channel])
     symbolic = [axis for axis in axes if not isinstance(size_of(sizes[axis]), int)]
-    is_large = channel > axes[-1] and prod(map(placeholder_extent, sizes)) >= _LEAST
-    if not (symbolic or is_large) or not isinstance(channels, int):
+    if not symbolic or not isinstance(channels, int):
         return None
     count = int(attrs.num_groups) if name_of(call) == "nn.group_norm" else channels
     each, pixels = channels // count, prod(sizes[axis] for axis in axes)
@@ -112,35 +107,14 @@ def _groups_of(call: relax.Call) -> _Groups | None:
     batch = list(range(first))
     lead = [sizes[axis] for axis in batch]
     if [channel, *axes] == list(range(first, last)):
-        return _Groups(channel, each, batch, [*lead, count, each * pixels], [first + 1])
+        return _Groups(channel, each, batch, axes, [*lead, count, each * pixels], [first + 1])
     if [*axes, channel] == list(range(first, last)):
         view = [*lead, pixels, count, each]
-        return _Groups(channel, each, batch, view, [first, first + 2])
+        return _Groups(channel, each, batch, axes, view, [first, first + 2])
     return None
 
 
-def _factors(
-    view: te.Tensor, gamma: te.Tensor, beta: te.Tensor, *, groups: _Groups, epsilon: float
-) -> te.Tensor:
-    """By what each channel of an image is multiplied, and then what is added to it."""
-    total, squares = _sums(view, groups.summed)
-    count = tirx.Cast("float32", prod(view.shape[axis] for axis in groups.summed))
-    lead = len(groups.batch)
-
-    def factor(which: Any, *at: Any) -> Any:
-        group, channel = (*at[:lead], at[lead] // groups.each), at[lead]
-        mean = total(*group) / count
-        # Of numbers that are all but equal the difference may be below 0.
-        variance = te.max(squares(*group) / count - mean * mean, tirx.const(0, "float32"))
-        scale, shift = (one(channel).astype("float32") for one in (gamma, beta))
-        scale = te.rsqrt(variance + epsilon) * scale
-        return tirx.Select(which == 0, scale, shift - mean * scale)
-
-    shape = (2, *total.shape[:lead], gamma.shape[0])
-    return te.compute(shape, factor, name="group_factors")
-
-
-def _sums(view: te.Tensor, summed: Sequence[int]) -> Sequence[te.Tensor]:
+def _sums(view: te.Tensor, summed: Sequence[int]) -> list[te.Tensor]:
     """Sums over some axes of what a view has, and of its squares."""
     add = te.comm_reducer(
         lambda one, other: (one[0] + other[0], one[1] + other[1]),
@@ -157,18 +131,32 @@ def _sums(view: te.Tensor, summed: Sequence[int]) -> Sequence[te.Tensor]:
         element = wide(*(places[axis] for axis in range(len(places))))
         return add((element, element * element), axis=along)
 
-    found: Sequence[te.Tensor] = te.compute(
-        [view.shape[axis] for axis in kept], both, name="group_sums"
-    )
-    return found
+    return list(te.compute([view.shape[axis] for axis in kept], both, name="group_sums"))
 
 
-def _normed(x: te.Tensor, factors: te.Tensor, *, groups: _Groups, dtype: str) -> te.Tensor:
-    """An image, each channel multiplied by its factor, and its summand added."""
+def _normed(
+    x: te.Tensor,
+    total: te.Tensor,
+    squares: te.Tensor,
+    gamma: te.Tensor,
+    beta: te.Tensor,
+    *,
+    groups: _Groups,
+    epsilon: float,
+    dtype: str,
+) -> te.Tensor:
+    """What a norm makes of an image, by the sums of its groups."""
+    elements = groups.each * prod(x.shape[axis] for axis in groups.pixels)
+    count = tirx.Cast("float32", elements)
 
     def element(*at: Any) -> Any:
-        channel = (*(at[axis] for axis in groups.batch), at[groups.channel])
-        value = x(*at).astype("float32") * factors(0, *channel) + factors(1, *channel)
+        channel = at[groups.channel]
+        group = [*(at[axis] for axis in groups.batch), channel // groups.each]
+        mean = total(*group) / count
+        # Of numbers that are all but equal the difference may be below 0.
+        variance = te.max(squares(*group) / count - mean * mean, tirx.const(0, "float32"))
+        scale, shift = (one(channel).astype("float32") for one in (gamma, beta))
+        value = (x(*at).astype("float32") - mean) * te.rsqrt(variance + epsilon) * scale + shift
         return value.astype(dtype)
 
     return te.compute(x.shape, element, name="group_norm")

@@ -777,14 +777,13 @@ def _reach(image: BoxedBuffer, pixels: Digits, terms: Digits) -> tuple[tuple[int
     found = []
     for place in terms.variables[:-1]:
         moved = [index for index in image.indices if uses(index, place)]
-        along = [
-            (i, step_of(moved[0], place) or 0)
-            for i, one in enumerate(pixels.variables)
-            if uses(moved[0], one)
-        ]
-        if len(moved) != 1 or len(along) != 1 or along[0][1] < 1:
+        if len(moved) != 1:
             return None
-        found += along
+        along = [i for i, one in enumerate(pixels.variables) if uses(moved[0], one)]
+        step = step_of(moved[0], place) or 0
+        if len(along) != 1 or step < 1:
+            return None
+        found.append((along[0], step))
     return tuple(found)
 
 
