@@ -14,6 +14,7 @@ from tvm import s_tir, sym, tirx
 from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import choice_parts, is_zero
+from ..ir.guards import under_guards
 from ..ir.queries import (
     ARITHMETIC,
     COMPARISONS,
@@ -604,6 +605,7 @@ class _AttentionReader:
                 shown = parts[0] if numbers[0] == 0 else tirx.Not(parts[0])
                 return self._logit(_plain(value), (*visible, self.analyzer.simplify(shown)))
         found, load = self._logit(_plain(value), visible)
+        bias = under_guards(bias, self.analyzer)
         more = bias.astype("float32") * tirx.const(-1.0 if taken else 1.0, "float32")
         bias = more if found.bias is None else found.bias + more
         return replace(found, bias=bias), load

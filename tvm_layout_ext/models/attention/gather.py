@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any
 
 import tvm
@@ -22,7 +23,7 @@ from ...transform.attention.fit import fit_attention
 from ..bindings import Bindings
 from ..known_values import scalar_of
 from ..moves.fills import FILLS
-from ..relax_values import ELEMENTWISE, extents_of, name_of
+from ..relax_values import ELEMENTWISE, dims_of, extents_of, name_of
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What moves elements, so that the kernel reads them in place.
@@ -34,6 +35,8 @@ _MOVES = (
 _MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to", "add")
 #: What may stand between scores and weights.
 _BETWEEN = (*ELEMENTWISE, "triu", "tril", "reshape", "nn.softmax", "max", "sum")
+#: What makes a large tensor of small ones, and how many times larger it is to be.
+_SPREAD, _LEAST_SPREAD = (*_MOVES, "add", "nn.pad"), 8
 #: Relax's operators of attention: Q, K and V as batch, place, head and element.
 OPERATORS = ("nn.attention", "nn.attention_bias")
 #: An annotation of TVM that names a buffer of nobody: no two functions with it are equal, and each
@@ -200,7 +203,30 @@ def _group(reader: _Bindings, mean: Any) -> _Group | None:
     if any(user not in inside for one in (*path, product) for user in reader.users[one]):
         return None
     inside = _with_made(reader, inside)
+    inside.update(one for var in path for one in _small_parts(reader, var, inside))
     return _around(reader, inside, mean, [*reader.bound[product].args, values])
+
+
+def _small_parts(reader: _Bindings, var: Any, inside: set[Any]) -> Iterator[Any]:
+    """What makes a tensor, that is added to scores, of sums of much smaller ones.
+
+    As MViT's positions, of which each has a term for its row, its column and its time.
+    """
+    for side in reader.bound[var].args if name_of(reader.bound[var]) == "add" else ():
+        made = [] if side in inside else list(reader.before(side, _spreads))
+        given = {one for each in made for one in reader.bound[each].args if one not in made}
+        if not any(name_of(reader.bound[one]) == "add" for one in made):
+            continue
+        sizes = [dims_of(one) for one in (side, *given) if isinstance(one.ty, relax.TensorType)]
+        if None in sizes:
+            continue
+        whole, *parts = (prod(one or ()) for one in sizes)
+        if _LEAST_SPREAD * sum(parts) <= whole:
+            yield from made
+
+
+def _spreads(call: Any) -> bool:
+    return name_of(call) in _SPREAD
 
 
 def _with_made(reader: _Bindings, inside: set[Any]) -> set[Any]:

@@ -1,0 +1,79 @@
+"""Indices of what is loaded under a condition, as they are where the condition holds."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, sym, tirx
+
+from .conditions import analyzer_of, conjuncts
+from .ops import CHOICE
+from .queries import is_call_of, nodes_in
+from .rebuild import block_with
+
+_QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
+
+
+def under_guards(value: Any, analyzer: sym.Analyzer) -> Any:
+    """An expression whose loads have fewer quotients where their conditions say that they may.
+
+    Of what is reshaped and then padded an index is ``(i - 1) // 1568 % 2``, where ``i`` is between
+    1 and 1568: TVM finds that out of nothing but the condition, and ends over the products of sizes
+    that come of it otherwise ("Literal value exceeds range of int32").
+
+    Examples
+    --------
+    >>> i, b = tirx.Var("i", "int32"), tirx.decl_buffer((9, 8), "float32", "B", layout=None)
+    >>> analyzer = sym.Analyzer()
+    >>> analyzer.bind(i, tvm.ir.Range(0, 9))
+    >>> under_guards(tirx.if_then_else(i >= 1, b[(i - 1) // 8, i], 0.0), analyzer)
+    T.if_then_else(i >= 1, B[0, i], T.float32(0.0))
+    """
+
+    def load(one: Any) -> Any:
+        indices = [_shorter(index, analyzer.simplify(index)) for index in one.indices]
+        return tirx.BufferLoad(one.source, indices)
+
+    def choice(call: Any) -> Any:
+        if not is_call_of(call, CHOICE):
+            return call
+        condition, value, other = call.args
+        with ExitStack() as scopes:
+            for part in conjuncts(condition):
+                scopes.enter_context(analyzer.constraint_scope(part))
+            found = tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, load)], order="post")
+        return tirx.if_then_else(condition, found, other)
+
+    return tvm_ffi.structural_map(value, [(tvm.ir.Call, choice)], order="post")
+
+
+def _shorter(index: Any, simple: Any) -> Any:
+    """Of two forms of an index the one of fewer quotients, or the first."""
+    fewer = len(list(nodes_in(simple, *_QUOTIENTS))) < len(list(nodes_in(index, *_QUOTIENTS)))
+    return simple if fewer else index
+
+
+def _region(load: Any) -> Any:
+    ranges = [tvm.ir.Range.from_min_extent(i, tirx.const(1, str(i.ty.dtype))) for i in load.indices]
+    return tirx.BufferRegion(load.source, ranges)
+
+
+def blocks_under_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A function whose blocks store what :func:`under_guards` makes of their values."""
+
+    def block(one: Any) -> Any:
+        if not isinstance(one.body, tirx.BufferStore):
+            return one
+        store = one.body
+        value = under_guards(store.value, analyzer_of((i.var, i.dom) for i in one.iter_vars))
+        if tvm_ffi.structural_equal(value, store.value):
+            return one
+        reads = [_region(load) for load in nodes_in(value, tvm.ir.TensorLoad)]
+        body = tirx.BufferStore(store.buffer, value, store.indices)
+        return block_with(one, body=body, reads=reads)
+
+    found = tvm_ffi.structural_map(func.body, [(s_tir.SBlock, block)], order="post")
+    return func if tvm_ffi.structural_equal(found, func.body) else func.with_body(found)
