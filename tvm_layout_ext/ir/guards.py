@@ -7,12 +7,11 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, sym, tirx
+from tvm import sym, tirx
 
-from .conditions import analyzer_of, conjuncts
+from .conditions import conjuncts
 from .ops import CHOICE
 from .queries import is_call_of, nodes_in
-from .rebuild import block_with
 
 _QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
 
@@ -21,8 +20,7 @@ def under_guards(value: Any, analyzer: sym.Analyzer) -> Any:
     """An expression whose loads have fewer quotients where their conditions say that they may.
 
     Of what is reshaped and then padded an index is ``(i - 1) // 1568 % 2``, where ``i`` is between
-    1 and 1568: TVM finds that out of nothing but the condition, and ends over the products of sizes
-    that come of it otherwise ("Literal value exceeds range of int32").
+    1 and 1568, which nothing but the condition says.
 
     Examples
     --------
@@ -52,28 +50,5 @@ def under_guards(value: Any, analyzer: sym.Analyzer) -> Any:
 
 def _shorter(index: Any, simple: Any) -> Any:
     """Of two forms of an index the one of fewer quotients, or the first."""
-    fewer = len(list(nodes_in(simple, *_QUOTIENTS))) < len(list(nodes_in(index, *_QUOTIENTS)))
-    return simple if fewer else index
-
-
-def _region(load: Any) -> Any:
-    ranges = [tvm.ir.Range.from_min_extent(i, tirx.const(1, str(i.ty.dtype))) for i in load.indices]
-    return tirx.BufferRegion(load.source, ranges)
-
-
-def blocks_under_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A function whose blocks store what :func:`under_guards` makes of their values."""
-
-    def block(one: Any) -> Any:
-        if not isinstance(one.body, tirx.BufferStore):
-            return one
-        store = one.body
-        value = under_guards(store.value, analyzer_of((i.var, i.dom) for i in one.iter_vars))
-        if tvm_ffi.structural_equal(value, store.value):
-            return one
-        reads = [_region(load) for load in nodes_in(value, tvm.ir.TensorLoad)]
-        body = tirx.BufferStore(store.buffer, value, store.indices)
-        return block_with(one, body=body, reads=reads)
-
-    found = tvm_ffi.structural_map(func.body, [(s_tir.SBlock, block)], order="post")
-    return func if tvm_ffi.structural_equal(found, func.body) else func.with_body(found)
+    count = [len(nodes_in(one, *_QUOTIENTS)) for one in (simple, index)]
+    return simple if count[0] < count[1] else index

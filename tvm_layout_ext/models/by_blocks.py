@@ -6,7 +6,6 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.target import Target
 
-from ..ir.guards import blocks_under_guards
 from ..ir.tidy import without_unread
 from ..schedules._generic import unbound
 from .products import inlined, refuse_matrices
@@ -21,9 +20,6 @@ def by_blocks(func: tirx.PrimFunc, target: Target) -> Scheduled:
     del target  # The primitive asks for the one around.
     refuse_matrices(func)
     sch, _ = inlined(func)
-    plain = blocks_under_guards(sch.mod["main"])
-    if not plain.same_as(sch.mod["main"]):
-        sch = _schedule_of(plain)
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         if not sch.get_loops(block):
             sch.add_unit_loop(block)  # One element, which a thread of one block computes.
@@ -36,12 +32,8 @@ def by_blocks(func: tirx.PrimFunc, target: Target) -> Scheduled:
             told.append(f"{name} {sch.auto_coalesce(name).path}")
     left = without_unread(sch.mod["main"])
     if not left.same_as(sch.mod["main"]):
-        sch = _schedule_of(left)
+        sch = s_tir.Schedule(tvm.IRModule({"main": left}), debug_mask="none")
     return Scheduled(sch, "; ".join(told))
-
-
-def _schedule_of(func: tirx.PrimFunc) -> s_tir.Schedule:
-    return s_tir.Schedule(tvm.IRModule({"main": func}), debug_mask="none")
 
 
 def _sums(sch: s_tir.Schedule, name: str) -> bool:

@@ -37,7 +37,6 @@ from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
 from .imported.merge_products import MergeProducts
 from .moves.drop_broadcasts import DropBroadcasts
-from .moves.scatters import ScattersAsSums
 from .moves.sink_permutations import SinkPermutations
 from .moves.slices import SplitsAsSlices
 from .moves.views import PermutationsAsViews
@@ -151,7 +150,6 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         HoistReshapes(),
         SplitsAsSlices(),
         SinkPermutations(),
-        ScattersAsSums(),
         BatchNormsAsScales(),
         SumsInSteps(),
         WidenSums(),

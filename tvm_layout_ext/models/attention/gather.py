@@ -23,6 +23,7 @@ from ...transform.attention.fit import fit_attention
 from ..bindings import Bindings
 from ..known_values import scalar_of
 from ..moves.fills import FILLS
+from ..moves.scatters import scatters_as_sums
 from ..relax_values import ELEMENTWISE, dims_of, extents_of, name_of
 
 _log = logging.getLogger("tvm_layout_ext")
@@ -35,8 +36,9 @@ _MOVES = (
 _MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to", "add")
 #: What may stand between scores and weights.
 _BETWEEN = (*ELEMENTWISE, "triu", "tril", "reshape", "nn.softmax", "max", "sum")
-#: What makes a large tensor of small ones, and how many times larger it is to be.
-_SPREAD, _LEAST_SPREAD = (*_MOVES, "add", "nn.pad"), 8
+#: What makes a large tensor of small ones, and how many times larger it is to be; of one that is
+#: filled up no rows begin at 16 bytes, so that it gains less by being in memory.
+_SPREAD, _LEAST_SPREAD = (*_MOVES, "add", "nn.pad"), {"add": 8, "nn.pad": 2}
 #: Relax's operators of attention: Q, K and V as batch, place, head and element.
 OPERATORS = ("nn.attention", "nn.attention_bias")
 #: An annotation of TVM that names a buffer of nobody: no two functions with it are equal, and each
@@ -52,19 +54,31 @@ class GatherAttention:
 
     It has both products, what is between them, permutations, slices and repetitions of Q, K and V,
     and casts and permutations of the result. Where there is no kernel the operators stay, and a
-    sentence is logged.
+    sentence is logged. What is added to a part of the scores in place is added to all of them,
+    with zeros, if that makes more attentions (:func:`.scatters_as_sums`); what is a sum of much
+    smaller tensors, as a term for each row of an image and one for each column, is added up in the
+    kernel.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         if not has_warpgroups_around():
             return mod
-        found = {
-            gv: [made for one in _groups(func) if (made := _made(one)) is not None]
-            for gv, func in mod.functions_items()
-            if isinstance(func, relax.Function)
-        }
+        found, summed = _found(mod), scatters_as_sums(mod)
+        if not summed.same_as(mod):
+            more = _found(summed)
+            if sum(map(len, more.values())) > sum(map(len, found.values())):
+                mod, found = summed, more
         return with_calls_replaced(mod, found) if any(found.values()) else mod
+
+
+def _found(mod: tvm.IRModule) -> dict[Any, list[tuple[relax.Call, Make]]]:
+    """Of each Relax function the calls that end an attention, and what is made of them."""
+    return {
+        gv: [made for one in _groups(func) if (made := _made(one)) is not None]
+        for gv, func in mod.functions_items()
+        if isinstance(func, relax.Function)
+    }
 
 
 @dataclass
@@ -215,13 +229,14 @@ def _small_parts(reader: _Bindings, var: Any, inside: set[Any]) -> Iterator[Any]
     for side in reader.bound[var].args if name_of(reader.bound[var]) == "add" else ():
         made = [] if side in inside else list(reader.before(side, _spreads))
         given = {one for each in made for one in reader.bound[each].args if one not in made}
-        if not any(name_of(reader.bound[one]) == "add" for one in made):
+        names = {name_of(reader.bound[one]) for one in made}
+        if "add" not in names:
             continue
         sizes = [dims_of(one) for one in (side, *given) if isinstance(one.ty, relax.TensorType)]
         if None in sizes:
             continue
         whole, *parts = (prod(one or ()) for one in sizes)
-        if _LEAST_SPREAD * sum(parts) <= whole:
+        if _LEAST_SPREAD["nn.pad" if "nn.pad" in names else "add"] * sum(parts) <= whole:
             yield from made
 
 
