@@ -154,7 +154,7 @@ def test_intermediate_results_whose_vectors_fill_no_block(monkeypatch: pytest.Mo
 
 @pytest.mark.whole
 def test_images_stored_by_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a model's first: by `mma.sync`, each row of pixels in tiles."""
+    """As a model's first: the pixels of a step are channels of one."""
 
     def build(x: Any, w: Any) -> Any:
         return op.nn.relu(op.nn.conv2d(op.nn.max_pool2d(x, 2, 2), w, strides=2, padding=1))
@@ -163,7 +163,7 @@ def test_images_stored_by_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = (one for one in every if "conv2d" in one.name)
     for size in (26, 63):
         monkeypatch.setattr(running, "SIZE", size)
-        check(one, "tensor cores")
+        check(one, "warpgroups")
 
 
 def convolved(x: Any, w: Any, *more: Any, **how: Any) -> Any:

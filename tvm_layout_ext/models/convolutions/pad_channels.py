@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -9,7 +10,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..relax_values import NARROW_FLOATS, dims_of, name_of, rewritten
+from ...gpu.halos import best_halo
+from ...ir.evaluate import placeholder_extent
+from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
 from .space_to_depth import CONVOLUTIONS, VECTOR, is_plain
 
 
@@ -22,11 +25,11 @@ class PadChannels:
     channels by ``mma.sync`` over 20 (H200). What fills the image up goes with its permutation.
 
     Where there is no room for a halo it is worth it, too: of 224x224 pixels, 3 channels to 64 took
-    22 us by 7x7, and 57 as they were. Not so of places that are apart: by 3x3 of every sixth pixel
-    11 us and 5.
+    22 us by 7x7, and 57 as they were. Not so of places that are far apart: by 3x3 of every sixth
+    pixel 11 us and 5.
 
-    Leaves alone: ``float32``, groups, dilation, steps of several pixels (:class:`.SpaceToDepth` has
-    those), and numbers of results that are no multiple of eight.
+    Leaves alone: ``float32``, groups, steps of several pixels (:class:`.SpaceToDepth` has those),
+    and numbers of results that are no multiple of eight.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -38,7 +41,10 @@ class PadChannels:
 class _Padded(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if not is_plain(call) or not _is_taken(call):
+        if not is_plain(call):
+            return call
+        self.builder_.normalize(call)
+        if not _is_taken(call):
             return call
         _, channels, *window = dims_of(call.args[1]) or []
         pads = [0, 0, 0, -channels % VECTOR, *[0] * 2 * len(window)]
@@ -58,8 +64,15 @@ class _Padded(PyExprMutator):
 
 def _is_taken(call: Any) -> bool:
     """Whether pixels are no vectors, and places of a window share them."""
-    _, channels, *window = dims_of(call.args[1]) or []
-    if str(call.args[0].ty.dtype) not in NARROW_FLOATS:
+    attrs, (_, channels, *window) = call.attrs, dims_of(call.args[1]) or (0, 0)
+    if str(call.args[0].ty.dtype) not in NARROW_FLOATS or max(map(int, attrs.strides)) > 1:
         return False
-    by_ones = max(map(int, (*call.attrs.strides, *call.attrs.dilation))) == 1
-    return channels % VECTOR != 0 and prod(window) > 1 and by_ones
+    apart = [*map(int, attrs.dilation)]
+    is_worth_it = max(apart) == 1 or _has_halo(call, window, apart)
+    return channels % VECTOR != 0 and prod(window) > 1 and is_worth_it
+
+
+def _has_halo(call: Any, window: Sequence[int], apart: Sequence[int]) -> bool:
+    """Whether places that are apart are read from the pixels of a tile, and few around them."""
+    first, _, *pixels = map(placeholder_extent, extents_of(call) or (1, 1))
+    return best_halo((first, *pixels), window, [*enumerate(apart, 1)]) is not None
