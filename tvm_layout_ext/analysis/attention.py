@@ -14,7 +14,6 @@ from tvm import s_tir, sym, tirx
 from ..errors import ScheduleError
 from ..ir import ops
 from ..ir.conditions import choice_parts, is_zero
-from ..ir.guards import under_guards
 from ..ir.queries import (
     ARITHMETIC,
     COMPARISONS,
@@ -26,6 +25,7 @@ from ..ir.queries import (
     substitute,
     uses,
 )
+from ..ir.tidy import under_guards
 from ..ir.walk import top_statements
 from .contraction import term_of
 from .quotients import simplified

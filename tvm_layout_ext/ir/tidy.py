@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 
-from .conditions import analyzer_of
+from .conditions import analyzer_of, conjuncts
 from .one_block import as_one_block, with_lets
-from .queries import is_among, nodes_in
+from .ops import CHOICE
+from .queries import is_among, is_call_of, nodes_in
 from .rebuild import accessed, block_with, realize_with, sequence
 from .walk import top_statements
 
@@ -63,6 +65,44 @@ def without_unread(func: tirx.PrimFunc) -> tirx.PrimFunc:
     stored = [store.buffer for store in nodes_in(body, tirx.BufferStore)]
     made = [one for one in root.alloc_buffers if not is_among(one, unread) or is_among(one, stored)]
     return func.with_body(realize_with(func.body, block_with(root, body=body, alloc_buffers=made)))
+
+
+def under_guards(value: Any, analyzer: sym.Analyzer) -> Any:
+    """An expression whose loads have fewer quotients where their conditions say that they may.
+
+    Of what is reshaped and then padded an index is ``(i - 1) // 1568 % 2``, where ``i`` is between
+    1 and 1568, which nothing but the condition says.
+
+    Examples
+    --------
+    >>> i, b = tirx.Var("i", "int32"), tirx.decl_buffer((9, 8), "float32", "B", layout=None)
+    >>> analyzer = sym.Analyzer()
+    >>> analyzer.bind(i, tvm.ir.Range(0, 9))
+    >>> under_guards(tirx.if_then_else(i >= 1, b[(i - 1) // 8, i], 0.0), analyzer)
+    T.if_then_else(i >= 1, B[0, i], T.float32(0.0))
+    """
+
+    def load(one: Any) -> Any:
+        indices = [_shorter(index, analyzer.simplify(index)) for index in one.indices]
+        return tirx.BufferLoad(one.source, indices)
+
+    def choice(call: Any) -> Any:
+        if not is_call_of(call, CHOICE):
+            return call
+        condition, value, other = call.args
+        with ExitStack() as scopes:
+            for part in conjuncts(condition):
+                scopes.enter_context(analyzer.constraint_scope(part))
+            found = tvm_ffi.structural_map(value, [(tvm.ir.TensorLoad, load)], order="post")
+        return tirx.if_then_else(condition, found, other)
+
+    return tvm_ffi.structural_map(value, [(tvm.ir.Call, choice)], order="post")
+
+
+def _shorter(index: Any, simple: Any) -> Any:
+    """Of two forms of an index the one of fewer quotients, or the first."""
+    count = [len(nodes_in(one, *_QUOTIENTS)) for one in (simple, index)]
+    return simple if count[0] < count[1] else index
 
 
 def _simplified(block: Any) -> Any:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tvm import sym, tirx
 
 from tvm_layout_ext.ir.evaluate import evaluate
-from tvm_layout_ext.ir.guards import under_guards
 from tvm_layout_ext.ir.queries import loads_in, nodes_in
+from tvm_layout_ext.ir.tidy import under_guards
 
 QUOTIENTS = (tirx.FloorDiv, tirx.FloorMod)
 
