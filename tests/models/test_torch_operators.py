@@ -61,6 +61,19 @@ def test_instance_norms(more: dict[str, Any], count: int) -> None:
     on_cpu(module, [(torch.randn(count, 4, 6, 7) * 3 + 1, torch.zeros(1))])
 
 
+def test_an_instance_norm_in_a_branch_keeps_its_statistics() -> None:
+    torch.manual_seed(0)
+    norm = torch.nn.InstanceNorm2d(4, track_running_stats=True)
+    norm(torch.randn(8, 4, 5, 5))
+
+    def does(m: Any, x: Any, i: Any) -> Any:
+        return torch.cond(i.sum() > 0, lambda y: m.norm(y), lambda y: y * 2, (x,))
+
+    module = Steps(does)
+    module.norm = norm
+    on_cpu(module, [(torch.randn(2, 4, 6, 7) * 3 + 1, torch.ones(1))])
+
+
 @pytest.mark.parametrize("sizes", [(16, 0, -1), (16, -17, -2), (5, -0.5, -0.5)])
 def test_numbers_that_go_down(sizes: tuple[float, ...]) -> None:
     module = Steps(lambda m, x, i: x[:, None] + torch.arange(*sizes))

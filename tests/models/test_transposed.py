@@ -16,7 +16,7 @@ from tvm.relax import op
 from benchmarks.relax_numbers import error_of
 from tests.models.cpu import by_cpu, given_to, require_same
 from tests.models.running import SIZE, check, scheduled
-from tests.programs.relaxed import relax_module
+from tests.programs.relaxed import emit, relax_module
 from tvm_layout_ext.models.convolutions.transposed import TransposedConvolutions
 from tvm_layout_ext.models.fold_constants import FoldConstants
 from tvm_layout_ext.models.relax_values import dims_of, name_of, nodes_of
@@ -147,3 +147,33 @@ def test_sums_are_cast_before_they_are_moved(bias: tuple[int, ...] | None, group
     is_before = bias in (None, (1, 8, 1, 1))
     assert max((prod(dims_of(one) or ()) for one in of_sums), default=0) <= 32 or not is_before
     require_same(found, mod, 2e-3)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        # Channels change places, or are no longer the second dim; some are gone, or are pixels.
+        lambda y: op.reshape(
+            op.permute_dims(op.reshape(y, (1, 2, 4, 64)), [0, 2, 1, 3]), y.ty.shape
+        ),
+        lambda y: op.permute_dims(y, [0, 2, 1, 3]),
+        lambda y: op.strided_slice(y, [1], [2], [6]),
+        lambda y: op.reshape(y, (1, 2, 4, 64)),
+    ],
+)
+@pytest.mark.parametrize("is_transposed", [True, False])
+def test_what_is_added_behind_other_moves_stays_there(moved: Any, is_transposed: bool) -> None:
+    how = {"strides": [2, 2] if is_transposed else [1, 1], "out_dtype": "float32"}
+    name = "conv2d_transpose" if is_transposed else "conv2d"
+
+    def build(x: Any, w: Any, bias: Any, z: Any) -> Any:
+        y = emit(getattr(op.nn, name)(x, w, **how))
+        y = emit(moved(y))
+        part = op.strided_slice(bias, [1], [0], [y.ty.shape.values[1]])
+        sums = op.astype(op.add(y, op.astype(part, "float32")), "float16")
+        # Another one, which the pass has in its tables.
+        return op.add(op.max(sums), op.nn.conv2d_transpose(z, w, strides=[2, 2]))
+
+    image = (1, 8, 4, 4) if is_transposed else (1, 8, 9, 9)
+    mod = relax_module(build, image, (8, 8, 2, 2), (1, 64, 1, 1), (1, 8, 4, 4))
+    require_same(TransposedConvolutions()(mod), mod, 2e-3)

@@ -55,7 +55,7 @@ class GatherAttention:
     It has both products, what is between them, permutations, slices and repetitions of Q, K and V,
     and casts and permutations of the result. Where there is no kernel the operators stay, and a
     sentence is logged. What is added to a part of the scores in place is added to all of them,
-    with zeros, if that makes more attentions (:func:`.scatters_as_sums`); what is a sum of much
+    with zeros, if that makes more attentions of a module (:func:`.scatters_as_sums`); a sum of much
     smaller tensors, as a term for each row of an image and one for each column, is added up in the
     kernel.
     """

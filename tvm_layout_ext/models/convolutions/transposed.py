@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax
@@ -12,7 +12,15 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import is_number, size_of
 from ..imported.places import part_of
-from ..relax_values import bound_to, calls_operator, dims_of, extents_of, name_of, rewritten
+from ..relax_values import (
+    bound_to,
+    calls_operator,
+    dims_of,
+    extents_of,
+    has_shape,
+    name_of,
+    rewritten,
+)
 
 #: By operator, the layouts that are taken, and the convolution that takes their place.
 _TAKEN = {
@@ -46,12 +54,20 @@ class TransposedConvolutions:
         return rewritten(mod, _PixelsAsChannels)
 
 
+class _Made(NamedTuple):
+    """A convolution that stands for a transposed one."""
+
+    groups: int
+    places: int  #: Pixels of a step
+    channels: int  #: Of each of these
+    moves: int  #: Operators that make pixels of channels
+
+
 @mutator
 class _PixelsAsChannels(PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        #: Of each convolution that was made its groups, and how many pixels a step has.
-        self._places: dict[Any, tuple[int, int]] = {}
+        self._made: dict[Any, _Made] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -65,18 +81,14 @@ class _PixelsAsChannels(PyExprMutator):
         What is added to each channel in between is added before.
         """
         value = bound_to(cast.args[0], self.lookup_binding)
-        added = value.args[1] if name_of(value) == "add" else None
-        if added is not None:
-            value = bound_to(value.args[0], self.lookup_binding)
-        moves = list[relax.Call]()
-        while name_of(value) in _MOVES:
-            moves.append(value)
-            value = bound_to(value.args[0], self.lookup_binding)
-        if not moves or f"{name_of(value)}_transpose" not in _TAKEN:
+        added = value if name_of(value) == "add" else None
+        moves, deep = self._moved(cast.args[0] if added is None else added.args[0])
+        convolution = bound_to(deep, self.lookup_binding)
+        if not moves or f"{name_of(convolution)}_transpose" not in _TAKEN:
             return cast
-        found = moves[-1].args[0]
+        found = deep
         if added is not None:
-            bias = self._deepened(added, found, extents_of(cast.args[0]))
+            bias = self._deepened(added, deep, len(moves))
             if bias is None:
                 return cast
             found = self.builder_.emit(relax.op.add(found, bias))
@@ -86,19 +98,33 @@ class _PixelsAsChannels(PyExprMutator):
             found = relax.Call(move.op, given, move.attrs, move.ty_args)
         return found
 
-    def _deepened(self, added: Any, deep: Any, moved: Any) -> relax.Expr | None:
-        """What is added to each channel of a moved result, for all of its places; or None."""
-        shape, channels = extents_of(added) or (), moved[1]
-        ones = [*shape[:1], *shape[2:]]
-        if len(shape) != len(moved) or not is_number(shape[1], int(channels)):
+    def _moved(self, value: Any) -> tuple[list[relax.Call], Any]:
+        """What moves elements of a value, the last first, and the value before."""
+        moves = list[relax.Call]()
+        while name_of(call := bound_to(value, self.lookup_binding)) in _MOVES:
+            moves.append(call)
+            value = call.args[0]
+        return moves, value
+
+    def _deepened(self, added: relax.Call, deep: Any, moves: int) -> relax.Expr | None:
+        """What is added to each channel of a result, for all places of a step; None of others.
+
+        Behind other moves than those of this pass nobody knows which dim has the channels.
+        """
+        made, bias = self._made.get(deep), added.args[1]
+        moved, shape = extents_of(added.args[0]) or (), extents_of(bias) or ()
+        if made is None or made.moves != moves or not has_shape(added, moved):
+            return None
+        groups, places, channels, _ = made
+        ones = [one for i, one in enumerate(shape) if i != 1]
+        if len(shape) != len(moved) or not is_number(shape[1], channels):
             return None
         if not all(is_number(one, 1) for one in ones):
             return None
-        groups, places = self._places[deep]
-        emit, each = self.builder_.emit, int(channels) // groups
-        bias = emit(relax.op.reshape(added, (groups, 1, each)))
+        emit, each = self.builder_.emit, channels // groups
+        bias = emit(relax.op.reshape(bias, (groups, 1, each)))
         bias = emit(relax.op.broadcast_to(bias, (groups, places, each)))
-        return emit(relax.op.reshape(bias, (1, groups * places * each, *[1] * (len(shape) - 2))))
+        return emit(relax.op.reshape(bias, (1, places * channels, *[1] * (len(shape) - 2))))
 
     def _convolution(self, call: relax.Call) -> relax.Expr:
         image, weight = call.args
@@ -132,8 +158,12 @@ class _PixelsAsChannels(PyExprMutator):
             out_dtype=attrs.out_dtype,
         )
         deep = self.builder_.emit(deep)
-        self._places[deep] = groups, prod(steps)
-        return self._pixels(deep, groups, steps, before, results)
+        found = self._pixels(deep, groups, steps, before, results)
+        channels = int((extents_of(deep) or ())[1]) // prod(steps)
+        moves, first = self._moved(found)
+        if first.same_as(deep):
+            self._made[deep] = _Made(groups, prod(steps), channels, len(moves))
+        return found
 
     def _weight(
         self, weight: Any, groups: int, terms: Sequence[int], steps: Sequence[int]

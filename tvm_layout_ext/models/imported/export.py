@@ -101,13 +101,14 @@ def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:
 def _in_operators(torch: Any, program: Any) -> Any:
     """An exported program in torch's core operators, beside instance norms that count themselves.
 
-    Torch takes their images for channels of one, which no layout passes.
+    Torch takes their images for channels of one, which no layout passes. Norms that keep statistics
+    are torch's, all of them where there is one.
     """
     table, norm = torch.export.default_decompositions(), torch.ops.aten.instance_norm.default
-    counts_itself = 5
-    norms = [node for node in program.graph.nodes if node.target is norm]
-    if all(node.args[counts_itself] for node in norms):
-        table.pop(norm)
+    graphs = (one.graph for one in program.graph_module.modules() if hasattr(one, "graph"))
+    norms = [node for graph in graphs for node in graph.nodes if node.target is norm]
+    if all(node.args[3:6] == (None, None, True) for node in norms):
+        table.pop(norm, None)
     return program.run_decompositions(table)
 
 

@@ -90,9 +90,12 @@ def _place(
     x: Any, axis: int, begin: int | None = None, end: int | None = None, step: int = 1
 ) -> tuple[int, int, int] | None:
     """An axis, where a part begins and ends; None where that is not known, or has steps."""
-    axis %= x.ty.ndim
-    extent = size_of((extents_of(x) or [None] * x.ty.ndim)[axis])
-    if begin is None or end is None or not isinstance(extent, int) or step != 1:
+    extents = extents_of(x)
+    if extents is None or begin is None or end is None or step != 1:
+        return None
+    axis %= len(extents)
+    extent = size_of(extents[axis])
+    if not isinstance(extent, int):
         return None
     first, last, _ = slice(begin, end).indices(extent)
     return axis, first, last
