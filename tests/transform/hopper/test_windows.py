@@ -272,6 +272,20 @@ def test_what_tma_cannot_copy_is_refused(
         tlx.lower(sch, target=w.SM90A)
 
 
+def test_images_of_one_column_are_legal() -> None:
+    operator, shape = find_operator("conv2d"), (1, 7, 1, 48, 8, 3, 1)
+    config = operator.default_config()
+    config |= operator.fit(shape, "float16", config, architecture("sm_90a"))
+    assert config["wgmma"] != "none"
+    with w.SM90A:
+        sch = operator.schedule(operator.compute(shape, "float16"), config)
+    rng = np.random.default_rng(0)
+    given = operator.inputs(shape, "float16", rng)
+    report = tlx.simulate(sch, *given, target=w.SM90A, progress=False)
+    want = operator.reference(*given).astype("float64")
+    np.testing.assert_allclose(next(iter(report.outputs.values())), want, rtol=2e-3, atol=2e-2)
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_strided"])
 def test_the_operator_cuts_long_sums_into_slices(name: str) -> None:

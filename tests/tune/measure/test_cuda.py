@@ -38,7 +38,8 @@ def test_every_trial_is_measured_and_right(
         assert record.l2 in ("rotated", "warm")
         assert record.verified_on == str(record.workload)
     again = replay(result.best, "cuda")
-    assert again.same_counters
+    # Nor are its counters compared then.
+    assert again.same_counters or result.best.conflict_model is None
     assert again.measurement.verified_on == again.verified_on
 
 
