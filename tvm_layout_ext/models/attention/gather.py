@@ -36,9 +36,9 @@ _MOVES = (
 _MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to", "add")
 #: What may stand between scores and weights.
 _BETWEEN = (*ELEMENTWISE, "triu", "tril", "reshape", "nn.softmax", "max", "sum")
-#: What makes a large tensor of small ones, and how many times larger it is to be; of one that is
-#: filled up no rows begin at 16 bytes, so that it gains less by being in memory.
-_SPREAD, _LEAST_SPREAD = (*_MOVES, "add", "nn.pad"), {"add": 8, "nn.pad": 2}
+#: What makes a large tensor of small ones, and how many times larger it is to be: TMA copies it, if
+#: its rows begin at 16 bytes, as those of one that is filled up for a first token hardly do.
+_SPREAD, _LEAST_SPREAD = (*_MOVES, "add", "nn.pad"), {"add": 32, "nn.pad": 2}
 #: Relax's operators of attention: Q, K and V as batch, place, head and element.
 OPERATORS = ("nn.attention", "nn.attention_bias")
 #: An annotation of TVM that names a buffer of nobody: no two functions with it are equal, and each
