@@ -36,9 +36,8 @@ _MOVES = (
 _MADE = ("full", "zeros", "ones", "arange", "triu", "tril", "broadcast_to", "add")
 #: What may stand between scores and weights.
 _BETWEEN = (*ELEMENTWISE, "triu", "tril", "reshape", "nn.softmax", "max", "sum")
-#: What makes a large tensor of small ones, and how many times larger it is to be: TMA copies it, if
-#: its rows begin at 16 bytes, as those of one that is filled up for a first token hardly do.
-_SPREAD, _LEAST_SPREAD = (*_MOVES, "add", "nn.pad"), {"add": 32, "nn.pad": 2}
+#: What makes a large tensor of small ones, and how many times larger it is to be.
+_SPREAD, _LEAST_SPREAD = (*_MOVES, "add", "nn.pad"), 2
 #: Relax's operators of attention: Q, K and V as batch, place, head and element.
 OPERATORS = ("nn.attention", "nn.attention_bias")
 #: An annotation of TVM that names a buffer of nobody: no two functions with it are equal, and each
@@ -55,9 +54,9 @@ class GatherAttention:
     It has both products, what is between them, permutations, slices and repetitions of Q, K and V,
     and casts and permutations of the result. Where there is no kernel the operators stay, and a
     sentence is logged. What is added to a part of the scores in place is added to all of them,
-    with zeros, if that makes more attentions of a module (:func:`.scatters_as_sums`); a sum of much
-    smaller tensors, as a term for each row of an image and one for each column, is added up in the
-    kernel.
+    with zeros, if that makes more attentions of a module (:func:`.scatters_as_sums`); if it is a
+    sum of smaller tensors, as a term for each row of an image and one for each column, it is added
+    up in the kernel.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
@@ -222,21 +221,22 @@ def _group(reader: _Bindings, mean: Any) -> _Group | None:
 
 
 def _small_parts(reader: _Bindings, var: Any, inside: set[Any]) -> Iterator[Any]:
-    """What makes a tensor, that is added to scores, of sums of much smaller ones.
+    """What makes a tensor, that is added to scores, of sums of smaller ones with zeros around.
 
-    As MViT's positions, of which each has a term for its row, its column and its time.
+    As MViT's positions, of which each has a term for its row, its column and its time, and the
+    first token none. Filled up its rows begin at no 16 bytes, so that TMA could not copy it.
     """
     for side in reader.bound[var].args if name_of(reader.bound[var]) == "add" else ():
         made = [] if side in inside else list(reader.before(side, _spreads))
         given = {one for each in made for one in reader.bound[each].args if one not in made}
         names = {name_of(reader.bound[one]) for one in made}
-        if "add" not in names:
+        if not names >= {"add", "nn.pad"}:
             continue
         sizes = [dims_of(one) for one in (side, *given) if isinstance(one.ty, relax.TensorType)]
         if None in sizes:
             continue
         whole, *parts = (prod(one or ()) for one in sizes)
-        if _LEAST_SPREAD["nn.pad" if "nn.pad" in names else "add"] * sum(parts) <= whole:
+        if _LEAST_SPREAD * sum(parts) <= whole:
             yield from made
 
 
