@@ -96,6 +96,17 @@ def test_broadcast_read_then_write_by_one_reader_is_a_race() -> None:
     assert not any(map(len, shadow.check_write(np.array([0]), np.array([63]), clocks)))
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_a_read_before_a_syncwarp_does_not_meet_a_write_behind(across: bool) -> None:
+    reads = [("read", 64, 2), ("warp", 2, 0), ("read", 65, 2)]
+    assert first(play([*reads, ("write", 65, 2)], across)[0]) is None
+    # Of another lane, or another warp, it meets the second read.
+    for lane in (66, 97):
+        assert first(play([*reads, ("write", lane, 2)], across)[0]) == 2
+    again = [*reads, ("warp", 2, 0), ("write", 97, 2)]
+    assert first(play(again, across)[0]) == 2
+
+
 def test_a_barrier_of_one_block_does_not_order_reads_of_another() -> None:
     clocks, shadow = Clocks(1, BLOCKS, WARPS), Shadow(1, True)
     for lane in (0, LANES):

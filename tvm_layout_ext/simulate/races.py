@@ -235,8 +235,12 @@ class Shadow:
             return
         old = tags[cells]
         fresh = time << _TIME | site << _SITE | lanes
-        floor = clocks.floor[lanes // hardware.WARP_SIZE]
-        live = (old >> _TIME >= (1 if self.across_blocks else floor)) & (old != 0)
+        warp, time_before = lanes // hardware.WARP_SIZE, old >> _TIME
+        live = (time_before >= (1 if self.across_blocks else clocks.floor[warp])) & (old != 0)
+        # What comes after this access comes after those of its warp before its ``__syncwarp``, too.
+        is_own = (old & _LANE_MASK) // hardware.WARP_SIZE == warp
+        is_own &= ((old >> _GROUP) & 3 <= _ONE_WARP) & (time_before >= clocks.start)
+        live &= ~is_own | (time_before >= clocks.seen[warp, warp % clocks.warps])
         group = np.where(live, _joined(old, lanes, clocks), _ALONE)
         tags[cells] = fresh
         _widen(tags, cells, fresh, group)
