@@ -33,6 +33,7 @@ from tvm_layout_ext.gpu.warpgroups import (
     PANEL_BYTES,
     WARPGROUP_ROWS,
     shares_of,
+    whole_patterns,
     window_run,
     window_steps,
 )
@@ -77,8 +78,6 @@ SWAPPED = tuple(f"t{rows}x{columns}" for rows, columns in _SWAPPED)
 #: Bytes of shared memory for stages, beside two chunks of results a warpgroup and the barriers;
 #: more than sixteen stages hide nothing more.
 _SHARED, _CHUNKS, _MOST_STAGES = 231_000, 2 * 8192, 16
-#: Bytes at whose multiples the swizzle's pattern begins.
-_ALIGNED = 1024
 #: Columns of a chunk of 2-byte results, and sums of the largest tile that was measured.
 _CHUNK_COLUMNS, _LARGEST = PANEL_BYTES // 2, 256 * 128
 #: Blocks of few rows that share a multiprocessor at most, and shared memory that each takes beside
@@ -468,23 +467,15 @@ def fit_windows(
     size = np.dtype(dtype).itemsize
     padded = _padded(sizes, channels, dtype, b_transposed)
     slices = [one for one in OF_WINDOWS if _check_slices(padded[2], dtype, one) is None]
+    depth = PANEL_BYTES // size
+    needs_halo = ceil(channels / depth) * depth > _MOST_ZEROS * channels
     around = None
     if halo is not None and b_transposed:
-        around = _Around(halo, sizes, channels, images, size)
-    if ceil(channels * size / PANEL_BYTES) * PANEL_BYTES <= _MOST_ZEROS * channels * size:
-        return fit_images(padded, dtype, b_transposed, images, slices, around)
-    return {} if around is None else _fit_around(padded, dtype, images, around)
-
-
-def _fit_around(
-    sizes: tuple[int, int, int], dtype: str, images: int, around: _Around
-) -> dict[str, Any]:
-    """The tile of the fewest modelled cycles of those with halos, or nothing."""
-    tiles = [one for one in _tiles_of_images(dtype, sizes[1], around) if around.run(one)]
-    even = [one for one in tiles if sizes[1] % _SIZES[one][1] == 0]
-    rows = {one: _rows_of_images(sizes[0], one, images) for one in tiles}
-    best = min(even or tiles, key=lambda one: around.cycles(one, rows[one]), default=None)
-    return {} if best is None else {"wgmma": best, "split_k": 1, "cluster": 1}
+        around = _Around(halo, sizes, channels, images, size, needs_halo)
+    if needs_halo and around is None:
+        return {}
+    cuts = [] if needs_halo else slices
+    return fit_images(padded, dtype, b_transposed, images, cuts, around)
 
 
 @dataclass(frozen=True)
@@ -496,6 +487,7 @@ class _Around:
     channels: int
     images: int
     size: int  #: Bytes of an element
+    is_needed: bool  #: Whether tiles without are not worth it
 
     def run(self, tile: str) -> int:
         """Channels of a step for which shared memory has room, or 0: a row's of 128 or 64 bytes."""
@@ -506,8 +498,8 @@ class _Around:
         panel = PANEL_BYTES // self.size
         for run in sorted((panel, panel // 2), key=lambda one: ceil(self.channels / one) * one):
             steps, row = ceil(self.channels / run), run * self.size
-            a = rows // WARPGROUP_ROWS * _aligned(self.halo.rows * row)
-            b = _aligned(places * columns * row)
+            a = rows // WARPGROUP_ROWS * whole_patterns(self.halo.rows * row)
+            b = whole_patterns(places * columns * row)
             if 2 * a + (min(2, steps) if kept else 2) * b + chunks <= _SHARED:
                 return run
         return 0
@@ -519,11 +511,6 @@ class _Around:
         copied = self.halo.rows / (WARPGROUP_ROWS * places)
         m = ceil(rows * self.halo.outside)
         return cycles((m, self.sizes[1], terms), tile, True, size=self.size, copied=copied)
-
-
-def _aligned(size: int) -> int:
-    """Bytes up to where the next tile of 128-byte rows may begin."""
-    return ceil(size / _ALIGNED) * _ALIGNED
 
 
 def check_windows(
@@ -589,11 +576,22 @@ def fit_images(
     """
     m, n, k = sizes
     size = np.dtype(dtype).itemsize
-    tiles = _tiles_of_images(dtype, n, around)
+    sizes_of = ((one, *_SIZES[one]) for one in TILES if _has_tile(dtype, one))
+    tiles = [
+        one
+        for one, rows, columns in sizes_of
+        if rows >= WARPGROUP_ROWS
+        and rows * columns <= _LARGEST
+        and not _is_narrow(one, n)
+        and (not _is_in_turns(one) or (around is not None and _may_turn(one, around)))
+        and (around is None or not around.is_needed or around.run(one))
+    ]
+    if not tiles:
+        return {}
     even = [one for one in tiles if n % _SIZES[one][1] == 0]
 
     def cost(one: str, cut: int = 1) -> float:
-        rows = _rows_of_images(m, one, images)
+        rows = m if images == 1 else images * ceil(m / _SIZES[one][0]) * _SIZES[one][0]
         if around is not None and cut == 1 and around.run(one):
             return around.cycles(one, rows)
         return cycles((rows, n, k), one, b_transposed, cut, size, cut)
@@ -608,25 +606,6 @@ def fit_images(
     least = min(found, key=found.__getitem__, default=(whole, 1))
     tile, cut = least if found and found[least] <= _split_k.SAVED * best else (whole, 1)
     return {"wgmma": tile, "split_k": cut, "cluster": cut}
-
-
-def _tiles_of_images(dtype: str, columns: int, around: _Around | None) -> list[str]:
-    """Tiles that a batch of images may have."""
-    sizes_of = ((one, *_SIZES[one]) for one in TILES if _has_tile(dtype, one))
-    return [
-        one
-        for one, high, wide in sizes_of
-        if high >= WARPGROUP_ROWS
-        and high * wide <= _LARGEST
-        and not _is_narrow(one, columns)
-        and (not _is_in_turns(one) or (around is not None and _may_turn(one, around)))
-    ]
-
-
-def _rows_of_images(rows: int, tile: str, images: int) -> int:
-    """Rows of all images, of which each has whole tiles where there are several."""
-    high = _SIZES[tile][0]
-    return rows if images == 1 else images * ceil(rows / high) * high
 
 
 def _may_turn(tile: str, around: _Around) -> bool:

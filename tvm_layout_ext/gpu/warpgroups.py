@@ -32,6 +32,11 @@ REGISTERS: dict[int, tuple[int, int] | None] = {1: None, 2: (40, 232), 3: (32, 1
 _OTHERS = 56
 
 
+def whole_patterns(size: int) -> int:
+    """So many bytes, up to where the next tile of swizzled rows may begin."""
+    return ceil(size / SWIZZLE_BYTES) * SWIZZLE_BYTES
+
+
 def most_sums(consumers: int) -> int:
     """Accumulators that a thread of a consumer can hold.
 

@@ -35,6 +35,12 @@ def rewritten(mod: tvm.IRModule, kind: Any) -> tvm.IRModule:
     return one.builder_.get()
 
 
+def cleaned(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module whose values have one name, and readers: another name would be one."""
+    one_name: tvm.IRModule = relax.transform.CanonicalizeBindings()(mod)
+    return relax.transform.DeadCodeElimination()(one_name)
+
+
 def bound_to(value: Any, binding: Callable[[Any], Any]) -> Any:
     """What a variable is bound to, also by the name of another one; else the value itself."""
     while isinstance(value, relax.Var):

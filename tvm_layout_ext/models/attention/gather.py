@@ -216,28 +216,29 @@ def _group(reader: _Bindings, mean: Any) -> _Group | None:
     if any(user not in inside for one in (*path, product) for user in reader.users[one]):
         return None
     inside = _with_made(reader, inside)
-    inside.update(one for var in path for one in _small_parts(reader, var, inside))
+    for var in path:
+        if name_of(reader.bound[var]) == "add":
+            inside.update(
+                *(_small_parts(reader, one) for one in {*reader.bound[var].args} - inside)
+            )
     return _around(reader, inside, mean, [*reader.bound[product].args, values])
 
 
-def _small_parts(reader: _Bindings, var: Any, inside: set[Any]) -> Iterator[Any]:
+def _small_parts(reader: _Bindings, added: Any) -> list[Any]:
     """What makes a tensor, that is added to scores, of sums of smaller ones with zeros around.
 
     As MViT's positions, of which each has a term for its row, its column and its time, and the
     first token none. Filled up its rows begin at no 16 bytes, so that TMA could not copy it.
     """
-    for side in reader.bound[var].args if name_of(reader.bound[var]) == "add" else ():
-        made = [] if side in inside else list(reader.before(side, _spreads))
-        given = {one for each in made for one in reader.bound[each].args if one not in made}
-        names = {name_of(reader.bound[one]) for one in made}
-        if not names >= {"add", "nn.pad"}:
-            continue
-        sizes = [dims_of(one) for one in (side, *given) if isinstance(one.ty, relax.TensorType)]
-        if None in sizes:
-            continue
-        whole, *parts = (prod(one or ()) for one in sizes)
-        if _LEAST_SPREAD * sum(parts) <= whole:
-            yield from made
+    made = list(reader.before(added, _spreads))
+    if not {name_of(reader.bound[one]) for one in made} >= {"add", "nn.pad"}:
+        return []
+    given = {one for each in made for one in reader.bound[each].args if one not in made}
+    sizes = [dims_of(one) for one in (added, *given) if isinstance(one.ty, relax.TensorType)]
+    if None in sizes:
+        return []
+    whole, *parts = (prod(one or ()) for one in sizes)
+    return made if _LEAST_SPREAD * sum(parts) <= whole else []
 
 
 def _spreads(call: Any) -> bool:

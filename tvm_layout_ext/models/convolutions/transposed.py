@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -54,20 +54,12 @@ class TransposedConvolutions:
         return rewritten(mod, _PixelsAsChannels)
 
 
-class _Made(NamedTuple):
-    """A convolution that stands for a transposed one."""
-
-    groups: int
-    places: int  #: Pixels of a step
-    channels: int  #: Of each of these
-    moves: int  #: Operators that make pixels of channels
-
-
 @mutator
 class _PixelsAsChannels(PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self._made: dict[Any, _Made] = {}
+        #: Of each convolution that was made its groups, and how many operators move its results.
+        self._made: dict[Any, tuple[int, int]] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -111,17 +103,16 @@ class _PixelsAsChannels(PyExprMutator):
 
         Behind other moves than those of this pass nobody knows which dim has the channels.
         """
-        made, bias = self._made.get(deep), added.args[1]
-        moved, shape = extents_of(added.args[0]) or (), extents_of(bias) or ()
-        if made is None or made.moves != moves or not has_shape(added, moved):
+        groups, own = self._made.get(deep, (0, 0))
+        moved, shape = extents_of(added.args[0]) or (), extents_of(added.args[1]) or ()
+        if not groups or own != moves or not has_shape(added, moved):
             return None
-        groups, places, channels, _ = made
-        ones = [one for i, one in enumerate(shape) if i != 1]
-        if len(shape) != len(moved) or not is_number(shape[1], channels):
-            return None
-        if not all(is_number(one, 1) for one in ones):
+        channels = int(moved[1])
+        ones = [1 if i != 1 else channels for i in range(len(moved))]
+        if len(shape) != len(moved) or not all(map(is_number, shape, ones)):
             return None
         emit, each = self.builder_.emit, channels // groups
+        places, bias = int((extents_of(deep) or ())[1]) // channels, added.args[1]
         bias = emit(relax.op.reshape(bias, (groups, 1, each)))
         bias = emit(relax.op.broadcast_to(bias, (groups, places, each)))
         return emit(relax.op.reshape(bias, (1, places * channels, *[1] * (len(shape) - 2))))
@@ -159,10 +150,7 @@ class _PixelsAsChannels(PyExprMutator):
         )
         deep = self.builder_.emit(deep)
         found = self._pixels(deep, groups, steps, before, results)
-        channels = int((extents_of(deep) or ())[1]) // prod(steps)
-        moves, first = self._moved(found)
-        if first.same_as(deep):
-            self._made[deep] = _Made(groups, prod(steps), channels, len(moves))
+        self._made[deep] = groups, len(self._moved(found)[0])
         return found
 
     def _weight(

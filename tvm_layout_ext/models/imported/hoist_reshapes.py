@@ -16,6 +16,7 @@ from ..relax_values import (
     ELEMENTWISE,
     NARROW_FLOATS,
     bound_in_reach,
+    cleaned,
     extents_of,
     has_shape,
     name_of,
@@ -36,7 +37,7 @@ class HoistReshapes:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        mod = _cleaned(mod)  # Names that nobody reads are no users.
+        mod = cleaned(mod)  # Names that nobody reads are no users.
         for ends in ("astype", "matmul", "reshape"):
             mod = _hoisted(mod, ends)
         return mod
@@ -49,12 +50,7 @@ def _hoisted(mod: tvm.IRModule, ends: str) -> tvm.IRModule:
         if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
             one.read(func)
             one.builder_.update_func(gv, one.visit_expr(func))
-    return _cleaned(one.builder_.get()) if one.changed else mod
-
-
-def _cleaned(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module whose values have one name, as a second one would keep them from being fused."""
-    return relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
+    return cleaned(one.builder_.get()) if one.changed else mod
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Importer(ExportedProgramImporter):
             else self.env[one]
             for one, usual in zip(given, (1, 0), strict=True)
         )
-        axes = [2 + i for i in range(len(pixels))]
+        axes = [*range(2, 2 + len(pixels))]
         norm = relax.op.nn.instance_norm(image, scale, shift, 1, axes, epsilon)
         return self.block_builder.emit(norm)
 

@@ -13,6 +13,7 @@ from ..relax_values import (
     bound_in_reach,
     bound_to,
     calls_operator,
+    cleaned,
     extents_of,
     has_shape,
     name_of,
@@ -32,9 +33,7 @@ def scatters_as_sums(mod: tvm.IRModule) -> tvm.IRModule:
     """
     if not calls_operator(mod, "slice_scatter"):
         return mod
-    behind = (relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
-    found: tvm.IRModule = tvm.transform.Sequential(behind)(rewritten(mod, _Sums))
-    return found
+    return cleaned(rewritten(mod, _Sums))
 
 
 @mutator

@@ -11,7 +11,7 @@ from tvm.ir.prim.expr import IntImm
 
 from ...errors import NotModelled
 from ...gpu.hardware import LINE_BYTES
-from ...gpu.warpgroups import SWIZZLE_BYTES
+from ...gpu.warpgroups import whole_patterns
 from ...ir import ops
 from ...ir.queries import is_call_of, loads_in, nodes_in, op_name
 from .values import numpy_type, split_type
@@ -118,7 +118,7 @@ def shared_bases(places: Places) -> dict[int, int]:
     for storage in places.storages:
         if storage.scope in _SHARED:
             found[storage.number] = at
-            at += -(-storage.bytes // SWIZZLE_BYTES) * SWIZZLE_BYTES
+            at += whole_patterns(storage.bytes)
     return found
 
 

@@ -19,6 +19,7 @@ from ...gpu.warpgroups import (
     WARPGROUP_THREADS,
     most_sums,
     shares_of,
+    whole_patterns,
 )
 from ...ir.queries import uses
 from ..pipeline.record import PipelineRecord, PipelineStep, VersionedBuffer
@@ -34,8 +35,8 @@ _GROUP = 8
 #: Sums that a thread has room for beyond these where each step has its own: ptxas gives 64 beside
 #: 128 totals their registers without a spill.
 _BESIDE = 16
-#: Bytes of an mbarrier, and what rounding the dynamic part up behind them may cost.
-_BARRIER_BYTES, _ALIGNED = 8, 1024
+#: Bytes of an mbarrier; behind them the dynamic part is rounded up.
+_BARRIER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -127,14 +128,14 @@ class Plan:
     @property
     def b_bytes(self) -> int:
         """Bytes of a tile of B."""
-        return _aligned(b_rows(self.kernel) * self.kernel.row_bytes * self.b_runs)
+        return whole_patterns(b_rows(self.kernel) * self.kernel.row_bytes * self.b_runs)
 
     @property
     def piece_bytes(self) -> int:
         """Bytes from a piece of 64 rows of A, of a box along K, to the next one."""
         halo = self.kernel.halo
         rows = WARPGROUP_ROWS if halo is None else halo.rows
-        return _aligned(rows * self.kernel.row_bytes)
+        return whole_patterns(rows * self.kernel.row_bytes)
 
     @property
     def b_runs(self) -> int:
@@ -405,7 +406,7 @@ def _numbered(kernel: Kernel, stages: int, gpu: Architecture, by_box: bool) -> P
 
 def _fits(plan: Plan, gpu: Architecture) -> bool:
     """Whether a block's shared memory, rounded up, is there."""
-    return _aligned(plan.shared_bytes) <= gpu.shared_per_block
+    return whole_patterns(plan.shared_bytes) <= gpu.shared_per_block
 
 
 def _may_keep(plan: Plan) -> bool:
@@ -496,10 +497,6 @@ def _sums_of_others(kernel: Kernel) -> int:
     """Bytes of the sums that a block of a cluster gets from the others, of its share of a tile."""
     each = kernel.pieces * kernel.instruction.registers // _shares(kernel)
     return 4 * each * (kernel.slices - 1) * kernel.consumers * WARPGROUP_THREADS
-
-
-def _aligned(size: int) -> int:
-    return ceil(size / _ALIGNED) * _ALIGNED
 
 
 def _window_steps(kernel: Kernel) -> int:

@@ -147,7 +147,8 @@ def read_window(load: Any, bounds: Sequence[Any], sizes: dict[Any, int], name: s
     """
     limits = {var.__chandle__(): int(size) for var, size in sizes.items()}
     # Of one pixel TVM leaves 0 <= 0 + 0.
-    bounds = [one for one in bounds if not sym.Analyzer().can_prove(one)]
+    analyzer = sym.Analyzer()
+    bounds = [one for one in bounds if not analyzer.can_prove(one)]
     others = [one for one in bounds if not _limits_iterator(_at_least_zero(one, limits), limits)]
     indices = []
     for index in load.indices:
