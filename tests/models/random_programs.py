@@ -239,8 +239,7 @@ def pooling(rng: Rng, n: Any) -> Program:
     most = getattr(op.nn, f"max_pool{dims}d")
     mean = getattr(op.nn, f"avg_pool{dims}d")
     adaptive = getattr(op.nn, f"adaptive_avg_pool{dims}d")
-    # TVM writes other sizes as blocks in blocks, for which neither it nor we have a schedule.
-    to = [some(rng, 1, one // 2 if one % 2 == 0 else one) for one in size]
+    to = [some(rng, 1, 2, 3, one // 2, one) for one in size]
     ways = [
         lambda a: most(a, [pool] * dims, stride, padding, ceil_mode=stride == 2),
         lambda a: mean(a, [pool] * dims, stride, padding, count_include_pad=stride == 1),

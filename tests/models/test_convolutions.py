@@ -269,6 +269,28 @@ def test_a_symbolic_size_beside_a_convolution_is_computed_with() -> None:
     check(only(mod, "conv2d"), "warpgroups")
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda y: op.squeeze(op.expand_dims(y, [0]), [-5]),
+        lambda y: op.permute_dims(y, [0, -1, -3, -2]),
+        lambda y: op.stack([y, y], -1),
+    ],
+    ids=["squeeze", "permute_dims", "stack"],
+)
+def test_axes_counted_from_the_last_one_keep_no_layout(call: Any) -> None:
+    """TVM's pass of layouts ends at them ("bad_alloc"); a MultiheadAttention has one."""
+
+    def build(x: Any, w: Any) -> Any:
+        return call(op.nn.relu(op.nn.conv2d(x, w)))
+
+    mod = relax_module(build, (2, 16, 5, 7), (16, 16, 1, 1))
+    after = ChannelsLast()(mod)
+    assert "NHWC" in after.script()
+    kinds = [str(one["main"].ret_ty) for one in (mod, after)]
+    assert kinds[0] == kinds[1]
+
+
 def test_a_module_without_convolutions_is_left_alone() -> None:
     """TVM's ConvertLayout fails by operators that it does not know, as PyTorch's encoders have."""
     mod = relax_module(op.exp, (4, 8))

@@ -145,6 +145,24 @@ def test_pools_are_added_up_in_float32(name: str, dtype: str) -> None:
     assert name == "along rows" or (got == 1).all()
 
 
+@pytest.mark.parametrize("dtype", [*ROUNDING, "float32"])
+@pytest.mark.parametrize("to", [(5, 3), (7, 2), (12, 4)])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_adaptive_pools_of_several_windows(layout: str, to: tuple[int, int], dtype: str) -> None:
+    """TVM's have loops that no rule schedules; of 12 out of 9 rows, windows have one and two."""
+    shape = (2, 4, 9, 8) if layout == "NCHW" else (2, 9, 8, 4)
+    x = given(dtype, shape)
+    mod = relax_module(lambda x: op.nn.adaptive_avg_pool2d(x, to, layout), shape, dtype=dtype)
+    assert not only(mod).choice.fell_back
+    want = x.astype("float64")
+    for axis, many in zip((layout.index("H"), layout.index("W")), to, strict=True):
+        size = shape[axis]
+        windows = [range(i * size // many, -(-(i + 1) * size // many)) for i in range(many)]
+        want = np.stack([want.take(one, axis).mean(axis) for one in windows], axis)
+    got = simulated(mod, x).astype("float64")
+    np.testing.assert_allclose(got, want, ROUNDING.get(dtype, 2**-21) * 1.01, 0)
+
+
 def _normed(x: np.ndarray, axes: tuple[int, ...], gamma: np.ndarray, beta: Any) -> np.ndarray:
     off = x - x.mean(axes, keepdims=True)
     return off / np.sqrt((off * off).mean(axes, keepdims=True) + 1e-5) * gamma + beta

@@ -231,12 +231,16 @@ def _number(value: Any) -> float | None:
 
 
 def _with_row(load: Any, row: Any) -> Any:
-    """A load of the only row of a buffer, by the row's iterator."""
+    """A load of the only row of a buffer, or of one that is known, by the row's iterator."""
     indices = list(load.indices)
     for i, extent in reversed(list(enumerate(load.source.shape))):
         if size_of(extent) == 1:
             indices[i] = row
-            break
+            return tirx.BufferLoad(load.source, indices)
+    # As the token of a classifier among those of an image. Of a single row all are at its place.
+    known = [i for i, at in enumerate(indices) if isinstance(at, tirx.IntImm)]
+    if known:
+        indices[known[0]] = indices[known[0]] + row
     return tirx.BufferLoad(load.source, indices)
 
 

@@ -38,7 +38,8 @@ from .imported.hoist_reshapes import HoistReshapes
 from .imported.merge_products import MergeProducts
 from .moves.drop_broadcasts import DropBroadcasts
 from .moves.sink_permutations import SinkPermutations
-from .moves.slices import SplitsAsSlices
+from .moves.slices import SlicesApart, SplitsAsSlices
+from .moves.slices_first import SlicesFirst
 from .moves.views import PermutationsAsViews
 from .moves.weights_as_rows import WeightsAsRows
 from .paged.cache import PagedCache
@@ -148,6 +149,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         ChannelsLast(),
         DropBroadcasts(),
         HoistReshapes(),
+        SlicesFirst(),
         SplitsAsSlices(),
         SinkPermutations(),
         BatchNormsAsScales(),
@@ -166,6 +168,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         GatherRows(),
         legalize_ops(),
         relax.transform.AnnotateTIROpPattern(),
+        SlicesApart(),
         relax.transform.FoldConstant(),
         FuseWeights(),
         relax.transform.FuseOps(),

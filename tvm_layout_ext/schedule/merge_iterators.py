@@ -85,7 +85,13 @@ def _inline_padding(sch: Any, copy: Any) -> None:
 def merge_result(sch: Any, block: Any, sums: Any) -> None:
     """Let a block that reads sums once have batch, rows and columns, neighbours in memory last."""
     node = sch.get(block)
-    *batch, rows, columns = read_groups(node, sums)
+    groups = read_groups(node, sums)
+    if len(groups) < 2:
+        raise ScheduleError(
+            f"Block {node.name_hint} reads a part of the sums alone; what stores a product takes "
+            "each of its sums once."
+        )
+    *batch, rows, columns = groups
     every = range(len(node.iter_vars))
     if len(rows) == len(columns) == 1 and {*rows, *columns} == {*every[-2:]}:
         return

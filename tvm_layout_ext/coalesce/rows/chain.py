@@ -243,7 +243,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _product(extents: Sequence[Any]) -> str:
-    return " x ".join(map(str, extents)) or "1"
+    numbers = (int(one) if isinstance(one, tirx.IntImm) else one for one in extents)
+    return " x ".join(map(str, numbers)) or "1"
 
 
 def _stores(name: str, body: Any, values: dict[Any, Any]) -> tuple[RowStore, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import tvm
@@ -9,10 +10,12 @@ from tvm import relax
 
 from ... import decisions
 from ...text import lines_of
+from ..moves.axes import PositiveAxes
 from ..moves.clips import Clips
 from ..moves.sizes import SizesAsTensors
 from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
 
+_log = logging.getLogger(__name__)
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
 _VECTORS = {"float16": 8, "bfloat16": 8, "float32": 4}
 #: Layouts that convolutions come in, and those of images, of weights, and of a channel a group.
@@ -37,12 +40,14 @@ class ChannelsLast:
         if not any(calls_operator(mod, name) for name in _LAYOUTS):
             return mod
         try:
-            known = rewritten(rewritten(mod, Clips), SizesAsTensors)
-            moved = relax.transform.ConvertLayout({}, _layouts)(known)
+            for one in (Clips, SizesAsTensors, PositiveAxes):
+                mod = rewritten(mod, one)
+            moved = relax.transform.ConvertLayout({}, _layouts)(mod)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             reason = lines_of(error)[-1]
             text = f"Convolutions keep their layouts; ConvertLayout fails: {reason}"
             decisions.note("fused", "ConvertLayout", text, refused=True)
+            _log.warning("%s", text)
             return mod
         return relax.transform.EliminateCommonSubexpr()(moved)
 

@@ -65,7 +65,10 @@ class Importer(ExportedProgramImporter):
             name: partial(self._typed, one) for name, one in stock.items()
         }
         added = _ADDED | dict.fromkeys((name for name in _WIDENED if name in stock), None)
-        own = {"convolution.default": partial(self._convolved, stock["convolution.default"])}
+        own: dict[str, Converter] = {
+            "convolution.default": partial(self._convolved, stock["convolution.default"]),
+            "native_group_norm.default": self._normed_in_groups,
+        }
         for name, at in added.items():
             convert = own.get(name, stock[name])
             found[name] = partial(self._typed, partial(self._in_float32, convert, at))
@@ -140,16 +143,27 @@ class Importer(ExportedProgramImporter):
         """A norm of each channel of each image; TVM 0.27 takes another number for its epsilon."""
         x, *given, epsilon = (node.args[i] for i in (0, 1, 2, 7))
         image = self.env[x]
-        _, channels, *pixels = extents_of(image) or ()
-        scale, shift = (
-            relax.op.full((channels,), relax.const(usual, str(image.ty.dtype)))
-            if one is None
-            else self.env[one]
-            for one, usual in zip(given, (1, 0), strict=True)
+        axes = [*range(2, image.ty.ndim)]
+        factors = self._factors(image, *given)
+        return self.block_builder.emit(relax.op.nn.instance_norm(image, *factors, 1, axes, epsilon))
+
+    def _normed_in_groups(self, node: Any) -> Any:
+        """A norm of each group of channels, of which TVM 0.27 takes those alone that are scaled."""
+        x, *given, groups, epsilon = (node.args[i] for i in (0, 1, 2, 6, 7))
+        image = self.env[x]
+        axes = [*range(2, image.ty.ndim)]
+        factors = self._factors(image, *given)
+        return self.block_builder.emit(
+            relax.op.nn.group_norm(image, *factors, groups, 1, axes, epsilon)
         )
-        axes = [*range(2, 2 + len(pixels))]
-        norm = relax.op.nn.instance_norm(image, scale, shift, 1, axes, epsilon)
-        return self.block_builder.emit(norm)
+
+    def _factors(self, image: Any, scale: Any, shift: Any) -> list[Any]:
+        """What the channels of a norm are multiplied by, and what is added; ones and zeros else."""
+        channels, dtype = image.ty.shape.values[1], str(image.ty.dtype)
+        return [
+            relax.op.full((channels,), relax.const(usual, dtype)) if one is None else self.env[one]
+            for one, usual in ((scale, 1), (shift, 0))
+        ]
 
     def _in_float32(self, convert: Converter, at: int | None, node: Any) -> Any:
         """Convert a node whose floats, or operand ``at`` alone, come in ``float32``."""

@@ -14,6 +14,7 @@ from ..known_values import scalar_of
 from ..moves.fills import FILLS
 from ..moves.takes import lower_take
 from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
+from .adaptive_pools import POOLED_AXES, lower_uneven_pool
 from .group_norms import GroupNormsInSteps, widened_from
 
 
@@ -28,6 +29,7 @@ def legalize_ops() -> tvm.transform.Pass:
     """
     known: dict[str, Any] = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
     known |= {"relax.take": lower_take, "relax.nn.leakyrelu": _lower_leaky, **FILLS}
+    known |= dict.fromkeys(POOLED_AXES, _lower_adaptive)
     passes = [GroupNormsInSteps(), _GroupNorms(), relax.transform.LegalizeOps(known)]
     return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
 
@@ -105,6 +107,11 @@ def _lower_leaky(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(leaky, call.args[0], primfunc_name_hint="leaky_relu")
 
 
+def _lower_adaptive(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    made = lower_uneven_pool(builder, call)
+    return _legalize(builder, call) if made is None else made
+
+
 def _grid_sample(attrs: Any, x: te.Tensor, places: te.Tensor) -> te.Tensor:
     how = (attrs.method, attrs.layout, attrs.padding_mode, attrs.align_corners)
     return topi.image.grid_sample(x, places, *how)
@@ -140,11 +147,11 @@ def _pool(make: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
     return made
 
 
-def _adaptive(make: Callable[..., te.Tensor], axes: str) -> Callable[..., te.Tensor]:
+def _adaptive(name: str, make: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
     def made(attrs: Any, x: te.Tensor) -> te.Tensor:
         layout, sizes = str(attrs.layout), attrs.output_size
         if sizes is None:
-            sizes = [x.shape[layout.index(axis)] for axis in axes]
+            sizes = [x.shape[layout.index(axis)] for axis in POOLED_AXES[name]]
         return make(x, sizes, "avg", layout)
 
     return made
@@ -164,6 +171,13 @@ def _along(make: Callable[..., te.Tensor]) -> Callable[..., te.Tensor]:
     return lambda attrs, x: make(x, attrs.axis, bool(attrs.keepdims))
 
 
+_ADAPTIVE = dict(
+    zip(
+        POOLED_AXES,
+        (topi.nn.adaptive_pool1d, topi.nn.adaptive_pool, topi.nn.adaptive_pool3d),
+        strict=True,
+    )
+)
 _FUNCTIONS: dict[str, Callable[..., te.Tensor]] = {
     "relax.exp": lambda _, x: topi.exp(x),
     "relax.log": lambda _, x: topi.log(x),
@@ -189,9 +203,7 @@ _FUNCTIONS: dict[str, Callable[..., te.Tensor]] = {
     "relax.nn.avg_pool1d": _pool(topi.nn.pool1d),
     "relax.nn.avg_pool2d": _pool(topi.nn.pool2d),
     "relax.nn.avg_pool3d": _pool(topi.nn.pool3d),
-    "relax.nn.adaptive_avg_pool1d": _adaptive(topi.nn.adaptive_pool1d, "W"),
-    "relax.nn.adaptive_avg_pool2d": _adaptive(topi.nn.adaptive_pool, "HW"),
-    "relax.nn.adaptive_avg_pool3d": _adaptive(topi.nn.adaptive_pool3d, "DHW"),
+    **{name: _adaptive(name, make) for name, make in _ADAPTIVE.items()},
 }
 #: Of several blocks TVM knows no pattern; a reduction, 3, is fused with what it adds up.
 _PATTERNS = {"relax.sum": 3}

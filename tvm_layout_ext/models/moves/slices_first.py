@@ -1,0 +1,250 @@
+"""What is computed of rows that nobody reads is not computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..bindings import Bindings
+from ..known_values import scalar_of
+from ..relax_values import (
+    ELEMENTWISE,
+    VIEWS,
+    axes_of,
+    cleaned,
+    dims_of,
+    name_of,
+    slices_of,
+)
+
+#: A part pays for its copy where it is at most one of so many of a dim.
+_FEWEST_PARTS = 2
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Places of a dim."""
+
+    axis: int
+    begin: int
+    end: int
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SlicesFirst")
+class SlicesFirst:
+    """Take a slice of few rows before what is computed of each row by itself.
+
+    A classifier reads one token of a transformer's last layer, and an LSTM's the last step: its
+    products, norms and sums with shortcuts are of that token alone then, and only keys and values
+    are of all. So 7 of the 12 parts of a ViT's last layer become a hundredth of what they were.
+
+    Where readers of a value want different rows, or one wants all of them, it is computed whole.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module."""
+        changed = False
+        for gv, func in mod.functions_items():
+            if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
+                parts = _parts_of(func)
+                if parts:
+                    one = _Sliced(mod, parts)
+                    one.builder_.update_func(gv, one.visit_expr(func))
+                    mod, changed = one.builder_.get(), True
+        return cleaned(mod) if changed else mod
+
+
+def _parts_of(func: relax.Function) -> dict[Any, _Part]:
+    """The part of each value that is wanted of it, where that is all that is to be computed."""
+    values = Bindings.of(func)
+    found: dict[Any, _Part] = {}
+    for var in reversed(values.order):
+        wanted = {
+            None if user is None else _wanted(values, found, user, var)
+            for user in values.users.get(var, [None])
+        }
+        part = wanted.pop() if len(wanted) == 1 else None
+        if part is None or not isinstance(var, relax.DataflowVar):
+            continue
+        if _before(values.bound[var], part) is not None:
+            found[var] = part
+    return found
+
+
+def _wanted(values: Bindings, found: dict[Any, _Part], user: Any, var: Any) -> _Part | None:
+    """The part of a value that makes what is wanted of one that is computed from it."""
+    call = values.bound[user]
+    own = _slice(call, values.bound.get)
+    if own is not None:
+        return own if call.args[0].same_as(var) else None
+    if user not in found:
+        return None
+    parts = _before(call, found[user]) or []
+    wanted = {one for arg, one in zip(call.args, parts, strict=True) if arg.same_as(var)}
+    return wanted.pop() if len(wanted) == 1 else None
+
+
+def _slice(call: Any, binding: Callable[[Any], Any]) -> _Part | None:
+    """The few places of one dim that a slice keeps, or a ``take`` of a known place."""
+    name = name_of(call)
+    shape = dims_of(call.args[0]) if name in ("strided_slice", "take") else None
+    if shape is None:
+        return None
+    if name == "take":
+        place = scalar_of(call.args[1], binding) if call.args[1].ty.ndim == 0 else None
+        if place is None or call.attrs.axis is None:
+            return None
+        axis, begin = int(call.attrs.axis) % len(shape), int(place)
+        end = begin + 1
+    else:
+        numbers = slices_of(call)
+        if (
+            numbers is None
+            or any(len(one) != 1 for one in numbers)
+            or numbers[3:] not in ([], [[1]])
+        ):
+            return None
+        axis, begin, end = (one[0] for one in numbers[:3])
+        axis %= len(shape)
+        begin, end = (at + shape[axis] if at < 0 else min(at, shape[axis]) for at in (begin, end))
+    if not 0 <= begin < end <= shape[axis] or (end - begin) * _FEWEST_PARTS > shape[axis]:
+        return None
+    return _Part(axis, begin, end)
+
+
+def _before(call: Any, part: _Part) -> list[_Part | None] | None:
+    """The parts of operands of which a call makes a part of its result; None where it does not."""
+    rule = _RULES.get(name_of(call))
+    shape = dims_of(call) if rule is not None else None
+    if rule is None or shape is None:
+        return None
+    return rule(call, shape, part)
+
+
+def _of_elements(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+    """Each operand at the same places, unless it is repeated along the dim."""
+    return [_aligned(one, len(shape), part) for one in call.args]
+
+
+def _aligned(operand: Any, rank: int, part: _Part) -> _Part | None:
+    own = dims_of(operand) if isinstance(operand.ty, relax.TensorType) else []
+    axis = part.axis - (rank - len(own or ()))
+    if not own or axis < 0 or own[axis] == 1:
+        return None
+    return _Part(axis, part.begin, part.end)
+
+
+def _along(axes_of_call: Callable[[Any], Any]) -> Callable[..., list[_Part | None] | None]:
+    """Of what is computed along other dims, which are kept: norms and softmax."""
+
+    def rule(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+        if part.axis in [int(axis) % len(shape) for axis in axes_of_call(call.attrs)]:
+            return None
+        return [part, *[None] * (len(call.args) - 1)]
+
+    return rule
+
+
+def _of_sums(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+    source, axes = dims_of(call.args[0]), call.attrs.axis
+    if source is None or axes is None:
+        return None
+    added = {int(axis) % len(source) for axis in axes}
+    kept = [at for at in range(len(source)) if call.attrs.keepdims or at not in added]
+    axis = kept[part.axis]
+    return None if axis in added else [_Part(axis, part.begin, part.end)]
+
+
+def _of_product(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+    a, b = call.args
+    if a.ty.ndim < 2 or b.ty.ndim < 2 or part.axis == len(shape) - 1:
+        return None
+    rows = part.axis == len(shape) - 2
+    return [_aligned(a, len(shape), part), None if rows else _aligned(b, len(shape), part)]
+
+
+def _of_permutation(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+    return [_Part(axes_of(call)[part.axis], part.begin, part.end)]
+
+
+def _of_view(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+    """Of a dim that the source has, too, with as many elements before it."""
+    source = dims_of(call.args[0]) or []
+    for axis, extent in enumerate(source):
+        if extent == shape[part.axis] and prod(source[:axis]) == prod(shape[: part.axis]):
+            rest = [None] * (len(call.args) - 1)
+            return [_Part(axis, part.begin, part.end), *rest]
+    return None
+
+
+def _of_attention(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+    """Of rows of queries, which no causal mask counts; keys and values are those of all."""
+    if part.axis != 1 or call.attrs.causal_mask is not None:
+        return None
+    bias = [_aligned(one, 4, _Part(2, part.begin, part.end)) for one in call.args[3:]]
+    return [part, None, None, *bias]
+
+
+#: How operators make a part of their results.
+_RULES: dict[str, Callable[[Any, list[int], _Part], list[_Part | None] | None]] = {
+    **dict.fromkeys(ELEMENTWISE, _of_elements),
+    **dict.fromkeys(VIEWS, _of_view),
+    **dict.fromkeys(("nn.softmax", "nn.log_softmax"), _along(lambda attrs: [attrs.axis])),
+    **dict.fromkeys(("nn.layer_norm", "nn.rms_norm"), _along(lambda attrs: attrs.axes)),
+    **dict.fromkeys(("sum", "mean", "max", "min", "variance"), _of_sums),
+    **dict.fromkeys(("nn.attention", "nn.attention_bias"), _of_attention),
+    "matmul": _of_product,
+    "permute_dims": _of_permutation,
+}
+
+
+@mutator
+class _Sliced(PyExprMutator):
+    """Computes the parts alone, of which slices then are the whole."""
+
+    def __init__(self, mod: tvm.IRModule, parts: dict[Any, _Part]) -> None:
+        super().__init__(mod)
+        self.parts = parts
+        #: Values of which parts alone are computed, by the variables that they had.
+        self.made: dict[Any, Any] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        part = self.parts.get(binding.var)
+        if part is None:
+            super().visit_var_binding_(binding)
+            return
+        call = binding.value
+        before = _before(call, part) or []
+        given = [self._given(*pair) for pair in zip(call.args, before, strict=True)]
+        if name_of(call) in VIEWS:
+            shape = dims_of(call) or []
+            shape[part.axis] = part.end - part.begin
+            value = relax.op.reshape(given[0], shape)
+        else:
+            value = relax.Call(call.op, given, call.attrs, call.ty_args)
+        self.made[binding.var] = self.builder_.emit(value)
+
+    def _given(self, operand: Any, part: _Part | None) -> relax.Expr:
+        """An operand, or the part of it."""
+        if operand in self.made if isinstance(operand, relax.Var) else False:
+            return self.made[operand]
+        value = self.visit_expr(operand)
+        return value if part is None else self.builder_.emit(_strided(value, part))
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        source = call.args[0] if call.args else None
+        if not isinstance(source, relax.Var) or source not in self.made:
+            return super().visit_call_(call)
+        # A slice: whoever computes of a part has been made of parts.
+        made = self.made[source]
+        return relax.op.squeeze(made, [int(call.attrs.axis)]) if name_of(call) == "take" else made
+
+
+def _strided(value: relax.Expr, part: _Part) -> relax.Expr:
+    return relax.op.strided_slice(value, [part.axis], [part.begin], [part.end])
