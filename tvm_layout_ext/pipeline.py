@@ -91,7 +91,7 @@ _BEFORE: dict[str, tuple[Callable[[], Any], ...]] = {
         transform.PartVectors,
     ),
     # Vectors are there, and nothing has been folded into other types yet.
-    "s_tir.InjectVirtualThread": (transform.CheckVectors,),
+    "s_tir.InjectVirtualThread": (transform.CheckVectors, transform.ChooseByScalars),
     # After it, threadIdx.x hides behind let variables.
     "tirx.CommonSubexprElim": (
         transform.DividePlaces,

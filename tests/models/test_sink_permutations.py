@@ -93,6 +93,20 @@ def test_volumes_are_pooled_with_their_channels_last(pool: Any) -> None:
     require_same(found, mod, 1e-6)
 
 
+@pytest.mark.parametrize("pool", [op.nn.max_pool2d, op.nn.avg_pool2d])
+def test_images_are_pooled_with_their_channels_last(pool: Any) -> None:
+    """As a transformer pools its queries, without a convolution nearby."""
+    how = ([2, 3], [2, 1], [0, 1, 1, 0], [1, 1], True)
+
+    def build(x: Any) -> Any:
+        return op.permute_dims(pool(op.permute_dims(x, [0, 3, 1, 2]), *how), [0, 2, 3, 1])
+
+    mod = relax_module(build, (2, 6, 5, 8), dtype="float32")
+    found = SinkPermutations()(mod)
+    assert "permute_dims" not in str(found)
+    require_same(found, mod, 1e-6)
+
+
 def test_a_pool_along_other_dims_stays() -> None:
     def build(x: Any) -> Any:
         x = op.nn.max_pool3d(op.permute_dims(x, [0, 4, 2, 1, 3]), [2, 2, 2])

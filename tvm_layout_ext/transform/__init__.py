@@ -50,6 +50,7 @@ from .tvm_fixes.type_matrix_loads import TypeMatrixLoads
 from .tvm_fixes.widen_reductions import WidenReductions
 from .tvm_fixes.widen_small_buffers import WidenSmallBuffers
 from .tvm_fixes.write_out_starts import WriteOutStarts
+from .vectors.choose_by_scalars import ChooseByScalars
 from .vectors.guard_vectors import GuardVectors
 from .vectors.narrow_vectors import NarrowVectors
 from .vectors.part_vectors import PartVectors
@@ -64,6 +65,7 @@ __all__ = [
     "CheckThreadReductions",
     "CheckTileBounds",
     "CheckVectors",
+    "ChooseByScalars",
     "CombineLayoutConversions",
     "DividePlaces",
     "EndlessArrays",

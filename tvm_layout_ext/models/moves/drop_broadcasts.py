@@ -37,9 +37,28 @@ class _Drop(PyExprMutator):
         operands = [*call.args]
         for at, one in enumerate(operands):
             before = bound_in_reach(one, self.lookup_binding)
-            if name_of(before) == "broadcast_to" and _is_free(before, operands[1 - at]):
+            if (matrix := self._matrix(before)) is not None:
+                operands[at] = matrix
+            elif name_of(before) == "broadcast_to" and _is_free(before, operands[1 - at]):
                 operands[at] = before.args[0]
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
+
+    def _matrix(self, view: Any) -> Any:
+        """The matrix that is repeated for several dims of a batch, which are one dim then.
+
+        So is the weight of a linear whose rows are windows; other operand and batch are its rows.
+        """
+        if name_of(view) != "reshape":
+            return None
+        wide = bound_in_reach(view.args[0], self.lookup_binding)
+        if name_of(wide) != "broadcast_to":
+            return None
+        shapes = [extents_of(one) for one in (wide.args[0], wide, view)]
+        if None in shapes:
+            return None
+        source, *others = shapes
+        same = len(source) == 2 and all(are_equal(source, one[-2:]) for one in others)
+        return wide.args[0] if same else None
 
 
 def _is_free(wide: relax.Call, other: relax.Expr) -> bool:

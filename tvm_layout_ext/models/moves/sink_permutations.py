@@ -23,9 +23,13 @@ from ..relax_values import (
 )
 from .regroup import regroup
 
-#: Axes of volumes whose channels are last, as those whose channels are first.
-_VOLUMES = [0, 4, 1, 2, 3]
-_POOLS = {"nn.max_pool3d": relax.op.nn.max_pool3d, "nn.avg_pool3d": relax.op.nn.avg_pool3d}
+#: Pools of images and volumes, and their layouts of channels that are first, and last.
+_POOLS: dict[str, tuple[Any, str, str]] = {
+    "nn.max_pool2d": (relax.op.nn.max_pool2d, "NCHW", "NHWC"),
+    "nn.avg_pool2d": (relax.op.nn.avg_pool2d, "NCHW", "NHWC"),
+    "nn.max_pool3d": (relax.op.nn.max_pool3d, "NCDHW", "NDHWC"),
+    "nn.avg_pool3d": (relax.op.nn.avg_pool3d, "NCDHW", "NDHWC"),
+}
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SinkPermutations")
@@ -158,15 +162,15 @@ class _Sink(PyExprMutator):
         return relax.op.permute_dims(self.builder_.emit(part), order)
 
     def _pool(self, call: relax.Call) -> relax.Expr:
-        """A pool of volumes whose channels were last, of which ConvertLayout knows none."""
-        if self._order(call.args[0]) != _VOLUMES or call.attrs.layout != "NCDHW":
+        """A pool whose channels were last; ConvertLayout knows none of volumes."""
+        make, first, last = _POOLS[name_of(call)]
+        order = [last.index(axis) for axis in first]
+        if self._order(call.args[0]) != order or call.attrs.layout != first:
             return call
         source, attrs = self._permuted(call.args[0]).args[0], call.attrs
         given = (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
-        made = _POOLS[name_of(call)](
-            source, *given, attrs.ceil_mode, attrs.count_include_pad, "NDHWC"
-        )
-        return relax.op.permute_dims(self.builder_.emit(made), _VOLUMES)
+        made = make(source, *given, attrs.ceil_mode, attrs.count_include_pad, last)
+        return relax.op.permute_dims(self.builder_.emit(made), order)
 
     def _narrow(self, value: Any, inverse: Sequence[int]) -> relax.Expr:
         """An operand that is broadcast, or that is no tensor, as it was before the permutation."""
