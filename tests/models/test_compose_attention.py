@@ -382,3 +382,57 @@ def test_layers_share_what_is_cast_for_them() -> None:
     composed = ComposeAttention()(mod)["main"].script()
     assert composed.count("R.astype") == 1
     assert composed.count("R.nn.attention_bias") == 2
+
+
+#: Windows beside heads, as they are permuted from (batch, window, place, part, head, element), of
+#: some sizes: as NesT has them, and as Twins and Hiera.
+WINDOWS = {"behind heads": [3, 0, 4, 1, 2, 5], "before heads": [3, 0, 1, 4, 2, 5]}
+
+
+def in_windows(order: list[int], head: int = 32) -> tvm.IRModule:
+    """Attention of five dims, of which torch multiplies in ``float32``."""
+    batch, windows, places, heads = 2, 3, 20, 2
+    sizes = (batch, windows, places, 3, heads, head)
+    left = [sizes[at] for at in order[1:4]]
+    flat, root = batch * windows * heads, relax.const(head**-0.25, "float32")
+
+    def build(x: Any) -> Any:
+        turned = emit(op.permute_dims(emit(op.reshape(x, sizes)), order))
+        parts = [emit(op.strided_slice(turned, [0], [at], [at + 1])) for at in range(3)]
+        q, k, v = (emit(op.astype(emit(op.squeeze(one, [0])), "float32")) for one in parts)
+        keys = emit(op.multiply(emit(op.permute_dims(k, [0, 1, 2, 4, 3])), root))
+        one = emit(op.reshape(emit(op.multiply(q, root)), (flat, places, head)))
+        other = emit(op.reshape(keys, (flat, head, places)))
+        scores = emit(op.reshape(emit(op.matmul(one, other)), (*left, places, places)))
+        weights = emit(op.nn.softmax(scores, -1))
+        hidden = emit(op.equal(scores, relax.const(float("-inf"), "float32")))
+        seen = emit(op.max(emit(op.astype(emit(op.logical_not(hidden)), "int8")), -1, True))
+        empty = emit(op.logical_not(emit(op.astype(seen, "bool"))))
+        zeros = emit(op.full_like(weights, relax.const(0.0, "float32")))
+        weights = emit(op.reshape(emit(op.where(empty, zeros, weights)), (flat, places, places)))
+        means = emit(op.matmul(weights, emit(op.reshape(v, (flat, places, head)))))
+        means = emit(op.astype(emit(op.reshape(means, (*left, places, head))), "float16"))
+        behind = [0, 2, 3, 1, 4] if order[2] == 4 else [0, 1, 3, 2, 4]
+        return op.reshape(emit(op.permute_dims(means, behind)), (batch, windows, places, -1))
+
+    return relax_module(build, (batch, windows, places, 3 * heads * head))
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_attention_in_windows_is_one_kernel_that_reads_them_in_place(name: str) -> None:
+    mod = in_windows(WINDOWS[name])
+    lowered = fused(mod)
+    arrays = [np.random.default_rng(0).standard_normal((2, 3, 20, 192)).astype("float16")]
+    assert error_of(by_cpu(lowered, arrays), by_cpu(mod, arrays)) <= 1e-2
+    # A view that the function gives is copied.
+    (only,) = (one for one in scheduled(lowered) if "reshape" not in one.choice.name)
+    check(only, "attention")
+
+
+def test_windows_whose_heads_no_kernel_takes_are_multiplied_by_tensor_cores() -> None:
+    mod = in_windows(WINDOWS["behind heads"], 20)
+    arrays = [np.random.default_rng(0).standard_normal((2, 3, 20, 120)).astype("float16")]
+    lowered = fused(mod)
+    assert error_of(by_cpu(lowered, arrays), by_cpu(mod, arrays)) <= 1e-2
+    rules = [one.choice.rule for one in scheduled(lowered)]
+    assert "threads" not in rules and rules.count("tensor cores") + rules.count("warpgroups") == 2

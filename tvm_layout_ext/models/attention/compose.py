@@ -14,7 +14,15 @@ from tvm_ffi import structural_equal
 
 from ..bindings import Bindings
 from ..known_values import array_of, scalar_of
-from ..relax_values import NARROW_FLOATS, bound_to, extents_of, name_of, rewritten, source_of
+from ..relax_values import (
+    NARROW_FLOATS,
+    axes_of,
+    bound_to,
+    extents_of,
+    name_of,
+    rewritten,
+    source_of,
+)
 from .band import COPIES, Band
 from .gather import has_kernel
 from .write_out import safe_softmax, scores_of
@@ -132,21 +140,23 @@ class _Compose(PyExprMutator):
             return None
         (q, q_scale), (k, k_scale) = (self._scaled(one) for one in product.args)
         turned, shape = self._call(k), extents_of(q)
-        if name_of(turned) != "permute_dims" or shape is None or len(shape) != 4:
+        if name_of(turned) != "permute_dims" or shape is None or len(shape) < 4:
             return None
-        if [int(axis) % 4 for axis in turned.attrs.axes or ()] != [0, 1, 3, 2]:
+        *batch, rows, columns = range(len(shape))
+        if axes_of(turned) != [*batch, columns, rows]:
             return None
-        v = self._split(mean.args[1], shape[:2])
-        if v is None:
+        v = self._split(mean.args[1], shape[:-2])
+        if v is None or (isinstance(mask, relax.Expr) and len(batch) > 2):
             return None
         kind = self._kind(mean.args[0], (q, turned.args[0], v))
-        heads = [self._cast(one, kind) for one in (q, turned.args[0], v)]
+        order = self._batch_and_heads(q, batch)
+        heads = [self._in_four(self._cast(one, kind), order) for one in (q, turned.args[0], v)]
         operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
         if isinstance(mask, relax.Expr):
             operands.append(self._cast(self._in_four_dims(mask), kind))
         # Square roots of the operator's own scale, rounded to the operands' type.
         scale: float | None = q_scale * k_scale
-        if isclose(q_scale * k_scale, int(shape[3]) ** -0.5, rel_tol=_ROUNDED):
+        if isclose(q_scale * k_scale, int(shape[-1]) ** -0.5, rel_tol=_ROUNDED):
             scale = None
 
         def made(q: Any, k: Any, v: Any, bias: Any = None) -> Any:
@@ -159,15 +169,51 @@ class _Compose(PyExprMutator):
             # What makes rows without a key 0 is torch's operator.
             is_torchs = weights is not given and str(kind) in _COMPUTED
             added = self._added(softmax.args[0]) if mask is not None else []
-            return self._products(mean, heads, q_scale * k_scale, added) if is_torchs else None
-        whole = made(*(self.builder_.emit(one) for one in operands))
-        turned = relax.op.permute_dims(self.builder_.emit(whole), [0, 2, 1, 3])
-        whole = self.builder_.emit(relax.op.reshape(self.builder_.emit(turned), mean.ty.shape))
+            if not is_torchs:
+                return None
+            found = self._products(heads, q_scale * k_scale, added)
+        else:
+            whole = self.builder_.emit(made(*(self.builder_.emit(one) for one in operands)))
+            found = relax.op.permute_dims(whole, [0, 2, 1, 3])
+        found = self._as_was(self.builder_.emit(found), shape, order)
+        whole = self.builder_.emit(relax.op.reshape(found, mean.ty.shape))
         return self._cast(whole, mean.ty.dtype)
 
-    def _products(
-        self, mean: relax.Call, heads: Sequence[Any], scale: float, added: Sequence[Any]
-    ) -> relax.Expr:
+    def _batch_and_heads(self, q: Any, batch: Sequence[int]) -> list[int]:
+        """Dims of a batch, the one that is of heads last: its elements are nearest in memory.
+
+        Windows of an image are a dim of their own in some models, before their heads or behind.
+        """
+        source = self._call(self._past(q, ("astype", "squeeze", "strided_slice")))
+        if len(batch) == 2 or name_of(source) != "permute_dims":
+            return [*batch]
+        places = axes_of(source)[-len(batch) - 2 :]
+        heads = max(batch, key=lambda dim: places[dim])
+        return [*(dim for dim in batch if dim != heads), heads]
+
+    def _in_four(self, value: Any, order: Sequence[int]) -> Any:
+        """Rows by one dim of a batch, and one of heads."""
+        shape = extents_of(value) or ()
+        if len(shape) == 4:
+            return value
+        *others, heads = order
+        rows = len(shape) - 2
+        value = self.builder_.emit(relax.op.permute_dims(value, [*order, rows, rows + 1]))
+        one = [prod(shape[dim] for dim in others), shape[heads], *shape[rows:]]
+        return self.builder_.emit(relax.op.reshape(value, one))
+
+    def _as_was(self, value: Any, shape: Sequence[Any], order: Sequence[int]) -> Any:
+        """Rows in the dims that they had before :meth:`_in_four`."""
+        if len(shape) == 4:
+            return value
+        rows = len(shape) - 2
+        turned = [*order, rows, rows + 1]
+        given = [*(shape[dim] for dim in turned[:-1]), (extents_of(value) or ())[-1]]
+        value = self.builder_.emit(relax.op.reshape(value, given))
+        inverse = [turned.index(dim) for dim in range(len(shape))]
+        return self.builder_.emit(relax.op.permute_dims(value, inverse))
+
+    def _products(self, heads: Sequence[Any], scale: float, added: Sequence[Any]) -> relax.Expr:
         """Two products, and between them a softmax of ``float32``, as torch's kernels compute.
 
         Of 16 bits scores stay as they are added up, and weights are rounded. The decomposition
@@ -178,9 +224,7 @@ class _Compose(PyExprMutator):
         scores = scores_of(emit, heads, scale, added)
         weights = safe_softmax(emit, scores) if added else emit(relax.op.nn.softmax(scores))
         weights = self._cast(weights, heads[2].ty.dtype)
-        means = emit(relax.op.matmul(weights, heads[2], out_dtype="float32"))
-        means = emit(relax.op.reshape(means, mean.ty.shape))
-        return self._cast(means, mean.ty.dtype)
+        return relax.op.matmul(weights, heads[2], out_dtype="float32")
 
     def _added(self, scores: Any) -> list[Any]:
         """What is added to scores."""

@@ -74,7 +74,7 @@ class GatherAttention:
 def _found(mod: tvm.IRModule) -> dict[Any, list[tuple[relax.Call, Make]]]:
     """Of each Relax function the calls that end an attention, and what is made of them."""
     return {
-        gv: [made for one in _groups(func) if (made := _made(one)) is not None]
+        gv: [made for ways in _groups(func) if (made := _first_made(ways)) is not None]
         for gv, func in mod.functions_items()
         if isinstance(func, relax.Function)
     }
@@ -188,40 +188,38 @@ class _Bindings(Bindings):
         return name_of(call) in _MADE and all(self.is_made(one) for one in call.args)
 
 
-def _groups(func: relax.Function) -> Iterator[_Group]:
+def _groups(func: relax.Function) -> Iterator[Iterator[_Group]]:
+    """The attentions of a function, each by several groups, the largest first."""
     if not isinstance(func.body, relax.SeqExpr):
         return
     reader = _Bindings.of(func)
     for var in reader.order:
         name = name_of(reader.bound[var])
-        found = None
         if name in OPERATORS:
-            found = _around(reader, _with_made(reader, {var}), var, reader.bound[var].args[:3])
+            yield _around(reader, _with_made(reader, {var}), var, reader.bound[var].args[:3])
         elif name == "matmul":
-            found = _group(reader, var)
-        if found is not None:
-            yield found
+            yield _group(reader, var)
 
 
-def _group(reader: _Bindings, mean: Any) -> _Group | None:
+def _group(reader: _Bindings, mean: Any) -> Iterator[_Group]:
     """The attention whose second product this is."""
     weights, values = reader.bound[mean].args
     path: set[Any] = set()
     scores = reader.scores(weights, path)
     names = {name_of(reader.bound[one]) for one in path}
     if len(scores) != 1 or not names & {"nn.softmax", "exp"}:
-        return None
+        return
     (product,) = scores
     inside = {*path, product, mean}
     if any(user not in inside for one in (*path, product) for user in reader.users[one]):
-        return None
+        return
     inside = _with_made(reader, inside)
     for var in path:
         if name_of(reader.bound[var]) == "add":
             inside.update(
                 *(_small_parts(reader, one) for one in {*reader.bound[var].args} - inside)
             )
-    return _around(reader, inside, mean, [*reader.bound[product].args, values])
+    yield from _around(reader, inside, mean, [*reader.bound[product].args, values])
 
 
 def _small_parts(reader: _Bindings, added: Any) -> list[Any]:
@@ -254,16 +252,28 @@ def _with_made(reader: _Bindings, inside: set[Any]) -> set[Any]:
 
 def _around(
     reader: _Bindings, inside: set[Any], mean: Any, operands: Sequence[Any]
-) -> _Group | None:
-    """The attention with what moves its operands, and what follows its result."""
-    for side in operands:
-        inside.update(reader.before(side, reader.moves))
+) -> Iterator[_Group]:
+    """The attention with what moves its operands, and what follows its result.
+
+    And without the first moves, as those of windows of an image, whose rows TMA may not copy: then
+    these are stored.
+    """
+    moves = {one for side in operands for one in reader.before(side, reader.moves)}
     last = mean
     while len(after := reader.users.get(last, [])) == 1:
         if name_of(reader.call(after[0])) not in _BEHIND:
             break
         last = after[0]
         inside.add(last)
+    later = {one for one in moves if moves.intersection(reader.bound[one].args)}
+    for taken in (moves, later) if moves else (moves,):
+        found = _grouped(reader, inside | taken, last)
+        if found is not None:
+            yield found
+
+
+def _grouped(reader: _Bindings, inside: set[Any], last: Any) -> _Group | None:
+    """Bindings as a group, whose inputs and numbers are found."""
     # A reshape of what is in memory costs nothing, and hides dims: in one of rows of all batches
     # nobody sees where the keys of a batch end.
     for var in reader.order:
@@ -305,19 +315,28 @@ def has_kernel(operator: Callable[..., relax.Expr], operands: Sequence[relax.Exp
             builder.emit_func_output(out)
     except ValueError:
         return False
-    return any(_made(one) is not None for one in _groups(builder.get()["main"]))
+    return any(_first_made(ways) is not None for ways in _groups(builder.get()["main"]))
 
 
-def _made(group: _Group) -> tuple[relax.Call, Make] | None:
-    """The call that ends a group, and what calls its kernel in that place; None without one."""
-    try:
-        func = group.function()
-        if loose := [str(one) for one in func.params if not hasattr(one, "shape")]:
-            raise ScheduleError(f"No tensor of it says what {', '.join(loose)} is.")
-        fit_attention(read_attention(func), architecture("sm_90a"))
-    except ScheduleError as refused:
-        _log.info("Attention stays products and a softmax: %s", refused)
-        return None
+def _first_made(ways: Iterator[_Group]) -> tuple[relax.Call, Make] | None:
+    """What the first group becomes that has a kernel; None, and the reason is logged, if none."""
+    reasons = []
+    for group in ways:
+        try:
+            return _made(group)
+        except ScheduleError as refused:
+            reasons.append(refused)
+    if reasons:
+        _log.info("Attention stays products and a softmax: %s", reasons[0])
+    return None
+
+
+def _made(group: _Group) -> tuple[relax.Call, Make]:
+    """The call that ends a group, and what calls its kernel in that place."""
+    func = group.function()
+    if loose := [str(one) for one in func.params if not hasattr(one, "shape")]:
+        raise ScheduleError(f"No tensor of it says what {', '.join(loose)} is.")
+    fit_attention(read_attention(func), architecture("sm_90a"))
     return group.bindings[-1][1], partial(_called, group, func)
 
 

@@ -53,11 +53,10 @@ class _Drop(PyExprMutator):
         wide = bound_in_reach(view.args[0], self.lookup_binding)
         if name_of(wide) != "broadcast_to":
             return None
-        shapes = [extents_of(one) for one in (wide.args[0], wide, view)]
-        if None in shapes:
+        source, *others = (extents_of(one) for one in (wide.args[0], wide, view))
+        if source is None or len(source) != 2:
             return None
-        source, *others = shapes
-        same = len(source) == 2 and all(are_equal(source, one[-2:]) for one in others)
+        same = all(one is not None and are_equal(source, one[-2:]) for one in others)
         return wide.args[0] if same else None
 
 
