@@ -435,4 +435,5 @@ def test_windows_whose_heads_no_kernel_takes_are_multiplied_by_tensor_cores() ->
     lowered = fused(mod)
     assert error_of(by_cpu(lowered, arrays), by_cpu(mod, arrays)) <= 1e-2
     rules = [one.choice.rule for one in scheduled(lowered)]
-    assert "threads" not in rules and rules.count("tensor cores") + rules.count("warpgroups") == 2
+    assert "threads" not in rules
+    assert rules.count("tensor cores") + rules.count("warpgroups") == 2

@@ -15,8 +15,9 @@ from tvm.relax import op
 
 from benchmarks.relax_numbers import error_of
 from tests.models.cpu import by_cpu, given_to, require_same
-from tests.models.running import SIZE, check, scheduled
+from tests.models.running import SIZE, Scheduled, array_of, check, scheduled
 from tests.programs.relaxed import emit, relax_module
+from tvm_layout_ext import simulate
 from tvm_layout_ext.models.convolutions.transposed import TransposedConvolutions
 from tvm_layout_ext.models.fold_constants import FoldConstants
 from tvm_layout_ext.models.relax_values import dims_of, name_of, nodes_of
@@ -83,8 +84,22 @@ def test_any_window_step_and_padding_gives_the_same(
 def test_a_reshape_that_tvm_ends_over_is_a_copy(caplog: pytest.LogCaptureFixture) -> None:
     mod = transposed((2, 2, "h"), (2, 3, 5), "float32", strides=[2])
     for one in scheduled(mod):
-        check(one)
+        if "take" in one.choice.name:
+            _require_pixels(one)
+        else:
+            check(one)
     assert "No reshape becomes a view" in caplog.text
+
+
+def _require_pixels(one: Scheduled) -> None:
+    """Of what is cut off by a range of places TVM 0.27 makes no code for the CPU."""
+    arrays = [array_of(param, np.random.default_rng(0)) for param in one.before.params]
+    batch, channels, _, steps = arrays[0].shape
+    pixels = arrays[0].reshape(batch, 2, channels // 2, steps).transpose(0, 2, 3, 1)
+    report = simulate(one.program, *arrays, progress=False)
+    (got,) = report.outputs.values()
+    want = np.maximum(pixels.reshape(batch, channels // 2, -1)[..., : got.shape[-1]], 0)
+    assert (got == want).all() and not report.hazards
 
 
 @pytest.mark.parametrize(

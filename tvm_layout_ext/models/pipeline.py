@@ -37,8 +37,9 @@ from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
 from .imported.merge_products import MergeProducts
 from .moves.drop_broadcasts import DropBroadcasts
+from .moves.patterns import FusionPatterns
 from .moves.sink_permutations import SinkPermutations
-from .moves.slices import SlicesApart, SplitsAsSlices
+from .moves.slices import SplitsAsSlices
 from .moves.slices_first import SlicesFirst
 from .moves.views import PermutationsAsViews
 from .moves.weights_as_rows import WeightsAsRows
@@ -168,7 +169,7 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         GatherRows(),
         legalize_ops(),
         relax.transform.AnnotateTIROpPattern(),
-        SlicesApart(),
+        FusionPatterns(),
         relax.transform.FoldConstant(),
         FuseWeights(),
         relax.transform.FuseOps(),

@@ -1,4 +1,4 @@
-"""Parts of a split, and what is taken at a known place, become slices; none ends a product."""
+"""Parts of a split, and what is taken at a known place, become slices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from ..relax_values import (
     whole_numbers,
 )
 
-#: TVM's pattern of what takes elements from any place.
-_INJECTIVE = 2
 #: What moves elements and is read in place.
 _MOVES = ("permute_dims", *VIEWS)
 
@@ -38,34 +36,6 @@ class SplitsAsSlices:
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         return rewritten(mod, _Slice)
-
-
-@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.SlicesApart")
-class SlicesApart:
-    """Keep a slice from the kernel of the product that it reads, whose sums are all stored.
-
-    TVM's pattern of a slice that begins at 0 is that of a sum of elements, which ends a product.
-    """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        """Give functions of a module another pattern."""
-        for gv, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and _reads_a_part(func):
-                mod.update_func(gv, func.with_attr("op_pattern", _INJECTIVE))
-        return mod
-
-
-def _reads_a_part(func: tirx.PrimFunc) -> bool:
-    """Whether a function of elements has an operand of more places than its result along a dim."""
-    shapes = [one.shape for one in func.params if hasattr(one, "shape")]
-    if int(func.attrs.get("op_pattern", _INJECTIVE)) >= _INJECTIVE or not shapes:
-        return False
-    *given, result = shapes
-    sizes = [
-        pair for one in given if len(one) == len(result) for pair in zip(one, result, strict=True)
-    ]
-    known = [pair for pair in sizes if all(isinstance(n, tirx.IntImm) for n in pair)]
-    return any(int(own) > int(whole) for own, whole in known)
 
 
 @mutator
