@@ -16,7 +16,7 @@ import multiprocessing
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,6 +34,8 @@ from tvm_layout_ext.text import columns
 
 #: Builds a model of a name: what is told of that, and what runs it, by contestant.
 Prepare = Callable[[str], tuple[dict[str, Any], dict[str, Callable[[], Any]]]]
+#: Measures a model of a name by its calls.
+Measure = Callable[[str, dict[str, Callable[[], Any]]], dict[str, Any]]
 #: Runs before, and while, kernels are counted.
 WARM_UP, REPEATS, FEW = 2, 15, 3
 #: Seconds after which whoever waits for the others gives up.
@@ -244,7 +246,7 @@ def prepared(
     return {"choices": choices, "compile": seconds}, calls
 
 
-def work(prepare: Prepare, name: str, line: Any) -> None:
+def work(prepare: Prepare, measure: Measure, name: str, line: Any) -> None:
     """Build a model, say so, and measure it once the other end of the line says that it may."""
     import torch
 
@@ -262,7 +264,7 @@ def work(prepare: Prepare, name: str, line: Any) -> None:
             print(f"{name} compiled in seconds: {seconds}", flush=True)
             line.send(None)
             line.recv()
-            row |= measured(name, calls)
+            row |= measure(name, calls)
     except Exception as error:  # Others are to be measured all the same.
         row["failed"] = f"{type(error).__name__} {str(error)[-500:]}"
     line.send(row)
@@ -312,25 +314,31 @@ def main(
 
 def timed(names: list[str], prepare: Prepare, module: str, out: Path | None) -> None:
     """Build all models, each in a process, time one after the other, and print and write all."""
-    context = multiprocessing.get_context("spawn")
-    lines, rows = {}, list[dict[str, Any]]()
-    for name in names:
-        lines[name], other = context.Pipe()
-        context.Process(target=work, args=(prepare, name, other), daemon=True).start()
-        other.close()
-    # All have built, or failed, before the first is timed.
-    failed = {name: answer for name, line in lines.items() if (answer := _answer(name, line))}
-    for name, line in lines.items():
-        row = failed.get(name)
-        if row is None:
-            with contextlib.suppress(ConnectionError):  # Whose process has ended says so below.
-                line.send(None)
-            row = _answer(name, line)
-        print(told(row) if "sums" in row else f"{name} fails: {row['failed']}", flush=True)
+    rows = list[dict[str, Any]]()
+    for row in rows_of(names, prepare, measured):
+        print(told(row) if "sums" in row else f"{row['model']} fails: {row['failed']}", flush=True)
         rows.append(row)
         if out is not None:
             out.write_text(json.dumps({**provenance(module), "rows": rows}, indent=1))
     print(table(rows, names), flush=True)
+
+
+def rows_of(names: list[str], prepare: Prepare, measure: Measure) -> Iterator[dict[str, Any]]:
+    """What is measured of each model; all have built, or failed, before the first is."""
+    context = multiprocessing.get_context("spawn")
+    lines = {}
+    for name in names:
+        lines[name], other = context.Pipe()
+        context.Process(target=work, args=(prepare, measure, name, other), daemon=True).start()
+        other.close()
+    failed = {name: answer for name, line in lines.items() if (answer := _answer(name, line))}
+    for name, line in lines.items():
+        if name not in failed:
+            with contextlib.suppress(ConnectionError):  # Whose process has ended says so below.
+                line.send(None)
+        row = failed.get(name) or _answer(name, line)
+        if row is not None:
+            yield row
 
 
 def _answer(name: str, line: Any) -> dict[str, Any] | None:

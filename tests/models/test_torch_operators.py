@@ -74,6 +74,40 @@ def test_an_instance_norm_in_a_branch_keeps_its_statistics() -> None:
     on_cpu(module, [(torch.randn(2, 4, 6, 7) * 3 + 1, torch.ones(1))])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("has", ["", "weight", "weight and bias"])
+def test_group_norms_without_factors(has: str, dtype: str) -> None:
+    """As PoolFormer's second version has them; TVM ends with "Found null pointer"."""
+    torch.manual_seed(0)
+    norm = torch.nn.GroupNorm(2, 4, affine=bool(has))
+    if has == "weight":
+        norm.bias = None
+    for one in norm.parameters():
+        torch.nn.init.normal_(one)
+    module = Steps(lambda m, x, i: m.norm(x))
+    module.norm = norm.to(getattr(torch, dtype))
+    on_cpu(module, [((torch.randn(2, 4, 6, 7) * 3 + 1).to(getattr(torch, dtype)), torch.zeros(1))])
+
+
+@pytest.mark.parametrize("order", [(3, 0, 4, 1, 2, 5), (3, 0, 1, 4, 2, 5), (3, 4, 0, 1, 2, 5)])
+@pytest.mark.parametrize("keys", [20, 5])
+def test_attention_in_windows(order: tuple[int, ...], keys: int) -> None:
+    """Of five dims torch multiplies in float32; here it is an attention as any other."""
+    torch.manual_seed(0)
+
+    def does(m: Any, x: Any, i: Any) -> Any:
+        q, k, v = x.permute(order).unbind(0)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return attend(q, k[..., :keys, :], v[..., :keys, :])
+
+    given = (torch.randn(2, 3, 20, 3, 2, 32).half(), torch.zeros(1))
+    rules = [
+        one.rule for one in tlx.compile_torch(Steps(does).eval(), given, target=HOPPER).choices
+    ]
+    assert rules.count("attention") == 1
+    assert {*rules} <= {"attention", "blocks"}
+
+
 @pytest.mark.parametrize("sizes", [(16, 0, -1), (16, -17, -2), (5, -0.5, -0.5)])
 def test_numbers_that_go_down(sizes: tuple[float, ...]) -> None:
     module = Steps(lambda m, x, i: x[:, None] + torch.arange(*sizes))
