@@ -389,14 +389,16 @@ def test_layers_share_what_is_cast_for_them() -> None:
 WINDOWS = {"behind heads": [3, 0, 4, 1, 2, 5], "before heads": [3, 0, 1, 4, 2, 5]}
 
 
-def in_windows(order: list[int], head: int = 32) -> tvm.IRModule:
-    """Attention of five dims, of which torch multiplies in ``float32``."""
+def in_windows(
+    order: list[int], head: int = 32, mask: tuple[int, ...] | None = None
+) -> tvm.IRModule:
+    """Attention of five dims, of which torch multiplies in ``float32``, and a mask of a shape."""
     batch, windows, places, heads = 2, 3, 20, 2
     sizes = (batch, windows, places, 3, heads, head)
     left = [sizes[at] for at in order[1:4]]
     flat, root = batch * windows * heads, relax.const(head**-0.25, "float32")
 
-    def build(x: Any) -> Any:
+    def build(x: Any, *masks: Any) -> Any:
         turned = emit(op.permute_dims(emit(op.reshape(x, sizes)), order))
         parts = [emit(op.strided_slice(turned, [0], [at], [at + 1])) for at in range(3)]
         q, k, v = (emit(op.astype(emit(op.squeeze(one, [0])), "float32")) for one in parts)
@@ -404,6 +406,8 @@ def in_windows(order: list[int], head: int = 32) -> tvm.IRModule:
         one = emit(op.reshape(emit(op.multiply(q, root)), (flat, places, head)))
         other = emit(op.reshape(keys, (flat, head, places)))
         scores = emit(op.reshape(emit(op.matmul(one, other)), (*left, places, places)))
+        for one in masks:
+            scores = emit(op.add(scores, emit(op.astype(one, "float32"))))
         weights = emit(op.nn.softmax(scores, -1))
         hidden = emit(op.equal(scores, relax.const(float("-inf"), "float32")))
         seen = emit(op.max(emit(op.astype(emit(op.logical_not(hidden)), "int8")), -1, True))
@@ -415,7 +419,8 @@ def in_windows(order: list[int], head: int = 32) -> tvm.IRModule:
         behind = [0, 2, 3, 1, 4] if order[2] == 4 else [0, 1, 3, 2, 4]
         return op.reshape(emit(op.permute_dims(means, behind)), (batch, windows, places, -1))
 
-    return relax_module(build, (batch, windows, places, 3 * heads * head))
+    shapes = [(batch, windows, places, 3 * heads * head)]
+    return relax_module(build, *shapes, *([] if mask is None else [mask]))
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -427,6 +432,29 @@ def test_attention_in_windows_is_one_kernel_that_reads_them_in_place(name: str) 
     # A view that the function gives is copied.
     (only,) = (one for one in scheduled(lowered) if "reshape" not in one.choice.name)
     check(only, "attention")
+
+
+#: Masks, as dims are in ``WINDOWS["before heads"]``, and whether the kernel adds them.
+MASKS: dict[str, tuple[tuple[int, ...], bool]] = {
+    "of rows": ((20, 20), True),
+    "of heads": ((1, 1, 2, 20, 20), True),
+    "of all": ((2, 3, 2, 20, 20), True),
+    "of windows": ((1, 3, 1, 20, 20), False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("head", [32, 20])
+def test_windows_have_masks(name: str, head: int) -> None:
+    """One that differs by window, and is repeated for images, stays a tensor of all dims."""
+    shape, is_taken = MASKS[name]
+    mod = in_windows(WINDOWS["before heads"], head, shape)
+    lowered, rng = fused(mod), np.random.default_rng(0)
+    arrays = [rng.standard_normal(one).astype("float16") for one in ((2, 3, 20, 6 * head), shape)]
+    assert error_of(by_cpu(lowered, arrays), by_cpu(mod, arrays)) <= 1e-2
+    rules = [one.choice.rule for one in scheduled(lowered)]
+    assert ("attention" in rules) == (is_taken and head == 32)
+    assert ("threads" in rules) == (not is_taken)
 
 
 def test_windows_whose_heads_no_kernel_takes_are_multiplied_by_tensor_cores() -> None:

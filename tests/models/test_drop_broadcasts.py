@@ -35,6 +35,21 @@ KEPT: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("rows", [(1, 5, 8), (5, 8)])
+def test_a_batch_that_the_other_operand_has_not_stays(rows: tuple[int, ...]) -> None:
+    mod = relax_module(lambda x: op.matmul(x, FREE["of two dims"]()), rows, dtype="float32")
+    require_same(cleaned(DropBroadcasts()(mod)), mod, 1e-6)
+
+
+def test_of_two_matrices_that_are_repeated_one_stays() -> None:
+    def build(x: Any) -> relax.Expr:
+        other = op.reshape(op.broadcast_to(x, [2, 3, 5, 8]), [6, 5, 8])
+        return op.matmul(other, FREE["of two dims"]())
+
+    mod = relax_module(build, (5, 8), dtype="float32")
+    require_same(cleaned(DropBroadcasts()(mod)), mod, 1e-6)
+
+
 @pytest.mark.parametrize("name", [*FREE, *KEPT])
 def test_a_matrix_is_read_as_it_is(name: str) -> None:
     make = FREE.get(name) or KEPT[name]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tvm import relax
 from tvm.relax import op
+from tvm.script import tirx as T
 
 from tests.models.cpu import by_cpu
 from tests.models.running import check, fused, scheduled
-from tests.programs.relaxed import relax_module
+from tests.programs.relaxed import emit, relax_module
 
 ROWS, WIDTH = 50, 16
 
@@ -68,5 +69,71 @@ def test_a_norm_reads_what_is_gathered_before() -> None:
     mod = relax_module(
         lambda i: op.nn.layer_norm(taken(i, 0), ones, ones, [-1]), ((24, 5), "int64")
     )
-    for one in scheduled(fused(mod)):
-        assert not one.choice.fell_back
+    gathered, norm = scheduled(fused(mod))
+    check(gathered if "take" in gathered.name else norm, x0=np.full((24, 5), 7))
+    assert {gathered.choice.rule, norm.choice.rule} == {"blocks", "rows"}
+
+
+#: Elements by indices that are computed, as torch counts from either end.
+COMPUTED: dict[str, Any] = {
+    "of both": lambda x, i: (op.arange(24), i),
+    "of one": lambda x, i: (i, i),
+    "of a column": lambda x, i: (op.expand_dims(i, 1), op.arange(5)),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_indices_are_computed_in_the_kernel_that_uses_them(name: str) -> None:
+    def build(x: Any, i: Any) -> relax.Expr:
+        zero, size = relax.const(0, "int64"), relax.const(24, "int64")
+        wrapped = emit(op.where(emit(op.less(i, zero)), emit(op.add(i, size)), i))
+        places = [emit(one) for one in COMPUTED[name](x, emit(op.astype(wrapped, "int64")))]
+        return op.index_tensor(x, relax.Tuple(places))
+
+    mod = relax_module(build, ((24, 24), "float32"), ((24,), "int64"))
+    lowered, indices = fused(mod), np.random.default_rng(0).integers(0, 24, 24)
+    image = np.random.default_rng(1).normal(size=(24, 24)).astype("float32")
+    want = by_cpu(mod, [image, indices])
+    assert (by_cpu(lowered, [image, indices])[0] == want[0]).all()
+    (one,) = scheduled(lowered)
+    assert not one.choice.fell_back
+
+
+@pytest.mark.parametrize("rows", [64, 512])
+def test_rows_that_a_product_reads_are_no_unpacked_weights(rows: int) -> None:
+    """More rows than the table has: what is gathered is larger than what it is made of."""
+    weight = relax.const(np.random.default_rng(0).normal(size=(WIDTH, 32)).astype("float16"))
+
+    def build(i: Any) -> relax.Expr:
+        return op.matmul(op.take(op.astype(table(0), "float16"), i, 0, mode="fast"), weight)
+
+    names = [one.name for one in scheduled(relax_module(build, ((rows,), "int64")))]
+    assert len(names) == 2
+
+
+def test_a_kernel_of_a_user_is_fused_with_nothing() -> None:
+    @T.prim_func(private=True, s_tir=True)
+    def gather(
+        a: T.Buffer((64, 16), "float32"),
+        i: T.Buffer((64,), "int64"),
+        b: T.Buffer((64, 16), "float32"),
+    ) -> None:  # type: ignore[valid-type]
+        for row in T.thread_binding(64, "blockIdx.x"):
+            for column in T.thread_binding(16, "threadIdx.x"):
+                with T.sblock("B"):
+                    r, c = T.axis.remap("SS", [row, column])
+                    b[r, c] = a[i[r], c]
+
+    builder = relax.BlockBuilder()
+    a, i = (
+        relax.Var(n, relax.TensorType(s, d))
+        for n, s, d in (("a", (64, 16), "float32"), ("i", (64,), "int64"))
+    )
+    with builder.function("main", [a, i]):
+        with builder.dataflow():
+            kind = relax.TensorType((64, 16), "float32")
+            made = relax.call_tir(builder.add_func(gather, "gather"), [a, i], kind)
+            out = builder.emit_output(op.nn.relu(builder.emit(made)))
+        builder.emit_func_output(out)
+    names = {gv.name_hint for gv in fused(builder.get()).get_global_vars()}
+    assert {"gather", "relu"} <= names

@@ -14,7 +14,7 @@ from tests.models.running import check, fused, only, scheduled
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext.ir.queries import nodes_of
 from tvm_layout_ext.models.moves.slices_first import SlicesFirst
-from tvm_layout_ext.models.relax_values import dims_of, name_of
+from tvm_layout_ext.models.relax_values import dims_of, extents_of, name_of
 
 HALF = "float16"
 IMAGE = (4, 10, 64)
@@ -81,6 +81,27 @@ def test_slices_go_before_what_keeps_rows(name: str) -> None:
     for call in nodes_of(after["main"]):
         assert name_of(call) not in ("exp", "nn.softmax") or dims_of(call) == [4, 2, 64]
     require_same(after, mod, 1e-6)
+
+
+def test_any_number_of_images() -> None:
+    mod = relax_module(
+        lambda x: op.take(normed(layer(x)), relax.const(np.int64(0)), 1, mode="fast"),
+        ("n", 10, 64),
+        dtype="float32",
+    )
+    after = SlicesFirst()(mod)
+    shapes = [extents_of(one) for one in nodes_of(after["main"]) if name_of(one) == "matmul"]
+    assert [int(one[1]) for one in shapes] == [1, 1]
+    require_same(after, mod, 1e-6)
+
+
+def test_a_window_of_places_counts_the_rows() -> None:
+    def build(x: Any) -> relax.Expr:
+        attend = op.nn.attention(x, x, x, causal_mask="TopLeft", window_size=3)
+        return op.strided_slice(attend, [1], [5], [6])
+
+    mod = relax_module(build, (2, 70, 2, 64), dtype=HALF)
+    assert SlicesFirst()(mod).same_as(mod)
 
 
 #: What is to be computed of all rows.

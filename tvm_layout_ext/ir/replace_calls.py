@@ -20,6 +20,8 @@ def with_calls_replaced(
     """A module with other expressions for calls of some functions, without what nobody reads."""
     one = _Replace(mod)
     for gv, calls in made.items():
+        if not isinstance(mod[gv], relax.Function):
+            continue  # A function of TIR calls none.
         one.makes = {call.__chandle__(): make for call, make in calls}
         one.builder_.update_func(gv, one.visit_expr(mod[gv]))
     return relax.transform.DeadCodeElimination()(one.builder_.get())

@@ -169,9 +169,11 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         GatherRows(),
         legalize_ops(),
         relax.transform.AnnotateTIROpPattern(),
-        FusionPatterns(),
         relax.transform.FoldConstant(),
         FuseWeights(),
+        # LegalizeOps leaves elements of tuples between operands, which FuseOps would lose.
+        relax.transform.CanonicalizeBindings(),
+        FusionPatterns(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         # Before schedules, or TVM no longer sees which functions only reshape.

@@ -7,11 +7,12 @@ from math import isclose, prod
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import PrimType
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_ffi import structural_equal
 
+from ...ir.queries import is_number
 from ..bindings import Bindings
 from ..known_values import array_of, scalar_of
 from ..relax_values import (
@@ -146,14 +147,17 @@ class _Compose(PyExprMutator):
         if axes_of(turned) != [*batch, columns, rows]:
             return None
         v = self._split(mean.args[1], shape[:-2])
-        if v is None or (isinstance(mask, relax.Expr) and len(batch) > 2):
+        if v is None:
             return None
         kind = self._kind(mean.args[0], (q, turned.args[0], v))
         order = self._batch_and_heads(q, batch)
+        bias = self._mask_in_four(mask, order) if isinstance(mask, relax.Expr) else None
+        if bias is None and isinstance(mask, relax.Expr):
+            return None
         heads = [self._in_four(self._cast(one, kind), order) for one in (q, turned.args[0], v)]
         operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
-        if isinstance(mask, relax.Expr):
-            operands.append(self._cast(self._in_four_dims(mask), kind))
+        if bias is not None:
+            operands.append(self._cast(bias, kind))
         # Square roots of the operator's own scale, rounded to the operands' type.
         scale: float | None = q_scale * k_scale
         if isclose(q_scale * k_scale, int(shape[-1]) ** -0.5, rel_tol=_ROUNDED):
@@ -169,7 +173,9 @@ class _Compose(PyExprMutator):
             # What makes rows without a key 0 is torch's operator.
             is_torchs = weights is not given and str(kind) in _COMPUTED
             added = self._added(softmax.args[0]) if mask is not None else []
-            if not is_torchs:
+            if len(batch) > 2:
+                added = [self._mask_in_four(one, order) for one in added]
+            if not is_torchs or None in added:
                 return None
             found = self._products(heads, q_scale * k_scale, added)
         else:
@@ -230,18 +236,23 @@ class _Compose(PyExprMutator):
         """What is added to scores."""
         return [self._call(self._past(scores, ("astype",))).args[1]]
 
-    def _in_four_dims(self, mask: Any) -> Any:
-        """A mask by batch, head, row and key, of as few elements as it was made of."""
+    def _mask_in_four(self, mask: Any, order: Sequence[int]) -> Any:
+        """A mask by batch, head, row and key, of as few elements as it was made of.
+
+        None where it differs along some dims of a batch, and is repeated along others.
+        """
         keys, narrow = extents_of(mask), self._past(mask, COPIES)
         while name_of(call := self._call(narrow)) == "where" and self._is_all_true(call.args[0]):
             narrow = self._past(call.args[1], COPIES)
         # The operator repeats numbers along batches, heads and rows, and wants one for each key.
         if structural_equal((extents_of(narrow) or ())[-1:], (keys or ())[-1:]):
             mask = narrow
-        shape = extents_of(mask) or ()
-        if len(shape) < 4:
-            mask = self.builder_.emit(relax.op.reshape(mask, [*[1] * (4 - len(shape)), *shape]))
-        return mask
+        shape, rank = extents_of(mask) or (), len(order) + 2
+        if len(shape) < rank:
+            shape = (*[tirx.IntImm("int64", 1)] * (rank - len(shape)), *shape)
+            mask = self.builder_.emit(relax.op.reshape(mask, shape))
+        ones = {is_number(shape[dim], 1) for dim in order[:-1]}
+        return self._in_four(mask, order) if len(ones) == 1 else None
 
     def _is_all_true(self, condition: Any) -> bool:
         """Whether a condition holds everywhere, as that of padding does where none is given."""

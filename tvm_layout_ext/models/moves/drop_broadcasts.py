@@ -37,18 +37,21 @@ class _Drop(PyExprMutator):
         operands = [*call.args]
         for at, one in enumerate(operands):
             before = bound_in_reach(one, self.lookup_binding)
-            if (matrix := self._matrix(before)) is not None:
+            if (matrix := self._matrix(before, operands[1 - at])) is not None:
                 operands[at] = matrix
             elif name_of(before) == "broadcast_to" and _is_free(before, operands[1 - at]):
                 operands[at] = before.args[0]
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
 
-    def _matrix(self, view: Any) -> Any:
+    def _matrix(self, view: Any, other: Any) -> Any:
         """The matrix that is repeated for several dims of a batch, which are one dim then.
 
-        So is the weight of a linear whose rows are windows; other operand and batch are its rows.
+        So is the weight of a linear whose rows are windows. The other operand has that batch, too.
         """
         if name_of(view) != "reshape":
+            return None
+        own, beside = extents_of(view), extents_of(other)
+        if own is None or beside is None or not are_equal(own[:-2], beside[:-2]):
             return None
         wide = bound_in_reach(view.args[0], self.lookup_binding)
         if name_of(wide) != "broadcast_to":

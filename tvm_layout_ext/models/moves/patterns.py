@@ -7,7 +7,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir.queries import blocks_in
+from ...ir.ops import IS_SCHEDULED
+from ...ir.queries import blocks_in, nodes_in, thread_tag
 
 #: TVM's patterns of what takes elements from any place, and of what is fused with nothing.
 _INJECTIVE, _OPAQUE = 2, 8
@@ -34,7 +35,9 @@ class FusionPatterns:
 
 
 def _gathers(func: tirx.PrimFunc) -> bool:
-    """Whether each block of a function computes elements, each at its own place."""
+    """Whether each block of a function without threads computes elements at their own places."""
+    if IS_SCHEDULED in func.attrs or any(map(thread_tag, nodes_in(func.body, tirx.For))):
+        return False
     blocks = [one for one in blocks_in(func.body) if one.iter_vars]
     return bool(blocks) and all(map(_is_of_elements, blocks))
 

@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...ir.queries import size_of
 from ..bindings import Bindings
 from ..known_values import scalar_of
 from ..relax_values import (
@@ -18,7 +19,7 @@ from ..relax_values import (
     VIEWS,
     axes_of,
     cleaned,
-    dims_of,
+    extents_of,
     name_of,
     slices_of,
 )
@@ -93,11 +94,12 @@ def _wanted(values: Bindings, found: dict[Any, _Part], user: Any, var: Any) -> _
 def _slice(call: Any, binding: Callable[[Any], Any]) -> _Part | None:
     """The few places of one dim that a slice keeps, or a ``take`` of a known place."""
     name = name_of(call)
-    shape = dims_of(call.args[0]) if name in ("strided_slice", "take") else None
+    shape = _extents(call.args[0]) if name in ("strided_slice", "take") else None
     if shape is None:
         return None
     if name == "take":
-        place = scalar_of(call.args[1], binding) if call.args[1].ty.ndim == 0 else None
+        is_one = getattr(call.args[1].ty, "ndim", None) == 0
+        place = scalar_of(call.args[1], binding) if is_one else None
         if place is None or call.attrs.axis is None:
             return None
         axis, begin = int(call.attrs.axis) % len(shape), int(place)
@@ -112,7 +114,11 @@ def _slice(call: Any, binding: Callable[[Any], Any]) -> _Part | None:
             return None
         axis, begin, end = (one[0] for one in numbers[:3])
         axis %= len(shape)
+        if not isinstance(shape[axis], int):
+            return None
         begin, end = (at + shape[axis] if at < 0 else min(at, shape[axis]) for at in (begin, end))
+    if not isinstance(shape[axis], int):
+        return None
     if not 0 <= begin < end <= shape[axis] or (end - begin) * _FEWEST_PARTS > shape[axis]:
         return None
     return _Part(axis, begin, end)
@@ -121,21 +127,29 @@ def _slice(call: Any, binding: Callable[[Any], Any]) -> _Part | None:
 def _before(call: Any, part: _Part) -> list[_Part | None] | None:
     """The parts of operands of which a call makes a part of its result; None where it does not."""
     rule = _RULES.get(name_of(call))
-    shape = dims_of(call) if rule is not None else None
-    if rule is None or shape is None:
+    if rule is None:
         return None
-    return rule(call, shape, part)
+    tensors = [one for one in (call, *call.args) if isinstance(one.ty, relax.TensorType)]
+    if any(_extents(one) is None for one in tensors):
+        return None
+    return rule(call, _extents(call) or [], part)
 
 
-def _of_elements(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+def _extents(value: Any) -> list[Any] | None:
+    """Extents of a tensor, numbers where they are known."""
+    found = extents_of(value)
+    return None if found is None else [size_of(one) for one in found]
+
+
+def _of_elements(call: Any, shape: list[Any], part: _Part) -> list[_Part | None] | None:
     """Each operand at the same places, unless it is repeated along the dim."""
     return [_aligned(one, len(shape), part) for one in call.args]
 
 
 def _aligned(operand: Any, rank: int, part: _Part) -> _Part | None:
-    own = dims_of(operand) if isinstance(operand.ty, relax.TensorType) else []
-    axis = part.axis - (rank - len(own or ()))
-    if not own or axis < 0 or own[axis] == 1:
+    own = _extents(operand) or [] if isinstance(operand.ty, relax.TensorType) else []
+    axis = part.axis - (rank - len(own))
+    if axis < 0 or not own or (isinstance(own[axis], int) and own[axis] == 1):
         return None
     return _Part(axis, part.begin, part.end)
 
@@ -143,7 +157,7 @@ def _aligned(operand: Any, rank: int, part: _Part) -> _Part | None:
 def _along(axes_of_call: Callable[[Any], Any]) -> Callable[..., list[_Part | None] | None]:
     """Of what is computed along other dims, which are kept: norms and softmax."""
 
-    def rule(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+    def rule(call: Any, shape: list[Any], part: _Part) -> list[_Part | None] | None:
         if part.axis in [int(axis) % len(shape) for axis in axes_of_call(call.attrs)]:
             return None
         return [part, *[None] * (len(call.args) - 1)]
@@ -151,17 +165,17 @@ def _along(axes_of_call: Callable[[Any], Any]) -> Callable[..., list[_Part | Non
     return rule
 
 
-def _of_sums(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
-    source, axes = dims_of(call.args[0]), call.attrs.axis
-    if source is None or axes is None:
+def _of_sums(call: Any, shape: list[Any], part: _Part) -> list[_Part | None] | None:
+    rank, axes = int(call.args[0].ty.ndim), call.attrs.axis
+    if axes is None:
         return None
-    added = {int(axis) % len(source) for axis in axes}
-    kept = [at for at in range(len(source)) if call.attrs.keepdims or at not in added]
+    added = {int(axis) % rank for axis in axes}
+    kept = [at for at in range(rank) if call.attrs.keepdims or at not in added]
     axis = kept[part.axis]
     return None if axis in added else [_Part(axis, part.begin, part.end)]
 
 
-def _of_product(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+def _of_product(call: Any, shape: list[Any], part: _Part) -> list[_Part | None] | None:
     a, b = call.args
     if a.ty.ndim < 2 or b.ty.ndim < 2 or part.axis == len(shape) - 1:
         return None
@@ -169,30 +183,31 @@ def _of_product(call: Any, shape: list[int], part: _Part) -> list[_Part | None] 
     return [_aligned(a, len(shape), part), None if rows else _aligned(b, len(shape), part)]
 
 
-def _of_permutation(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+def _of_permutation(call: Any, shape: list[Any], part: _Part) -> list[_Part | None] | None:
     return [_Part(axes_of(call)[part.axis], part.begin, part.end)]
 
 
-def _of_view(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
+def _of_view(call: Any, shape: list[Any], part: _Part) -> list[_Part | None] | None:
     """Of a dim that the source has, too, with as many elements before it."""
-    source = dims_of(call.args[0]) or []
+    source, equal = _extents(call.args[0]) or [], tvm.sym.Analyzer().can_prove_equal
     for axis, extent in enumerate(source):
-        if extent == shape[part.axis] and prod(source[:axis]) == prod(shape[: part.axis]):
+        is_dim = isinstance(extent, int) and extent == shape[part.axis]
+        if is_dim and equal(prod(source[:axis]), prod(shape[: part.axis])):
             rest = [None] * (len(call.args) - 1)
             return [_Part(axis, part.begin, part.end), *rest]
     return None
 
 
-def _of_attention(call: Any, shape: list[int], part: _Part) -> list[_Part | None] | None:
-    """Of rows of queries, which no causal mask counts; keys and values are those of all."""
-    if part.axis != 1 or call.attrs.causal_mask is not None:
+def _of_attention(call: Any, shape: list[Any], part: _Part) -> list[_Part | None] | None:
+    """Of rows of queries, which no mask by places counts; keys and values are those of all."""
+    if part.axis != 1 or (call.attrs.causal_mask, call.attrs.window_size) != (None, None):
         return None
     bias = [_aligned(one, 4, _Part(2, part.begin, part.end)) for one in call.args[3:]]
     return [part, None, None, *bias]
 
 
 #: How operators make a part of their results.
-_RULES: dict[str, Callable[[Any, list[int], _Part], list[_Part | None] | None]] = {
+_RULES: dict[str, Callable[[Any, list[Any], _Part], list[_Part | None] | None]] = {
     **dict.fromkeys(ELEMENTWISE, _of_elements),
     **dict.fromkeys(VIEWS, _of_view),
     **dict.fromkeys(("nn.softmax", "nn.log_softmax"), _along(lambda attrs: [attrs.axis])),
@@ -223,7 +238,7 @@ class _Sliced(PyExprMutator):
         before = _before(call, part) or []
         given = [self._given(*pair) for pair in zip(call.args, before, strict=True)]
         if name_of(call) in VIEWS:
-            shape = dims_of(call) or []
+            shape = _extents(call) or []
             shape[part.axis] = part.end - part.begin
             value = relax.op.reshape(given[0], shape)
         else:
