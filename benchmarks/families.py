@@ -9,23 +9,22 @@ and of eager torch are largest ones against ``float32``, as a share of the large
 
 from __future__ import annotations
 
-import copy
 import json
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import tvm_layout_ext as tlx
-from benchmarks import models
+from benchmarks import imported, models
 from benchmarks.memory_bound import provenance
 from tvm_layout_ext.text import columns
 
-BATCH, REPEATS = 16, 15
+#: Images at once.
+BATCH = 16
 #: Of a family of timm the smallest model of at least 5 million parameters.
 FAMILIES = [
     "cait_xxs24_224",
@@ -85,45 +84,17 @@ def made(name: str) -> tuple[Any, list[Any]]:
 
 def prepared(name: str) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
-    import torch
-
     net, given = made(name)
     begun = time.perf_counter()
     fast = tlx.compile_torch(net, given)
-    seconds = time.perf_counter() - begun
-    net, given = net.cuda(), [one.cuda() for one in given]
-    wide = [one.float() if one.is_floating_point() else one for one in given]
-    calls: dict[str, Callable[[], Any]] = {
-        "ours": partial(fast, *given),
-        "torch.compile": partial(torch.compile(net, dynamic=False), *given),
-        "torch eager": partial(net, *given),
-        "float32": partial(copy.deepcopy(net).float(), *wide),
-    }
-    choices = {one.name: f"{one.rule}: {one.text}" for one in fast.choices}
-    return {"choices": choices, "compile": {"ours": seconds}}, calls
-
-
-def replayed(call: Callable[[], Any]) -> float:
-    """Median microseconds of a graph of a call."""
-    import torch
-
-    run = models.captured(call)
-    times = []
-    for _ in range(REPEATS):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        events[0].record()
-        run()
-        events[1].record()
-        torch.cuda.synchronize()
-        times.append(events[0].elapsed_time(events[1]) * 1e3)
-    return statistics.median(times)
+    return imported.beside(net, given, fast, time.perf_counter() - begun)
 
 
 def measured(_name: str, calls: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     """Errors, times of graphs, and kernels of both."""
     errors = models.errors_of({name: calls[name] for name in ("ours", "torch eager", "float32")})
     both = ("ours", "torch.compile")
-    graphs = {who: replayed(calls[who]) for who in both}
+    graphs = {who: models.elapsed(models.captured(calls[who])) for who in both}
     kernels = {
         who: {name: statistics.median(one) for name, one in models.profile(calls[who], 4).items()}
         for who in both

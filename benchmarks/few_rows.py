@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +17,7 @@ import typer
 
 import tvm_layout_ext as tlx
 from benchmarks.memory_bound import provenance
-from benchmarks.models import captured
+from benchmarks.models import captured, elapsed
 from tvm_layout_ext.models import rules
 
 #: Columns and terms.
@@ -54,21 +52,6 @@ def _module(columns: int, terms: int) -> Any:
     return Sum().cuda().eval()
 
 
-def _time(call: Callable[[], Any]) -> float:
-    """Microseconds of a call."""
-    import torch
-
-    times = []
-    for _ in range(30):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
-
-
 def measured(rows: int, columns: int, terms: int) -> dict[str, Any]:
     """Microseconds of a product by each contestant, and errors of the sums."""
     import torch
@@ -83,7 +66,7 @@ def measured(rows: int, columns: int, terms: int) -> dict[str, Any]:
     contestants = {"ours": ours, "without": other, "torch": net}
     for who, module in contestants.items():
         call = captured(module, x)
-        took = _time(call)
+        took = elapsed(call, 30)
         error = ((call().float() - wanted).norm() / wanted.norm()).item()
         row[who] = {"us": round(took / len(net.parts), 2), "error": round(error, 5)}
     row["ours"]["rules"] = sorted({one.rule for one in ours.choices})

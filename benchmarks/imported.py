@@ -5,8 +5,7 @@ transformers; ``--dry-run`` compiles without a GPU. A model has random weights o
 is compiled by ``tlx.compile_torch`` in its own types; then it is timed as in
 :mod:`benchmarks.models`, beside torch.compile and eager torch, and held against ``float32``.
 ``--batch`` is that of images, ``--dynamic`` compiles for any, and for any length of tokens,
-``--any-image`` also for any height and width, ``--timm`` takes other models of timm, for images of
-their own sizes, and ``--graphs`` captures launches by a graph of
+``--any-image`` also for any height and width, and ``--graphs`` captures launches by a graph of
 torch, and torch.compile's by its mode ``reduce-overhead``: whole runs are to be compared then.
 """
 
@@ -61,13 +60,6 @@ def _timm(name: str, **options: Any) -> Any:
     import timm
 
     return timm.create_model(name, pretrained=False, **options)
-
-
-def _of_timm(name: str) -> Any:
-    """A model of timm with images of its own size."""
-    net = _timm(name)
-    net.image = net.default_cfg["input_size"]
-    return net
 
 
 def _volumes() -> Any:
@@ -347,7 +339,7 @@ def compiled(
     import torch
 
     torch.manual_seed(0)
-    module = (MODELS[name]() if name in MODELS else _of_timm(name)).eval().to(getattr(torch, dtype))
+    module = MODELS[name]().eval().to(getattr(torch, dtype))
     given = inputs_of(name, module, batch, dtype)
     begun = time.perf_counter()
     shapes = _any_size(module, given, any_image) if dynamic or any_image else None
@@ -359,9 +351,17 @@ def prepared(
     name: str, batch: int, dtype: str, dynamic: bool, any_image: bool, graphs: bool
 ) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
     """What is told of a model's compilation, and its calls."""
+    module, given, fast, seconds = compiled(name, batch, dtype, dynamic, any_image)
+    row, calls = beside(module, given, fast, seconds, graphs)
+    return {"batch": len(given[0]), **row}, calls
+
+
+def beside(
+    module: Any, given: list[Any], fast: tlx.TorchModule, seconds: float, graphs: bool = False
+) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+    """Choices and seconds of a compiled module, and its calls beside those of torch's."""
     import torch
 
-    module, given, fast, seconds = compiled(name, batch, dtype, dynamic, any_image)
     module, given = module.cuda(), [one.cuda() for one in given]
     wide = [one.float() if one.is_floating_point() else one for one in given]
     full = copy.deepcopy(module).float()
@@ -373,13 +373,12 @@ def prepared(
         "float32": partial(full, *wide),
     }
     choices = {one.name: f"{one.rule}: {one.text}" for one in fast.choices}
-    return {"batch": len(given[0]), "choices": choices, "compile": {"ours": seconds}}, calls
+    return {"choices": choices, "compile": {"ours": seconds}}, calls
 
 
 def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
-    timm: Annotated[str, typer.Option(help="Names of timm's, in place of these.")] = "",
     batch: Annotated[int, typer.Option(help="Images at once.")] = 16,
     dtype: Annotated[str, typer.Option(help="Type of weights and images.")] = "float16",
     dry_run: Annotated[bool, typer.Option(help="Compile everything, run nothing.")] = False,
@@ -389,7 +388,6 @@ def main(
 ) -> None:
     """Compile all models at once, each in a process, then time one after the other."""
     names = [name for name in MODELS if any(one in name for one in only.split("|"))]
-    names = timm.split("|") if timm else names
     given = {"batch": batch, "dtype": dtype, "dynamic": dynamic, "any_image": any_image}
     if not dry_run:
         models.timed(names, partial(prepared, **given, graphs=graphs), "imported", out)

@@ -160,6 +160,21 @@ def wall(call: Callable[[], Any]) -> float:
     return statistics.median(times) * 1e6
 
 
+def elapsed(call: Callable[[], Any], repeats: int = REPEATS) -> float:
+    """Median microseconds of a call by the GPU's clock."""
+    import torch
+
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3)
+    return statistics.median(times)
+
+
 def calls_of(
     model: Model, executables: dict[str, Any], mode: str | None = None
 ) -> dict[str, Callable[[], Any]]:

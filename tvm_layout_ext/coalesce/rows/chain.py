@@ -25,6 +25,7 @@ from ...ir.queries import (
     is_among,
     is_number,
     loads_in,
+    size_of,
     substitute,
     uses,
     variables,
@@ -243,8 +244,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _product(extents: Sequence[Any]) -> str:
-    numbers = (int(one) if isinstance(one, tirx.IntImm) else one for one in extents)
-    return " x ".join(map(str, numbers)) or "1"
+    return " x ".join(str(size_of(one)) for one in extents) or "1"
 
 
 def _stores(name: str, body: Any, values: dict[Any, Any]) -> tuple[RowStore, ...]:

@@ -151,8 +151,9 @@ class _Compose(PyExprMutator):
             return None
         kind = self._kind(mean.args[0], (q, turned.args[0], v))
         order = self._batch_and_heads(q, batch)
-        bias = self._mask_in_four(mask, order) if isinstance(mask, relax.Expr) else None
-        if bias is None and isinstance(mask, relax.Expr):
+        given_mask = isinstance(mask, relax.Expr)
+        bias = self._mask_in_four(mask, order) if given_mask else None
+        if given_mask and bias is None:
             return None
         heads = [self._in_four(self._cast(one, kind), order) for one in (q, turned.args[0], v)]
         operands = [relax.op.permute_dims(one, [0, 2, 1, 3]) for one in heads]
