@@ -4,7 +4,8 @@
 transformers; ``--dry-run`` compiles without a GPU. A model has random weights of ``--dtype``, and
 is compiled by ``tlx.compile_torch`` in its own types; then it is timed as in
 :mod:`benchmarks.models`, beside torch.compile and eager torch, and held against ``float32``.
-``--batch`` is that of images, ``--dynamic`` compiles for any, and for any length of tokens,
+``--dtype tf32`` has weights of ``float32`` and both round what they multiply. ``--batch`` is that
+of images, ``--dynamic`` compiles for any, and for any length of tokens,
 ``--any-image`` also for any height and width, and ``--graphs`` captures launches by a graph of
 torch, and torch.compile's by its mode ``reduce-overhead``: whole runs are to be compared then.
 """
@@ -23,6 +24,7 @@ import typer
 
 import tvm_layout_ext as tlx
 from benchmarks import models
+from tvm_layout_ext.ir.annotations import TF32
 
 #: Images: channels, rows and columns.
 _IMAGE = (3, 224, 224)
@@ -339,6 +341,9 @@ def compiled(
     import torch
 
     torch.manual_seed(0)
+    rounded = dtype == TF32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = rounded
+    dtype = "float32" if rounded else dtype
     module = MODELS[name]().eval().to(getattr(torch, dtype))
     given = inputs_of(name, module, batch, dtype)
     begun = time.perf_counter()
@@ -363,8 +368,9 @@ def beside(
     import torch
 
     module, given = module.cuda(), [one.cuda() for one in given]
-    wide = [one.float() if one.is_floating_point() else one for one in given]
-    full = copy.deepcopy(module).float()
+    wider = torch.float64 if torch.backends.cudnn.allow_tf32 else torch.float32
+    wide = [one.to(wider) if one.is_floating_point() else one for one in given]
+    full = copy.deepcopy(module).to(wider)
     theirs = torch.compile(module, dynamic=False, mode="reduce-overhead" if graphs else None)
     calls: dict[str, Callable[[], Any]] = {
         "ours": models.captured(fast, *given) if graphs else partial(fast, *given),

@@ -13,12 +13,12 @@ from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
 from tvm_layout_ext.intrin.instructions import choose
+from tvm_layout_ext.ir.annotations import INPUT_PRECISION, TF32
 from tvm_layout_ext.tune.space.knobs import Refusal
 from tvm_layout_ext.tune.space.operator import Tolerance
 
 __all__ = [
     "DTYPES",
-    "PRECISION",
     "Numbers",
     "check_instruction",
     "compute",
@@ -29,9 +29,6 @@ __all__ = [
     "traffic",
 ]
 
-#: Annotation of a product whose operands may lose bits, and its value: Triton's name for it in
-#: ``tl.dot``. Without it a product of float32 is an exact one, another computation.
-PRECISION, TF32 = "layout_ext.input_precision", "tf32"
 #: What rounds a float32 to the 10 bits of mantissa that tf32 has, and keeps them.
 _HALF, _KEPT = np.uint32(0x1000), np.uint32(0xFFFFE000)
 
@@ -73,7 +70,8 @@ def compute(shape: tuple[int, ...], dtype: str, b_transposed: bool = False) -> l
     """What is computed; both operands are widened to the type of the sums first.
 
     Where C has the type of the sums it is they, as in a Relax ``matmul`` of that ``out_dtype``. A
-    product of float32 carries annotation :data:`PRECISION`, so that no exact one is taken for it.
+    product of float32 carries annotation :data:`.INPUT_PRECISION`, so that no exact one is taken
+    for it.
     """
     (M, N, K), of = shape, numbers(dtype)
     A = te.placeholder((M, K), dtype, name="A")
@@ -88,7 +86,7 @@ def compute(shape: tuple[int, ...], dtype: str, b_transposed: bool = False) -> l
         (M, N),
         lambda i, j: te.sum(term(i, j), axis=k),
         name="product",
-        attrs={PRECISION: TF32} if dtype == "float32" else None,
+        attrs={INPUT_PRECISION: TF32} if dtype == "float32" else None,
     )
     if of.result == of.sums:
         return [A, B, product]
@@ -96,11 +94,17 @@ def compute(shape: tuple[int, ...], dtype: str, b_transposed: bool = False) -> l
 
 
 def check_instruction(
-    name: str, operand: str, sums: str, tile_k: int, architecture: Architecture
+    name: str,
+    operand: str,
+    sums: str,
+    tile_k: int,
+    architecture: Architecture,
+    *,
+    tf32: bool = False,
 ) -> Refusal | None:
     """Why a GPU has no instruction for two types, or none that fits ``tile_k``, or None."""
     try:
-        one = choose(name, operand, sums, architecture)
+        one = choose(name, operand, sums, architecture, tf32=tf32)
     except ScheduleError as error:
         return Refusal("no instruction", str(error))
     if tile_k % one.k:

@@ -357,8 +357,9 @@ def check_product(
     """Why a configuration is not legal for a product, or None."""
     if config.get("wgmma", gemm.NONE) != gemm.NONE and not _is_plain(product):
         return Refusal("wgmma of matrices", "Warpgroups multiply matrices, without a batch, here.")
-    types = product.operand, product.sums
-    return check_instruction("auto", *types, int(config["tile_k"]), architecture) or gemm.check(
+    types, tile_k = (product.operand, product.sums), int(config["tile_k"])
+    refused = check_instruction("auto", *types, tile_k, architecture, tf32=product.tf32)
+    return refused or gemm.check(
         product.sizes,
         product.operand,
         config,

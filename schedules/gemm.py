@@ -2,7 +2,7 @@
 
 Products of ``float32`` are computed as tf32, as Triton's ``tl.dot`` does by default
 (``input_precision="tf32"``): operands keep 10 of their 23 bits of mantissa. They are a computation
-of their own, marked by annotation :data:`._gemm_types.PRECISION`; :mod:`.matmul` is the exact one.
+of their own, marked by annotation :data:`.INPUT_PRECISION`; :mod:`.matmul` is the exact one.
 8-bit integers are added up exactly in ``int32``, which is also C's type; C of 8-bit floats is
 ``float16``, of all others the operands' type. B is stored K x N for every type; ``ldmatrix`` cannot
 transpose one of 8 or 32 bits, whose elements are loaded one by one. :mod:`.gemm_nt` is the same

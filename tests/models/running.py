@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +20,7 @@ from tvm_layout_ext.ir.evaluate import evaluate
 from tvm_layout_ext.ir.ops import IS_SCHEDULED
 from tvm_layout_ext.ir.queries import is_among
 from tvm_layout_ext.models.default_schedule import FunctionChoice
-from tvm_layout_ext.models.pipeline import lowered_passes
+from tvm_layout_ext.models.pipeline import lower_relax
 from tvm_layout_ext.simulate.report import Report
 from tvm_layout_ext.tune.space.functions import blocks_of
 
@@ -51,8 +52,7 @@ class Scheduled:
 
 def fused(mod: tvm.IRModule) -> tvm.IRModule:
     """A Relax module as the pipeline schedules it."""
-    with TARGET:
-        return tvm.transform.Sequential(lowered_passes(TARGET))(mod)
+    return lower_relax(mod, TARGET)
 
 
 def scheduled(mod: tvm.IRModule, schedule: Any = None) -> list[Scheduled]:
@@ -80,17 +80,21 @@ def only(mod: tvm.IRModule, part: str = "") -> Scheduled:
     return one
 
 
-def check(one: Scheduled, rule: str = "", **given: Any) -> Report:
+def check(
+    one: Scheduled, rule: str = "", change: Callable[[Any], Any] | None = None, **given: Any
+) -> Report:
     """Fail unless a scheduled function launches kernels and gives what CPU code of it gives.
 
-    ``given`` has values of parameters by name, where random ones would be illegal.
+    ``given`` has values of parameters by name, where random ones would be illegal; others are drawn
+    and changed.
     """
     assert one.after.attrs[IS_SCHEDULED]
     assert not rule or one.choice.rule == rule, one.choice.text
     rng = np.random.default_rng(0)
     written = [r.source for _, block in blocks_of(one.before) for r in block.writes]
     drawn = [(param.name, array_of(param, rng)) for param in one.before.params]
-    arrays = [given.get(name, array) for name, array in drawn]
+    change = change or (lambda array: array)
+    arrays = [given[name] if name in given else change(array) for name, array in drawn]
     want = _called(one.reference, arrays)
     report = simulate(one.program, *arrays, progress=False)
     assert not report.hazards

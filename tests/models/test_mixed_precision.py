@@ -265,7 +265,9 @@ def test_a_module_of_the_other_type_is_refused(first: str, second: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "half", None, 16, ["bfloat16"]])
 def test_other_types_are_refused(dtype: Any) -> None:
-    with pytest.raises(tlx.ScheduleError, match=r"^dtype is one of float16, bfloat16, not .*\.$"):
+    with pytest.raises(
+        tlx.ScheduleError, match=r"^dtype is one of tf32, float16, bfloat16, not .*\.$"
+    ):
         tlx.MixedPrecision(dtype)
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.models.cpu import require_same
 from tests.models.running import check, only, scheduled
 from tests.models.test_convolutions import convolution
-from tvm_layout_ext.models.convolutions import pad_channels
 from tvm_layout_ext.models.convolutions.pad_channels import PadChannels
+from tvm_layout_ext.models.tf32 import KINDS
 
 
 @given(st.data(), st.sampled_from((2, 3)), st.integers(1, 17))
@@ -27,9 +27,7 @@ def test_any_window_dilation_and_padding_gives_the_same(
     shapes = (2, channels, *drawn(7, 11)), (8, channels, *window)
     attrs = {"padding": list(drawn(0, 3, 2 * rank)), "dilation": list(apart)}
     mod = convolution(*shapes, "float32", **attrs)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pad_channels, "NARROW_FLOATS", ("float32",))
-        after = PadChannels()(mod)
+    after = PadChannels(tf32=KINDS)(mod)
     if max(apart) == 1:  # Else a halo is to follow.
         assert ("nn.pad" in str(after)) == (channels % 8 > 0 and max(window) > 1)
     require_same(after, mod, 1e-5)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.models.cpu import require_same
 from tests.models.running import check, fused, only, scheduled
 from tests.models.test_convolutions import convolution
-from tvm_layout_ext.models.convolutions import space_to_depth
 from tvm_layout_ext.models.convolutions.space_to_depth import SpaceToDepth
+from tvm_layout_ext.models.tf32 import KINDS
 
 SIDES = st.integers(9, 14)
 
@@ -29,9 +29,7 @@ def test_any_window_step_and_padding_gives_the_same(
     padding = drawn(st.integers(0, 3), 2 * rank)
     shapes = (2, channels, *drawn(SIDES)), (8, channels, *window)
     mod = convolution(*shapes, "float32", strides=list(steps), padding=list(padding))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(space_to_depth, "NARROW_FLOATS", ("float32",))
-        after = SpaceToDepth()(mod)
+    after = SpaceToDepth(tf32=KINDS)(mod)
     taken = max(steps) > 1 and all(n >= step for n, step in zip(window, steps, strict=True))
     assert ("permute_dims" in str(after)) == taken
     require_same(after, mod, 1e-5)

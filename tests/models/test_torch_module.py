@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,52 @@ def test_float32_stays_where_no_type_is_named() -> None:
     fast = tlx.compile_torch(net(), (torch.zeros(32, 64),), target=HOPPER)
     assert "float16" not in fast.mod.script()
     assert "threads" in repr(fast)
+
+
+class Convolved(torch.nn.Module):  # type: ignore[misc]
+    """A convolution, and a linear of what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = torch.nn.Conv2d(64, 64, 3), torch.nn.Linear(64, 64)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(self.conv(x).permute(0, 2, 3, 1))
+
+
+@pytest.fixture
+def settings() -> Iterator[Any]:
+    """What torch rounds, left as it was."""
+    backends = torch.backends
+    before = backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
+    yield backends
+    backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_products", "of_convolutions", "rounded"),
+    [
+        (None, False, True, (False, True)),
+        (None, False, False, (False, False)),
+        (None, True, True, (True, True)),
+        ("tf32", False, False, (True, True)),
+        ("float32", True, True, (False, False)),
+    ],
+)
+def test_float32_is_rounded_where_torch_rounds(
+    settings: Any, dtype: Any, of_products: bool, of_convolutions: bool, rounded: Any
+) -> None:
+    settings.cuda.matmul.allow_tf32, settings.cudnn.allow_tf32 = of_products, of_convolutions
+    x = torch.zeros(2, 64, 10, 10)
+    fast = tlx.compile_torch(Convolved().eval(), (x,), dtype=dtype, target=HOPPER)
+    texts = {one.name: one.text for one in fast.choices}
+    found = (any("cores as tf32" in texts[n] for n in texts if kind in n) for kind in ("matmul", "conv"))
+    assert tuple(found) == rounded
+
+
+def test_a_module_of_16_bits_does_not_come_to_tf32() -> None:
+    with pytest.raises(tlx.ScheduleError, match=r"holds float16 and keeps its types"):
+        tlx.compile_torch(net().half(), (torch.zeros(32, 64).half(),), dtype="tf32", target=HOPPER)
 
 
 class Fourier(torch.nn.Module):  # type: ignore[misc]
@@ -117,7 +164,7 @@ class WithNone(torch.nn.Module):  # type: ignore[misc]
     [
         (lambda: net().train(), {}, "in training"),
         (lambda: net().bfloat16(), {"dtype": "float16"}, "holds bfloat16 and keeps its types"),
-        (net, {"dtype": "bf16"}, "float32, float16"),
+        (net, {"dtype": "bf16"}, "float32, tf32, float16"),
         (lambda: torch.relu, {}, "torch.nn.Module"),
         (lambda: Fourier().eval(), {}, "cannot import"),
         (lambda: Branching().eval(), {}, "torch.export refuses"),

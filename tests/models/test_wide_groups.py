@@ -20,6 +20,7 @@ from tests.programs.relaxed import relax_module
 from tvm_layout_ext.models.convolutions import wide_groups
 from tvm_layout_ext.models.convolutions.groups_as_batch import groups_as_batch
 from tvm_layout_ext.models.convolutions.wide_groups import WideGroups, merged_groups
+from tvm_layout_ext.models.tf32 import KINDS
 from tvm_layout_ext.transform.hopper.windows import read_window
 from tvm_layout_ext.tune.space.functions import blocks_of
 
@@ -114,9 +115,8 @@ def test_merged_groups_give_the_same(
         strides=steps,
     )
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(wide_groups, "NARROW_FLOATS", ("float32",))
         patched.setattr(wide_groups, "multiplies", lambda _: True)
-        after = WideGroups()(mod)
+        after = WideGroups(tf32=KINDS)(mod)
     merged = merged_groups(groups, channels, results)
     taken = merged > 1 and (channels, results) != (1, 1)
     assert ("where" in str(after)) == taken

@@ -12,6 +12,7 @@ from tvm import tirx
 
 from ..errors import ScheduleError
 from ..gpu.halos import Halo, best_halo
+from ..ir.annotations import INPUT_PRECISION, TF32
 from ..ir.conditions import is_zero
 from ..ir.evaluate import placeholder_extent
 from ..ir.queries import is_load_of
@@ -59,6 +60,9 @@ class Contraction:
     operand: str  #: Types of both factors and of C
     sums: str
     result: tuple[int, ...]  #: Positions of the iterators by which C is indexed
+    #: Whether operands of float32 may be rounded to tf32, as annotation :data:`.INPUT_PRECISION`
+    #: of the block says.
+    tf32: bool = False
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -191,7 +195,8 @@ class _ContractionReader:
         b = self._operand(right, second, summed, columns)
         sums = str(store.buffer.dtype)
         operand = self._type(left, right)
-        return Contraction(batch, *groups, extents, a, b, operand, sums, tuple(out))
+        tf32 = self.block.annotations.get(INPUT_PRECISION) == TF32
+        return Contraction(batch, *groups, extents, a, b, operand, sums, tuple(out), tf32)
 
     def _store(self) -> Any:
         body = self.block.body

@@ -98,16 +98,19 @@ def instruction(name: str) -> Instruction:
     return INSTRUCTIONS[name]
 
 
-def choose(name: str, operand: str, sums: str, architecture: Architecture) -> Instruction:
+def choose(
+    name: str, operand: str, sums: str, architecture: Architecture, *, tf32: bool = False
+) -> Instruction:
     """Find the instruction for the types of operands and sums on a GPU: ``auto``, or one by name.
 
     Raises
     ------
     ScheduleError
         If no instruction multiplies these types, or the GPU lacks it. ``auto`` refuses float32
-        operands: tf32 keeps 10 of their 23 bits of mantissa, which must be asked for.
+        operands: tf32 keeps 10 of their 23 bits of mantissa, which must be asked for, here or by
+        ``tf32``.
     """
-    one = _by_types(operand, sums) if name == "auto" else instruction(name)
+    one = _by_types(operand, sums, tf32) if name == "auto" else instruction(name)
     if (one.operand, one.sums) != (operand, sums):
         raise ScheduleError(
             f"{one.name} multiplies {one.operand} into {one.sums}, the block {operand} into {sums}."
@@ -120,14 +123,14 @@ def choose(name: str, operand: str, sums: str, architecture: Architecture) -> In
     return one
 
 
-def _by_types(operand: str, sums: str) -> Instruction:
+def _by_types(operand: str, sums: str, tf32: bool) -> Instruction:
     fitting = [one for one in _ALL if (one.operand, one.sums) == (operand, sums)]
     if not fitting:
         pairs = ", ".join(f"{one.operand} into {one.sums}" for one in _ALL)
         raise ScheduleError(
             f"No tensor-core instruction multiplies {operand} into {sums}; there are {pairs}."
         )
-    if fitting[0].ptx_operand in _ON_REQUEST:
+    if fitting[0].ptx_operand in _ON_REQUEST and not tf32:
         raise ScheduleError(
             f"Tensor cores multiply {operand} only as {fitting[0].ptx_operand}, which drops low "
             f"bits of the mantissa; ask for it with instruction={fitting[0].name!r}."

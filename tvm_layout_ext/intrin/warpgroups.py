@@ -109,9 +109,17 @@ def is_warpgroup(name: str) -> bool:
 
 
 def choose_warpgroup(
-    name: str, operand: str, sums: str, columns: int, architecture: Architecture
+    name: str,
+    operand: str,
+    sums: str,
+    columns: int,
+    architecture: Architecture,
+    *,
+    tf32: bool = False,
 ) -> WarpgroupInstruction:
     """Find the ``wgmma`` for two types and so many columns of a tile on a GPU.
+
+    That of float32 rounds to tf32, for which the name asks, or ``tf32``.
 
     Raises
     ------
@@ -133,7 +141,7 @@ def choose_warpgroup(
         )
         raise ScheduleError(f"wgmma multiplies {columns} columns of {operand}; {of} are legal.")
     one = WarpgroupInstruction(operand, sums, columns)
-    if name == "wgmma" and operand == "float32":
+    if name == "wgmma" and operand == "float32" and not tf32:
         raise ScheduleError(
             "wgmma multiplies float32 only as tf32, which drops low bits of the mantissa; ask for "
             f"it with instruction={one.name!r}."

@@ -25,6 +25,11 @@ ATTENTION = "layout_ext.attention"
 FUSE_ROWS = "layout_ext.fuse_rows"
 #: Block annotation: the numbers of a plan of tiles whose rows begin anywhere.
 TURNED = "layout_ext.turned"
+#: Annotation of a product whose operands may lose bits, and its value: Triton's name for it in
+#: ``tl.dot``. Without it a product of float32 is an exact one, another computation.
+INPUT_PRECISION, TF32 = "layout_ext.input_precision", "tf32"
+#: Attribute of a module: kinds of products, of which those of float32 may so lose bits.
+ALLOW_TF32 = "layout_ext.allow_tf32"
 #: Annotation of a block that is a whole kernel: instructions of a thread beside its accesses.
 INSTRUCTIONS = "layout_ext.instructions"
 #: Annotation of a block that is one tile: the intrinsic that does it, and for a sum the one that

@@ -8,7 +8,7 @@ from functools import partial
 from math import ceil, prod
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import DataType, s_tir, tirx
 from tvm.target import Target
 
 from ..analysis.contraction import Contraction, Operand
@@ -68,7 +68,7 @@ def by_warpgroups(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
         after = _gemm_hopper.work_after(sch, name)
         may_swap = _gemm_hopper.may_swap(product.what, func.params[-1])
         config = _wgmma(product.what, arch, len(func.params) > _OPERANDS, after, may_swap)
-        return _by(sch, name, config, config["wgmma"]) if config else None
+        return _by(sch, name, product.what, config, config["wgmma"]) if config else None
 
     return scheduled_products(func, multiply, _refuse)
 
@@ -98,7 +98,7 @@ def _of_rows(func: tirx.PrimFunc, arch: Architecture, rows: int) -> Scheduled | 
             extents[what.rows[-1]] = rows
             of_rows = replace(what, extents=tuple(extents.values()))
             config = configuration(of_rows, arch, sliced=rows == FEW, tile_m=TILE)
-        return _by(sch, name, config, "x".join(str(config[f"tile_{dim}"]) for dim in "mnk"))
+        return _by(sch, name, what, config, "x".join(str(config[f"tile_{dim}"]) for dim in "mnk"))
 
     return scheduled_products(func, multiply, _refuse)
 
@@ -132,7 +132,7 @@ def _windows(arch: Architecture, func: tirx.PrimFunc, pixels: int) -> Scheduled 
     def multiply(sch: s_tir.Schedule, name: str, product: ModelProduct) -> str | None:
         what = usual(product.what, pixels)
         config = _wgmma(what, arch, len(func.params) > _OPERANDS) if what.a.is_window else {}
-        return _in_whole_sums(sch, name, config)
+        return _in_whole_sums(sch, name, what, config)
 
     return scheduled_products(func, multiply, _refuse)
 
@@ -148,7 +148,7 @@ def _of_any_rows(func: tirx.PrimFunc, arch: Architecture) -> Scheduled | None:
             after = _gemm_hopper.work_after(sch, name)
             reads_more = len(func.params) > _OPERANDS
             config = _wgmma(product.what, arch, reads_more, after, any_rows=rows == FEW)
-            return _in_whole_sums(sch, name, config)
+            return _in_whole_sums(sch, name, product.what, config)
 
         return scheduled_products(of_rows, multiply, _refuse)
 
@@ -166,18 +166,20 @@ def _refuse(func: tirx.PrimFunc) -> None:
         raise ScheduleError(next(iter(refused.values())))
 
 
-def _by(sch: s_tir.Schedule, name: str, config: Config, tile: str) -> str:
+def _by(sch: s_tir.Schedule, name: str, what: Contraction, config: Config, tile: str) -> str:
     """Multiply by a configuration, and say so."""
     config = {**gemm.OPERATOR.default_config(), **config}
     gemm.multiply(sch, name, config)
-    return f"on tensor cores, tiles of {tile}, {config['split_k']} slices of K"
+    rounded = " as tf32" if what.tf32 else ""
+    return f"on tensor cores{rounded}, tiles of {tile}, {config['split_k']} slices of K"
 
 
-def _in_whole_sums(sch: s_tir.Schedule, name: str, config: Config) -> str | None:
+def _in_whole_sums(sch: s_tir.Schedule, name: str, what: Contraction, config: Config) -> str | None:
     """Multiply by a tile of warpgroups, if there is one, without slices of K."""
     if not config:
         return None
-    return _by(sch, name, {"wgmma": config["wgmma"], "split_k": 1}, config["wgmma"])
+    whole = {"wgmma": config["wgmma"], "split_k": 1}
+    return _by(sch, name, what, whole, config["wgmma"])
 
 
 def configuration(
@@ -240,6 +242,7 @@ def _wgmma(
     m, n, k = product.sizes
     shape = prod(product.extents[i] for i in product.batch) * m, n, k
     by_k, a_transposed = product.b.k_major, not product.a.k_major
+    size = DataType(product.operand).itemsize
     found = _gemm_hopper.fit(shape, product.operand, arch, by_k, a_transposed, after, may_swap)
     apart = (i for i in product.batch if product.extents[i] > 1 and i not in product.b.dims)
     images = USUAL_BATCH if any(True for _ in apart) else 1
@@ -256,7 +259,7 @@ def _wgmma(
     tiles = [one for one in _gemm_hopper.TILES if _gemm_hopper.may_be_taken(one, after)]
 
     def cost(tile: str, slices: int = 1, cluster: int = 1) -> float:
-        return _gemm_hopper.cycles(shape, tile, by_k, slices, cluster=cluster, after=after)
+        return _gemm_hopper.cycles(shape, tile, by_k, slices, size, cluster, after)
 
     if found and any_rows:
         tiles = [one for one in tiles if not _gemm_hopper.is_swapped(one)]

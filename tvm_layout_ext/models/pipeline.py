@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.backend.cuda import pipeline as stock
 from tvm.target import Target
 
@@ -45,9 +45,11 @@ from .moves.views import PermutationsAsViews
 from .moves.weights_as_rows import WeightsAsRows
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
+from .sums.round_operands import RoundOperands
 from .sums.sums_in_steps import SumsInSteps
 from .sums.widen_functions import legalize_ops
 from .sums.widen_sums import WidenSums
+from .tf32 import MATMUL, allowed, rounded
 
 _log = logging.getLogger("tvm_layout_ext")
 
@@ -99,7 +101,7 @@ class RelaxPipeline:
         names = [one.info.name for one in final]
         at = names.index("KillAfterLastUse")
         passes = [
-            *lowered_passes(self.target),
+            *lowered_passes(self.target, allowed(mod)),
             self.schedule,
             InSequence(),
             *stock.dataflow_lower_passes(self.target),
@@ -129,13 +131,16 @@ def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IR
     >>> tlx.tune_module(tlx.lower_relax(mod), log="logs")  # doctest: +SKIP
     >>> pipeline = tlx.relax_pipeline(target, tlx.DefaultSchedule("logs"))  # doctest: +SKIP
     """
-    resolved = resolve(target)
+    resolved, mod = resolve(target), as_module(mod)
     with resolved:
-        return tvm.transform.Sequential(lowered_passes(resolved))(as_module(mod))
+        return tvm.transform.Sequential(lowered_passes(resolved, allowed(mod)))(mod)
 
 
-def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
-    """What makes fused functions of operators, before any schedule."""
+def lowered_passes(target: Target, tf32: Iterable[str] = ()) -> list[tvm.transform.Pass]:
+    """What makes fused functions of operators, before any schedule.
+
+    ``tf32`` are the kinds of products of ``float32`` that may be rounded (:mod:`.tf32`).
+    """
     return [
         # Before TVM puts its kernels of scans into masks.
         SinksApart(),
@@ -144,10 +149,10 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         *stock.library_dispatch_passes(target),
         TransposedConvolutions(),
         RowsAsImages(),
-        SpaceToDepth(),
-        PadChannels(),
-        WideGroups(),
-        ChannelsLast(),
+        SpaceToDepth(tf32),
+        PadChannels(tf32),
+        WideGroups(tf32),
+        ChannelsLast(tf32),
         DropBroadcasts(),
         HoistReshapes(),
         SlicesFirst(),
@@ -163,11 +168,12 @@ def lowered_passes(target: Target) -> list[tvm.transform.Pass]:
         WriteOutAttention(),
         WeightsAsRows(),
         GatedProducts(),
-        _FuseTransposes(),
+        RoundOperands(tf32),
+        _FuseTransposes(tf32),
         # A number that a variable is bound to would be an input of a chain of rows.
         FoldConstants(),
         GatherRows(),
-        legalize_ops(),
+        legalize_ops(tf32),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         FuseWeights(),
@@ -197,5 +203,12 @@ class _ReshapesAsViews:
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.FuseTransposes")
 class _FuseTransposes:
+    def __init__(self, tf32: Iterable[str]) -> None:
+        self.is_rounded = MATMUL in tf32
+
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        return fuse_transposes(mod)
+        fused, known = fuse_transposes(mod), {gv.name_hint for gv in mod.functions}
+        for gv, func in fused.functions_items() if self.is_rounded else ():
+            if isinstance(func, tirx.PrimFunc) and gv.name_hint not in known:
+                fused.update_func(gv, rounded(func))
+        return fused

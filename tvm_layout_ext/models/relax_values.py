@@ -13,12 +13,14 @@ from ..ir.queries import are_equal, nodes_of, size_of
 #: Floats of 16 bits, as in NumPy's names.
 NARROW_FLOATS = ("float16", "bfloat16")
 FLOATS = (*NARROW_FLOATS, "float32")
+#: The operator of ours that rounds to tf32.
+ROUNDED = "layout_ext.to_tf32"
 #: Operators each element of whose result is computed from those at its place.
 ELEMENTWISE = (
     *("abs", "add", "astype", "ceil", "clip", "cos", "divide", "erf", "exp", "floor", "log"),
     *("maximum", "minimum", "multiply", "negative", "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu"),
     *("nn.relu", "nn.silu", "power", "round", "rsqrt", "sigmoid", "sin", "sqrt", "square"),
-    *("subtract", "tanh", "where"),
+    *("subtract", "tanh", "where", ROUNDED),
 )
 
 

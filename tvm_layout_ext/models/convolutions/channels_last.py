@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import tvm
@@ -13,7 +15,8 @@ from ...text import lines_of
 from ..moves.axes import PositiveAxes
 from ..moves.clips import Clips
 from ..moves.sizes import SizesAsTensors
-from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
+from ..relax_values import calls_operator, name_of, rewritten
+from ..tf32 import CONV, types_of
 
 _log = logging.getLogger(__name__)
 #: Elements that a thread copies at a time; rows of fewer channels are no better than columns.
@@ -31,8 +34,12 @@ class ChannelsLast:
 
     TVM's pass moves the permutations as far as they go, so that a chain of convolutions is permuted
     at both of its ends; what clips, which it does not pass, is written as a maximum and a minimum.
-    Weights that are constants are permuted while compiling.
+    Weights that are constants are permuted while compiling. ``tf32`` are the kinds of products of
+    ``float32`` that tensor cores multiply, too (:mod:`..tf32`).
     """
+
+    def __init__(self, tf32: Iterable[str] = ()) -> None:
+        self.types = types_of(CONV, tf32)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
@@ -42,7 +49,7 @@ class ChannelsLast:
         try:
             for one in (Clips, SizesAsTensors, PositiveAxes):
                 mod = rewritten(mod, one)
-            moved = relax.transform.ConvertLayout({}, _layouts)(mod)
+            moved = relax.transform.ConvertLayout({}, partial(_layouts, self.types))(mod)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             reason = lines_of(error)[-1]
             text = f"Convolutions keep their layouts; ConvertLayout fails: {reason}"
@@ -52,8 +59,11 @@ class ChannelsLast:
         return relax.transform.EliminateCommonSubexpr()(moved)
 
 
-def _layouts(call: relax.Call) -> dict[str, list[str]]:
-    """The layouts that a call shall have; none where it keeps its own."""
+def _layouts(products: Sequence[str], call: relax.Call) -> dict[str, list[str]]:
+    """The layouts that a call shall have; none where it keeps its own.
+
+    ``products`` are the types that tensor cores multiply.
+    """
     name = name_of(call)
     data, kernel, last = _LAYOUTS.get(name, ("", "", ()))
     if not data or call.attrs.data_layout != data or call.attrs.kernel_layout != kernel:
@@ -69,12 +79,12 @@ def _layouts(call: relax.Call) -> dict[str, list[str]]:
         # to be neighbours.
         del channels[1]
         weights = last[2]
-    elif len(channels) < 2 or (groups != 1 and str(image.dtype) not in NARROW_FLOATS):
+    elif len(channels) < 2 or (groups != 1 and str(image.dtype) not in products):
         # Groups of float32 are no products of tensor cores, and gain nothing by a permutation.
         return {}
     # Of several results of 16 bits, as the 12 of an image of 3 at four pixels, tensor cores have
     # tiles of any number; what is summed they read in vectors. A single result is a sum.
-    is_product = str(image.dtype) in NARROW_FLOATS and channels[0] > 1
+    is_product = str(image.dtype) in products and channels[0] > 1
     # Images of a symbolic number have tiles of their pixels, which are to be rows.
     is_any = is_product and not isinstance(image.shape.values[0], tvm.tirx.IntImm)
     if not is_any and any(n % vector for n in (channels[-1:] if is_product else channels)):

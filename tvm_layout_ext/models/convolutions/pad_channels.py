@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,7 +13,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...gpu.halos import best_halo
 from ...ir.evaluate import placeholder_extent
-from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
+from ..relax_values import dims_of, extents_of, name_of, rewritten
+from ..tf32 import CONV, types_of
 from .space_to_depth import CONVOLUTIONS, VECTOR, is_plain
 
 
@@ -28,23 +30,30 @@ class PadChannels:
     22 us by 7x7, and 57 as they were. Not so of places that are far apart: by 3x3 of every sixth
     pixel 11 us and 5.
 
-    Leaves alone: ``float32``, groups, steps of several pixels (:class:`.SpaceToDepth` has those),
-    and numbers of results that are no multiple of eight.
+    Leaves alone: ``float32`` but by ``tf32`` (:class:`.ChannelsLast`), groups, steps of several
+    pixels (:class:`.SpaceToDepth` has those), and numbers of results that are no multiple of eight.
     """
+
+    def __init__(self, tf32: Iterable[str] = ()) -> None:
+        self.types = types_of(CONV, tf32)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        return rewritten(mod, _Padded)
+        return rewritten(mod, partial(_Padded, products=self.types))
 
 
 @mutator
 class _Padded(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, products: Sequence[str]) -> None:
+        super().__init__(mod)
+        self.products = products
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if not is_plain(call):
             return call
         self.builder_.normalize(call)
-        if not _is_taken(call):
+        if not _is_taken(call, self.products):
             return call
         _, channels, *window = dims_of(call.args[1]) or []
         pads = [0, 0, 0, -channels % VECTOR, *[0] * 2 * len(window)]
@@ -62,10 +71,10 @@ class _Padded(PyExprMutator):
         )
 
 
-def _is_taken(call: Any) -> bool:
+def _is_taken(call: Any, products: Sequence[str]) -> bool:
     """Whether pixels are no vectors, and places of a window share them."""
     attrs, (_, channels, *window) = call.attrs, dims_of(call.args[1]) or (0, 0)
-    if str(call.args[0].ty.dtype) not in NARROW_FLOATS or max(map(int, attrs.strides)) > 1:
+    if str(call.args[0].ty.dtype) not in products or max(map(int, attrs.strides)) > 1:
         return False
     apart = [*map(int, attrs.dilation)]
     is_worth_it = max(apart) == 1 or _has_halo(call, window, apart)

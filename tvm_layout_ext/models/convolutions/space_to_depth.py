@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,7 +12,8 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.queries import size_of
-from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
+from ..relax_values import dims_of, extents_of, name_of, rewritten
+from ..tf32 import CONV, types_of
 
 #: Channels of a vector of 16 bytes of 16 bits.
 VECTOR = 8
@@ -32,19 +34,26 @@ class SpaceToDepth:
     Places that the window has not are zeros, so that in ``float32``, where each multiplication
     counts, only windows of whole steps are taken.
 
-    MLPerf's ResNets do so by hand.
+    MLPerf's ResNets do so by hand. ``tf32`` is as of :class:`.ChannelsLast`.
     """
+
+    def __init__(self, tf32: Iterable[str] = ()) -> None:
+        self.types = types_of(CONV, tf32)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        return rewritten(mod, _PatchesAsChannels)
+        return rewritten(mod, partial(_PatchesAsChannels, products=self.types))
 
 
 @mutator
 class _PatchesAsChannels(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, products: Sequence[str]) -> None:
+        super().__init__(mod)
+        self.products = products
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if not is_plain(call) or not _is_taken(call):
+        if not is_plain(call) or not _is_taken(call, self.products):
             return call
         image, weight = call.args
         channels, *sizes = (extents_of(image) or ())[1:]
@@ -135,7 +144,7 @@ def is_plain(call: Any) -> bool:
     return len(attrs.padding) == 2 * len(attrs.strides) and weight[0] % VECTOR == 0
 
 
-def _is_taken(call: Any) -> bool:
+def _is_taken(call: Any, products: Sequence[str]) -> bool:
     """Whether a convolution has few channels, and steps that its window is not smaller than."""
     attrs, weight = call.attrs, dims_of(call.args[1]) or []
     channels = (extents_of(call.args[0]) or ())[1]
@@ -149,4 +158,4 @@ def _is_taken(call: Any) -> bool:
     if any(n < step for n, step in zip(window, steps, strict=True)):
         return False
     whole = not any(n % step for n, step in zip(window, steps, strict=True))
-    return whole or str(call.args[0].ty.dtype) in NARROW_FLOATS
+    return whole or str(call.args[0].ty.dtype) in products

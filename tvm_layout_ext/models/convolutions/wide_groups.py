@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -13,9 +14,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.tirx import PrimFunc
 
 from ..on_tensor_cores import multiplies
-from ..relax_values import NARROW_FLOATS, dims_of, extents_of, name_of, rewritten
+from ..relax_values import dims_of, extents_of, name_of, rewritten
 from ..sums.widen_functions import legalize_ops
 from ..sums.widen_sums import WidenSums
+from ..tf32 import CONV, types_of
 from .channels_last import ChannelsLast
 
 #: Channels that are copied for a step of ``wgmma``, and columns of the narrowest usual tile.
@@ -34,25 +36,33 @@ class WideGroups:
     that are merged with it.
 
     Depthwise convolutions stay, and those that threads compute, where each multiplication counts:
-    of ``float32``, of images of any height and width, and of GPUs older than ``sm_80``.
+    of ``float32`` but by ``tf32`` (:class:`.ChannelsLast`), of images of any height and width, and
+    of GPUs older than ``sm_80``.
     """
+
+    def __init__(self, tf32: Iterable[str] = ()) -> None:
+        self.tf32 = frozenset(tf32)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        return rewritten(mod, _MergedGroups)
+        return rewritten(mod, partial(_MergedGroups, tf32=self.tf32))
 
 
 @mutator
 class _MergedGroups(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, tf32: frozenset[str]) -> None:
+        super().__init__(mod)
+        self.tf32 = tf32
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         dims = dims_of(call.args[1]) if name_of(call) == "nn.conv2d" else None
-        if dims is None or not _is_taken(call, dims):
+        if dims is None or not _is_taken(call, dims, types_of(CONV, self.tf32)):
             return call
         groups = int(call.attrs.groups)
         merged = merged_groups(groups, dims[1], dims[0] // groups)
         shape = (dims[0], merged * dims[1], *dims[2:])
-        if merged == 1 or not _multiplied(call, shape, groups // merged):
+        if merged == 1 or not _multiplied(call, shape, groups // merged, self.tf32):
             return call
         weight = self._widened(call.args[1], dims, groups, merged)
         return _convolution(call, call.args[0], weight, groups // merged)
@@ -68,13 +78,13 @@ class _MergedGroups(PyExprMutator):
         return emit(relax.op.reshape(made, (results, merged * channels, *window)))
 
 
-def _is_taken(call: Any, weight: Sequence[int]) -> bool:
-    """Whether a convolution has groups of several channels or results, of 16 bits."""
+def _is_taken(call: Any, weight: Sequence[int], products: Sequence[str]) -> bool:
+    """Whether a convolution has groups of several channels or results, of types of products."""
     attrs, groups = call.attrs, int(call.attrs.groups)
     if attrs.data_layout != "NCHW" or attrs.kernel_layout != "OIHW" or groups == 1:
         return False
-    is_narrow = all(str(one.ty.dtype) in NARROW_FLOATS for one in call.args)
-    return is_narrow and (weight[1], weight[0] // groups) != (1, 1)
+    fits = all(str(one.ty.dtype) in products for one in call.args)
+    return fits and (weight[1], weight[0] // groups) != (1, 1)
 
 
 def _convolution(call: Any, image: Any, weight: Any, groups: int) -> relax.Call:
@@ -94,7 +104,7 @@ def _convolution(call: Any, image: Any, weight: Any, groups: int) -> relax.Call:
     )
 
 
-def _multiplied(call: Any, shape: Sequence[int], groups: int) -> bool:
+def _multiplied(call: Any, shape: Sequence[int], groups: int, tf32: frozenset[str]) -> bool:
     """Whether tensor cores multiply a convolution with weights of this shape in its place."""
     given = extents_of(call.args[0])
     if given is None:
@@ -108,7 +118,7 @@ def _multiplied(call: Any, shape: Sequence[int], groups: int) -> bool:
         with builder.dataflow():
             out = builder.emit_output(builder.emit(_convolution(call, image, weight, groups)))
         builder.emit_func_output(out)
-    passes = [ChannelsLast(), WidenSums(), legalize_ops()]
+    passes = [ChannelsLast(tf32), WidenSums(), legalize_ops(tf32)]
     lowered = tvm.transform.Sequential(passes)(builder.get())
     return any(multiplies(one) for one in lowered.functions.values() if isinstance(one, PrimFunc))
 

@@ -13,11 +13,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...checks import is_one_of, takes_module
 from ...errors import ScheduleError
+from ...ir.annotations import TF32
 from ...ir.queries import is_number, nodes_of, size_of
 from ...text import lines_of
 from ..known_values import array_of, scalar_of
 from ..moves.clips import Clips
 from ..relax_values import NARROW_FLOATS, VIEWS, bound_to, extents_of, name_of, rewritten, source_of
+from ..tf32 import KINDS, allow_tf32
 from .narrow_shortcuts import NarrowShortcuts
 
 #: The one type of 16 bits that TVM's pass knows.
@@ -41,7 +43,9 @@ class MixedPrecision:
     Parameters
     ----------
     dtype : str, optional
-        ``"float16"``, or ``"bfloat16"``, which has the range of ``float32``.
+        ``"float16"``, or ``"bfloat16"``, which has the range of ``float32``. With ``"tf32"`` all
+        values stay ``float32``; what products and convolutions multiply is rounded to the 10 bits
+        of mantissa that ``float16`` has, and keeps its range.
 
     Raises
     ------
@@ -55,12 +59,15 @@ class MixedPrecision:
     """
 
     def __init__(self, dtype: str = "float16") -> None:
-        if not is_one_of(dtype, NARROW_FLOATS):
-            raise ScheduleError(f"dtype is one of {', '.join(NARROW_FLOATS)}, not {dtype!r}.")
+        if not is_one_of(dtype, (TF32, *NARROW_FLOATS)):
+            legal = ", ".join((TF32, *NARROW_FLOATS))
+            raise ScheduleError(f"dtype is one of {legal}, not {dtype!r}.")
         self.dtype = dtype
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
+        if self.dtype == TF32:
+            return allow_tf32(mod, KINDS)
         (other,) = set(NARROW_FLOATS) - {self.dtype}
         if _holds(mod, other):
             raise ScheduleError(f"The module holds {other}, so it does not come to {self.dtype}.")

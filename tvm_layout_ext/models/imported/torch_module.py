@@ -15,12 +15,14 @@ from tvm.target import Target
 
 from ..._compat import has_gpu
 from ...errors import ScheduleError, TargetError
+from ...ir.annotations import TF32
 from ...ir.diagnostics import reason
 from ...ir.queries import size_of
 from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
 from ..pipeline import RelaxPipeline
 from ..relax_values import NARROW_FLOATS
+from ..tf32 import CONV, MATMUL, allow_tf32
 from .export import exported
 from .legal_sizes import LegalSizes
 from .memory_apart import MEMORY, MemoryApart
@@ -28,7 +30,7 @@ from .mixed_precision import MixedPrecision
 
 #: Bytes at whose multiples kernels expect a tensor to begin.
 _ALIGNMENT = 16
-_TYPES = ("float32", *NARROW_FLOATS)
+_TYPES = ("float32", TF32, *NARROW_FLOATS)
 #: Operators that stop a run where a number is not as it was when the module was exported.
 _CHECKS = (
     "aten._assert_scalar.default",
@@ -67,8 +69,11 @@ def compile_torch(
         Inputs whose shapes and types are compiled for, as ``torch.export.export`` takes them.
     dtype : str, optional
         ``"float16"`` or ``"bfloat16"`` multiplies a module of ``float32`` in 16 bits by
-        :class:`MixedPrecision`; inputs and results stay. By default types are the module's own, be
-        they of 16 bits.
+        :class:`MixedPrecision`; inputs and results stay. ``"tf32"`` rounds to that what products
+        and convolutions of ``float32`` multiply, and ``"float32"`` nothing. By default types are
+        the module's own, be they of 16 bits, and ``float32`` is rounded where torch does: at
+        convolutions, unless ``torch.backends.cudnn.allow_tf32`` is off, and at products after
+        ``torch.set_float32_matmul_precision("high")``.
     dynamic_shapes : optional
         As of ``torch.export.export``; else every size is fixed.
     cuda_graphs : bool, optional
@@ -252,7 +257,9 @@ def _ready(tensor: Any) -> Any:
 def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) -> tvm.IRModule:
     """A module of ``float32`` in the type that is asked for; ScheduleError if it cannot be."""
     narrow = _narrow_types(module)
-    if dtype is None or narrow == {dtype}:
+    if dtype is None:
+        return allow_tf32(mod, _rounded_by_torch())
+    if narrow == {dtype}:
         return mod
     if narrow:
         raise ScheduleError(
@@ -261,12 +268,23 @@ def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) ->
         )
     if dtype == "float32":
         return mod
-    if state.writes_rows:
+    if dtype in NARROW_FLOATS and state.writes_rows:
         raise ScheduleError(
             f"A module of float32 that writes rows is not brought to {dtype}; give"
             f" module.to(torch.{dtype}), and leave dtype out."
         )
     return tvm.transform.Sequential([MixedPrecision(dtype)])(mod)
+
+
+def _rounded_by_torch() -> list[str]:
+    """Kinds of products whose ``float32`` torch rounds to tf32 on this GPU, as it is set now."""
+    backends = sys.modules["torch"].backends
+    settings = {MATMUL: backends.cuda.matmul, CONV: getattr(backends.cudnn, "conv", backends.cudnn)}
+    return [
+        kind
+        for kind, one in settings.items()
+        if (one.fp32_precision == TF32 if hasattr(one, "fp32_precision") else one.allow_tf32)
+    ]
 
 
 def _narrow_types(module: Any) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
@@ -14,11 +14,12 @@ from ..known_values import scalar_of
 from ..moves.fills import FILLS
 from ..moves.takes import lower_take
 from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
+from ..tf32 import OPERATORS, lower_rounded
 from .adaptive_pools import POOLED_AXES, lower_uneven_pool
 from .group_norms import GroupNormsInSteps, widened_from
 
 
-def legalize_ops() -> tvm.transform.Pass:
+def legalize_ops(tf32: Iterable[str] = ()) -> tvm.transform.Pass:
     """TVM's ``LegalizeOps``, with functions of 16-bit floats that are computed in float32.
 
     TVM rounds each step of such a function to 16 bits, and adds up a softmax or a mean in them:
@@ -26,10 +27,13 @@ def legalize_ops() -> tvm.transform.Pass:
     mean may be infinite in float16. PyTorch
     computes in float32 and rounds once, which is also faster: a division of halves is one of
     floats, with checks. Norms and powers TVM has of float16, and none of bfloat16.
+    Products of ``float32`` of the kinds ``tf32`` may be rounded to that.
     """
     known: dict[str, Any] = dict.fromkeys(_FUNCTIONS | _OF_BFLOAT16, _legalize)
     known |= {"relax.take": lower_take, "relax.nn.leakyrelu": _lower_leaky, **FILLS}
     known |= dict.fromkeys(POOLED_AXES, _lower_adaptive)
+    for kind in tf32:
+        known |= dict.fromkeys(OPERATORS[kind], lower_rounded)
     passes = [GroupNormsInSteps(), _GroupNorms(), relax.transform.LegalizeOps(known)]
     return tvm.transform.Sequential(passes, name="tvm_layout_ext.LegalizeOps")
 

@@ -84,12 +84,14 @@ def gemm(
     block = find_block(sch, block, "gemm")
     what = read_contraction(sch.get(block))
     is_wide = is_warpgroup(instruction)
-    if instruction == FMA or (instruction, what.operand) == ("auto", "float32"):
+    is_exact = what.operand == "float32" and not what.tf32
+    if instruction == FMA or (instruction == "auto" and is_exact):
         return by_threads(sch, block, sizes, split, stages)
     if is_wide:
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)
         return by_warpgroups(sch, tc, (sizes[0], sizes[1]), stages, group, cluster)
-    one = choose(instruction, what.operand, what.sums, architecture(own_arch(sch)))
+    gpu = architecture(own_arch(sch))
+    one = choose(instruction, what.operand, what.sums, gpu, tf32=what.tf32)
     _check_tile(sizes, split, one.shape)
     tc = use_tensor_core(sch, block, instruction, multiples=sizes)
     return by_warps(sch, tc, sizes, split, stages, group, swizzle, prefetch, cluster)

@@ -97,7 +97,8 @@ def use_tensor_core(
     refused = None if is_warpgroup(instruction) else why_no_warpgroups(what, tile, gpu)
     if tile is not None:
         multiples = check_tile(tile)
-        if instruction == "auto" and refused is None and what.operand != "float32":
+        is_exact = what.operand == "float32" and not what.tf32
+        if instruction == "auto" and refused is None and not is_exact:
             instruction = "wgmma"
     one = _instruction(instruction, what, multiples, gpu)
     check_loops(sch, block, what, "use_tensor_core")
@@ -127,9 +128,10 @@ def _read(sch: Any, block: Any, swap: bool) -> Contraction:
 def _instruction(name: str, what: Contraction, multiples: Any, gpu: Architecture) -> Unit:
     """Look the instruction up; ``wgmma`` has as many columns as the tile of a block."""
     if not is_warpgroup(name):
-        return choose(name, what.operand, what.sums, gpu)
+        return choose(name, what.operand, what.sums, gpu, tf32=what.tf32)
     columns = whole(multiples[1]) if isinstance(multiples, Sequence) else None
-    one = choose_warpgroup(name, what.operand, what.sums, columns or _COLUMNS, gpu)
+    types, columns = (what.operand, what.sums), columns or _COLUMNS
+    one = choose_warpgroup(name, *types, columns, gpu, tf32=what.tf32)
     for side in () if one.takes_any_major else (what.a, what.b):
         if not side.k_major:
             raise ScheduleError(

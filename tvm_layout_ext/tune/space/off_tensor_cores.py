@@ -22,7 +22,8 @@ def off_tensor_cores(func: tirx.PrimFunc) -> dict[str, str]:
             continue
         try:
             what = read_contraction(block)
-            choose("auto", what.operand, what.sums, architecture(target_arch(func)))
+            gpu = architecture(target_arch(func))
+            choose("auto", what.operand, what.sums, gpu, tf32=what.tf32)
         except LayoutExtError as error:
             found[str(block.name_hint)] = str(error)
     return found
