@@ -94,7 +94,9 @@ def test_float32_is_rounded_where_torch_rounds(
     x = torch.zeros(2, 64, 10, 10)
     fast = tlx.compile_torch(Convolved().eval(), (x,), dtype=dtype, target=HOPPER)
     texts = {one.name: one.text for one in fast.choices}
-    found = (any("cores as tf32" in texts[n] for n in texts if kind in n) for kind in ("matmul", "conv"))
+    found = (
+        any("cores as tf32" in texts[n] for n in texts if kind in n) for kind in ("matmul", "conv")
+    )
     assert tuple(found) == rounded
 
 

@@ -75,3 +75,9 @@ PRODUCERS = "layout_ext.producers"
 PINGPONG = "layout_ext.pingpong"
 #: Annotation of a grid loop: blocks stay and take tile after tile.
 PERSISTENT = "layout_ext.persistent"
+
+
+def asks_for_something(key: str) -> bool:
+    """Whether an annotation is ours, and neither a note nor a permission."""
+    is_ours = key.startswith(ANNOTATION_PREFIX) and not key.startswith(KNOB_PREFIX)
+    return is_ours and key != INPUT_PRECISION

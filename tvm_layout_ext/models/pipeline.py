@@ -38,6 +38,7 @@ from .imported.hoist_reshapes import HoistReshapes
 from .imported.merge_products import MergeProducts
 from .moves.drop_broadcasts import DropBroadcasts
 from .moves.patterns import FusionPatterns
+from .moves.products_in_place import ProductsInPlace
 from .moves.sink_permutations import SinkPermutations
 from .moves.slices import SplitsAsSlices
 from .moves.slices_first import SlicesFirst
@@ -169,6 +170,7 @@ def lowered_passes(target: Target, tf32: Iterable[str] = ()) -> list[tvm.transfo
         WeightsAsRows(),
         GatedProducts(),
         RoundOperands(tf32),
+        ProductsInPlace(tf32),
         _FuseTransposes(tf32),
         # A number that a variable is bound to would be an input of a chain of rows.
         FoldConstants(),

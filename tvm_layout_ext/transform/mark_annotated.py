@@ -6,14 +6,10 @@ from tvm import tirx
 from tvm.s_tir import SBlock
 
 from ..analysis.assumptions import read_assumptions
-from ..ir.annotations import ANNOTATION_PREFIX, KNOB_PREFIX, MARK
+from ..ir.annotations import ANNOTATION_PREFIX, MARK, asks_for_something
 from ..ir.queries import nodes_in
 from ..target import better_than_guess
 from .base import function_pass
-
-
-def _asks(key: str) -> bool:
-    return key.startswith(ANNOTATION_PREFIX) and not key.startswith(KNOB_PREFIX)
 
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
@@ -25,7 +21,7 @@ def is_annotated(func: tirx.PrimFunc) -> bool:
         # TVM cannot lower what this package writes about addresses.
         return True
     nodes = nodes_in(func.body, SBlock, tirx.For)
-    return any(_asks(str(key)) for node in nodes for key in node.annotations)
+    return any(asks_for_something(str(key)) for node in nodes for key in node.annotations)
 
 
 @function_pass(everywhere=True)

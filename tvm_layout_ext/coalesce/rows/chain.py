@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from ...errors import ScheduleError
-from ...ir.annotations import ANNOTATION_PREFIX, DONE, FUSE_ROWS, KNOB_PREFIX
+from ...ir.annotations import DONE, FUSE_ROWS, asks_for_something
 from ...ir.conditions import analyzer_of
 from ...ir.queries import (
     are_equal,
@@ -236,7 +236,7 @@ def _read_block(chain: RowChain, nest: Any) -> RowBlock:
 
 
 def _is_other(key: str) -> bool:
-    return key.startswith(ANNOTATION_PREFIX) and not key.startswith((FUSE_ROWS, DONE, KNOB_PREFIX))
+    return asks_for_something(key) and not key.startswith((FUSE_ROWS, DONE))
 
 
 def _equal(one: Any, other: Any) -> bool:
