@@ -51,10 +51,16 @@ def test_a_module_is_compiled_without_a_gpu_and_left_as_it_is() -> None:
     assert torch.equal(module.linear.weight, before)
 
 
-def test_float32_stays_where_no_type_is_named() -> None:
-    fast = tlx.compile_torch(net(), (torch.zeros(32, 64),), target=HOPPER)
+def test_float32_stays_where_no_type_is_named_and_products_in_full_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"args": (torch.zeros(32, 64),), "target": HOPPER}
+    fast = tlx.compile_torch(net(), **given)
     assert "float16" not in fast.mod.script()
     assert "threads" in repr(fast)
+    tlx.compile_torch(net(), **given, dtype="float32")
+    (told,) = [one.getMessage() for one in caplog.records if "in full" in one.getMessage()]
+    assert told.startswith("1 functions multiply float32")
 
 
 class Convolved(torch.nn.Module):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -28,6 +29,7 @@ from .legal_sizes import LegalSizes
 from .memory_apart import MEMORY, MemoryApart
 from .mixed_precision import MixedPrecision
 
+_log = logging.getLogger("tvm_layout_ext")
 #: Bytes at whose multiples kernels expect a tensor to begin.
 _ALIGNMENT = 16
 _TYPES = ("float32", TF32, *NARROW_FLOATS)
@@ -105,6 +107,8 @@ def compile_torch(
         planned = [] if cuda_graphs else [MemoryApart()]
         pipeline = RelaxPipeline(resolved, schedule, planned)
         executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
+    if dtype is None:
+        _tell_of_full_products(schedule.choices)
     return TorchModule(mod, executable, schedule.choices, program.call_spec, state, sizes)
 
 
@@ -274,6 +278,18 @@ def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) ->
             f" module.to(torch.{dtype}), and leave dtype out."
         )
     return tvm.transform.Sequential([MixedPrecision(dtype)])(mod)
+
+
+def _tell_of_full_products(choices: Sequence[FunctionChoice]) -> None:
+    """Say what torch.compile does of products of ``float32``, too."""
+    if full := [one.name for one in choices if one.rule == "threads"]:
+        _log.warning(
+            "%d functions multiply float32 in full, without tensor cores: %s. They round to tf32"
+            ' by dtype="tf32", or after torch.set_float32_matmul_precision("high"); by'
+            ' dtype="float32" this is not told.',
+            len(full),
+            ", ".join(full),
+        )
 
 
 def _rounded_by_torch() -> list[str]:
