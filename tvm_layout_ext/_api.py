@@ -22,7 +22,13 @@ from .errors import *  # noqa: F403 (what users catch)
 from .models import DefaultSchedule as DefaultSchedule
 from .models import MixedPrecision as MixedPrecision
 from .models import NarrowShortcuts as NarrowShortcuts
-from .models import compile_torch, lower_relax, relax_pipeline, with_static_cache
+from .models import (
+    compile_torch,
+    lower_relax,
+    relax_pipeline,
+    torch_backend,
+    with_static_cache,
+)
 from .report import notebook
 from .report import render as _render
 from .report.explain import explain
@@ -55,6 +61,7 @@ __all__ = [
     "benchmark",
     "build",
     "compile_torch",
+    "torch_backend",
     "create_schedule",
     "cuda_source",
     "cuda_target",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .default_schedule import DefaultSchedule
+from .dynamo import torch_backend
 from .imported.mixed_precision import MixedPrecision
 from .imported.narrow_shortcuts import NarrowShortcuts
 from .imported.static_cache import with_static_cache
@@ -17,5 +18,6 @@ __all__ = [
     "compile_torch",
     "lower_relax",
     "relax_pipeline",
+    "torch_backend",
     "with_static_cache",
 ]

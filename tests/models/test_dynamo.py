@@ -1,0 +1,191 @@
+"""What torch.compile hands over, compiled; here by TVM's code for the CPU."""
+
+from __future__ import annotations
+
+import configparser
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tvm_layout_ext as tlx
+from tests.models.test_torch_module import OnCpu
+from tvm_layout_ext.models import dynamo
+from tvm_layout_ext.models.imported.export import exported
+from tvm_layout_ext.models.imported.legal_sizes import LegalSizes
+from tvm_layout_ext.models.imported.torch_module import imported
+
+torch = pytest.importorskip("torch")
+
+
+class Parts(list[Any]):
+    """What was compiled, with its options."""
+
+    def compiled(self, module: Any, args: Any, *, dynamic_shapes: Any, **options: Any) -> OnCpu:
+        program = exported(module, args, None, dynamic_shapes)
+        sizes = LegalSizes(program)
+        mod, state = imported(program)
+        self.append((module, options))
+        return OnCpu(mod, None, [], program.call_spec, state, sizes)
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parts]:
+    found = Parts()
+    monkeypatch.setattr(dynamo, "compile_torch", found.compiled)
+    monkeypatch.setattr(dynamo, "_are_on_gpu", bool)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield found
+
+
+def fast(module: Any, **options: Any) -> Any:
+    return torch.compile(module, backend=tlx.torch_backend, options=options)
+
+
+class Branching(torch.nn.Module):  # type: ignore[misc]
+    """A linear, a buffer, and a choice by data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.register_buffer("shift", torch.arange(8.0))
+
+    def forward(self, x: Any, *, more: Any = None) -> dict[str, Any]:
+        y = self.linear(x) + self.shift
+        if y.sum() > 0:
+            y = y * 2
+        return {"rows": x.shape[0], "y": y if more is None else y + more, "none": None}
+
+
+def same(got: Any, want: Any) -> None:
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_choice_by_data_cuts_a_program_into_parts(parts: Parts) -> None:
+    net = Branching().eval()
+    module, x = fast(net), torch.randn(4, 8)
+    for sign in (1, -1):
+        got, want = module(sign * 50 + x), net(sign * 50 + x)
+        assert (got["rows"], got["none"]) == (4, None)
+        same(got["y"], want["y"])
+    assert len(parts) >= 2
+    same(module(x, more=x)["y"], net(x, more=x)["y"])
+
+
+def test_sizes_that_change_are_compiled_once_for_all(parts: Parts) -> None:
+    net = Branching().eval()
+    module = fast(net)
+    for rows in (4, 5, 7, 11):
+        x = torch.randn(rows, 8) + 50
+        got = module(x)
+        assert got["rows"] == rows
+        same(got["y"], net(x)["y"])
+    assert len(parts) <= 4  # Two of 4 rows, and two of any
+
+
+class Reshaping(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: Any, y: Any) -> Any:
+        rows = x.shape[0]
+        return x.reshape(2 * rows, -1) @ y, rows * 2
+
+
+def test_a_size_is_computed_with(parts: Parts) -> None:
+    module = fast(Reshaping())
+    for rows in (3, 4, 6):
+        x, y = torch.randn(rows, 8), torch.randn(4, 5)
+        got, want = module(x, y), Reshaping()(x, y)
+        same(got[0], want[0])
+        assert got[1] == want[1]
+
+
+class Counting(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        self.calls.add_(1)
+        return x + self.calls
+
+
+def test_what_a_part_writes_is_torchs_own(parts: Parts) -> None:
+    net = Counting().eval()
+    module = fast(net)
+    for n in (1, 2):
+        same(module(torch.zeros(4)), torch.full((4,), float(n)))
+        same(net.calls, torch.full((4,), float(n)))
+    assert len(parts) == 1
+
+
+class Writing(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: Any) -> Any:
+        return x.add_(1) * 2
+
+
+def test_a_part_that_is_refused_is_torchs_and_told(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    module, x = fast(Writing()), torch.zeros(4)
+    with caplog.at_level(logging.WARNING, logger="tvm_layout_ext"):
+        same(module(x), torch.full((4,), 2.0))
+    same(x, torch.ones(4))
+    assert not parts
+    assert "is run by torch: The module writes to its inputs" in caplog.text
+
+
+def test_tensors_on_no_gpu_are_torchs(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.reset()
+    net, x = Branching().eval(), torch.randn(4, 8)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, logger="tvm_layout_ext"):
+        same(fast(net)(x)["y"], net(x)["y"])
+    assert "is run by torch: Its tensors lie on no GPU." in caplog.text
+
+
+def test_gradients_are_refused(parts: Parts) -> None:
+    with torch.enable_grad(), pytest.raises(tlx.ScheduleError, match=r"torch\.no_grad\(\)"):
+        fast(Branching().eval())(torch.randn(4, 8))
+
+
+def test_options_are_those_of_compile_torch(parts: Parts) -> None:
+    fast(Branching().eval(), dtype="float16")(torch.randn(4, 8))
+    assert parts[0][1] == {"dtype": "float16"}
+    with pytest.raises(Exception, match=r"options has 'mode'; dtype, log, target are legal\."):
+        fast(Branching().eval(), mode="fast")(torch.randn(4, 8))
+
+
+def test_torch_finds_it_by_name() -> None:
+    config = configparser.ConfigParser()
+    config.read(Path(tlx.__file__).parents[1] / "setup.cfg")
+    named = config["options.entry_points"]["torch_dynamo_backends"].strip()
+    name, _, place = named.partition(" = ")
+    module, _, function = place.partition(":")
+    assert (name, function) == ("tvm_layout_ext", "torch_backend")
+    assert module == dynamo.__name__
+    assert getattr(dynamo, function) is tlx.torch_backend
+
+
+class Choosing(torch.nn.Module):  # type: ignore[misc]
+    """Convolutions, and a choice by data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(8, 64, 3), torch.nn.Conv2d(64, 64, 3)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.first(x))
+        return self.second(y) if y.mean() > 0 else y
+
+
+@pytest.mark.gpu
+def test_parts_run_on_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.reset()
+    net = Choosing().eval().cuda().half()
+    module = fast(net)
+    with torch.no_grad(), caplog.at_level(logging.WARNING, logger="tvm_layout_ext"):
+        for images in (1, 3, 5):
+            x = torch.randn(images, 8, 16, 16, device="cuda").half()
+            torch.testing.assert_close(module(x), net(x), rtol=2e-2, atol=2e-2)
+    assert "run by torch" not in caplog.text
