@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tvm
 
 import tvm_layout_ext as tlx
 from tests.models.test_torch_module import OnCpu
@@ -136,6 +137,19 @@ def test_a_part_that_is_refused_is_torchs_and_told(
     assert "is run by torch: The module writes to its inputs" in caplog.text
 
 
+def test_a_part_that_fails_is_torchs_and_told(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise tvm.error.InternalError("Check failed: it is so\nat all")
+
+    monkeypatch.setattr(dynamo, "compile_torch", fails)
+    net, x = Branching().eval(), torch.randn(4, 8)
+    with caplog.at_level(logging.WARNING, logger="tvm_layout_ext"):
+        same(fast(net)(x)["y"], net(x)["y"])
+    assert "is run by torch: Check failed: it is so" in caplog.text
+
+
 def test_tensors_on_no_gpu_are_torchs(caplog: pytest.LogCaptureFixture) -> None:
     torch._dynamo.reset()
     net, x = Branching().eval(), torch.randn(4, 8)
@@ -152,7 +166,9 @@ def test_gradients_are_refused(parts: Parts) -> None:
 def test_options_are_those_of_compile_torch(parts: Parts) -> None:
     fast(Branching().eval(), dtype="float16")(torch.randn(4, 8))
     assert parts[0][1] == {"dtype": "float16"}
-    with pytest.raises(Exception, match=r"options has 'mode'; dtype, log, target are legal\."):
+    with pytest.raises(
+        Exception, match=r"options has 'mode'; dtype, cuda_graphs, log, target are legal\."
+    ):
         fast(Branching().eval(), mode="fast")(torch.randn(4, 8))
 
 

@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any
 
 from ..checks import is_one_of
-from ..errors import LayoutExtError, ScheduleError
+from ..errors import ScheduleError
+from ..ir.diagnostics import reason
 from .imported.torch_module import compile_torch
+from .rule import REFUSALS
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What ``options`` may hold: arguments of :func:`compile_torch`.
-_OPTIONS = ("dtype", "log", "target")
+_OPTIONS = ("dtype", "cuda_graphs", "log", "target")
 #: Where torch says of an input that it is a parameter, a buffer or another tensor of a module.
 _STATIC = "_dynamo_static_input_type"
 
@@ -27,8 +29,9 @@ def torch_backend(
 
     Where this package is installed torch knows it by that name. Torch cuts a program where Python
     decides by data, and each part is compiled by :func:`compile_torch` when it is first called, for
-    any size that torch found to change. Weights are constants then, those of that call. A part that
-    cannot be compiled, or whose tensors lie on no GPU, is run by torch; a warning says why.
+    any size that torch found to change. Weights are constants then, those of that call, and kept
+    beside torch's own. A part that cannot be compiled, or whose tensors lie on no GPU, is run by
+    torch; a warning says why.
 
     Parameters
     ----------
@@ -37,7 +40,7 @@ def torch_backend(
     examples : sequence
         Its first inputs.
     options : dict, optional
-        ``dtype``, ``log`` and ``target``, as of :func:`compile_torch`.
+        ``dtype``, ``cuda_graphs``, ``log`` and ``target``, as of :func:`compile_torch`.
 
     Raises
     ------
@@ -83,9 +86,9 @@ class _Part:
             if not _are_on_gpu(tensors):
                 raise ScheduleError("Its tensors lie on no GPU.")
             return _Graph(torch, self.graph, args).compiled(self.options)
-        except LayoutExtError as error:
+        except REFUSALS as error:
             count = len(self.graph.graph.nodes)
-            _log.warning("A part of %d operators is run by torch: %s", count, error)
+            _log.warning("A part of %d operators is run by torch: %s", count, reason(error))
             run: Callable[..., Any] = self.graph
             return run
 
