@@ -102,7 +102,7 @@ class RelaxPipeline:
         names = [one.info.name for one in final]
         at = names.index("KillAfterLastUse")
         passes = [
-            *lowered_passes(self.target, allowed(mod)),
+            *lowered_passes(self.target, allowed(mod, self.target)),
             self.schedule,
             InSequence(),
             *stock.dataflow_lower_passes(self.target),
@@ -134,7 +134,7 @@ def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IR
     """
     resolved, mod = resolve(target), as_module(mod)
     with resolved:
-        return tvm.transform.Sequential(lowered_passes(resolved, allowed(mod)))(mod)
+        return tvm.transform.Sequential(lowered_passes(resolved, allowed(mod, resolved)))(mod)
 
 
 def lowered_passes(target: Target, tf32: Iterable[str] = ()) -> list[tvm.transform.Pass]:

@@ -12,17 +12,21 @@ import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import _ffi_api
 from tvm.s_tir import SBlock
+from tvm.target import Target
 
+from ..intrin.instructions import instruction
 from ..ir.annotations import ALLOW_TF32, INPUT_PRECISION, TF32
 from ..ir.queries import is_number, loads_in
 from ..ir.rebuild import block_with
+from ..target import capability
 from ..tune.space.off_tensor_cores import is_product
-from .relax_values import FLOATS, NARROW_FLOATS, ROUNDED
+from .relax_values import FLOATS, NARROW_FLOATS, ROUNDED, name_of
 
 #: Operator of Relax, TVM's name and ours, that rounds ``float32`` to numbers that tf32 has.
 TO_TF32 = f"relax.{ROUNDED}"
 #: Half of the last bit that tf32 has of a mantissa, and the bits that it keeps.
 _HALF, _KEPT = 0x1000, 0xFFFFE000
+_LARGEST = 0x7F7FE000
 #: What makes a number larger by 0.35 to 0.69 of that bit, as its mantissa is 1 to 2: by half of it
 #: in the mean of mantissas whose logarithms are spread evenly, as those of products are.
 _LARGER = 1 + 0.5 * log(2) * 2.0**-10
@@ -40,10 +44,15 @@ def allow_tf32(mod: tvm.IRModule, kinds: Iterable[str]) -> tvm.IRModule:
     return mod.with_attr(ALLOW_TF32, sorted(kinds))
 
 
-def allowed(mod: tvm.IRModule) -> frozenset[str]:
-    """The kinds of products that :func:`allow_tf32` allows."""
+def allowed(mod: tvm.IRModule, target: Target) -> frozenset[str]:
+    """The kinds of products that :func:`allow_tf32` allows, and that a GPU has."""
     found = None if mod.attrs is None else mod.attrs.get(ALLOW_TF32)
-    return frozenset(map(str, found or ()))
+    return frozenset(map(str, found or () if has_tf32(target) else ()))
+
+
+def has_tf32(target: Target) -> bool:
+    """Whether tensor cores of a GPU multiply tf32."""
+    return capability(target) >= instruction("mma.m16n8k8.f32.tf32").capability
 
 
 def types_of(kind: str, tf32: Iterable[str]) -> tuple[str, ...]:
@@ -54,6 +63,8 @@ def types_of(kind: str, tf32: Iterable[str]) -> tuple[str, ...]:
 def lower_rounded(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Lower a product as TVM does, of ``float32`` to one that may be rounded."""
     made = call.op.get_attr("FLegalize")(builder, call)
+    if name_of(made) != "call_tir":  # TVM knows no function for it.
+        return made
     function, *given = made.args
     marked = builder.add_func(rounded(builder.get()[function]), function.name_hint)
     return relax.Call(made.op, [marked, *given], made.attrs, made.ty_args)
@@ -99,7 +110,9 @@ def rounded_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     nearest = ((bits + np.uint32(_HALF)) & np.uint32(_KEPT)).view(np.float32)
-    return np.where(np.isfinite(array), nearest, array)
+    # The largest stay finite.
+    largest = np.uint32(_LARGEST).view(np.float32)
+    return np.where(np.isfinite(array), np.clip(nearest, -largest, largest), array)
 
 
 def _lower_rounding(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

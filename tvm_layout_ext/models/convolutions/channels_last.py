@@ -80,10 +80,10 @@ def _layouts(products: Sequence[str], call: relax.Call) -> dict[str, list[str]]:
         del channels[1]
         weights = last[2]
     elif len(channels) < 2 or (groups != 1 and str(image.dtype) not in products):
-        # Groups of float32 are no products of tensor cores, and gain nothing by a permutation.
+        # Groups that tensor cores do not multiply gain nothing by a permutation.
         return {}
-    # Of several results of 16 bits, as the 12 of an image of 3 at four pixels, tensor cores have
-    # tiles of any number; what is summed they read in vectors. A single result is a sum.
+    # Of several results, as the 12 of an image of 3 at four pixels, tensor cores have tiles of any
+    # number; what is summed they read in vectors. A single result is a sum.
     is_product = str(image.dtype) in products and channels[0] > 1
     # Images of a symbolic number have tiles of their pixels, which are to be rows.
     is_any = is_product and not isinstance(image.shape.values[0], tvm.tirx.IntImm)

@@ -23,7 +23,7 @@ from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
 from ..pipeline import RelaxPipeline
 from ..relax_values import NARROW_FLOATS
-from ..tf32 import CONV, MATMUL, allow_tf32
+from ..tf32 import CONV, MATMUL, allow_tf32, has_tf32
 from .export import exported
 from .legal_sizes import LegalSizes
 from .memory_apart import MEMORY, MemoryApart
@@ -107,7 +107,7 @@ def compile_torch(
         planned = [] if cuda_graphs else [MemoryApart()]
         pipeline = RelaxPipeline(resolved, schedule, planned)
         executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
-    if dtype is None:
+    if dtype is None and has_tf32(resolved) and not _narrow_types(module):
         _tell_of_full_products(schedule.choices)
     return TorchModule(mod, executable, schedule.choices, program.call_spec, state, sizes)
 
@@ -284,10 +284,9 @@ def _tell_of_full_products(choices: Sequence[FunctionChoice]) -> None:
     """Say what torch.compile does of products of ``float32``, too."""
     if full := [one.name for one in choices if one.rule == "threads"]:
         _log.warning(
-            "%d functions multiply float32 in full, without tensor cores: %s. They round to tf32"
-            ' by dtype="tf32", or after torch.set_float32_matmul_precision("high"); by'
+            "float32 is multiplied in full, without tensor cores, by %s. It is rounded to tf32 by"
+            ' dtype="tf32", or after torch.set_float32_matmul_precision("high"); with'
             ' dtype="float32" this is not told.',
-            len(full),
             ", ".join(full),
         )
 

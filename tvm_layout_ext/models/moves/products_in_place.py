@@ -101,7 +101,10 @@ class _InPlace(PyExprMutator):
 
         how = {"primfunc_name_hint": "NT_matmul"}
         pattern = {"op_pattern": _ENDED_BY_ELEMENTS}
-        return self.builder_.call_te(product, a.source, b.source, **how, primfunc_attrs=pattern)
+        right = b.source
+        if a.source.same_as(right):  # Tensor cores need two buffers, of which one may be a view.
+            right = self.builder_.emit(relax.op.reshape(right, dims_of(right)))
+        return self.builder_.call_te(product, a.source, right, **how, primfunc_attrs=pattern)
 
     def _read(self, value: Any) -> _Read:
         """What a value is made from by permutations, and by slices of one element."""

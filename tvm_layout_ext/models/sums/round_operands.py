@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,8 @@ from ..tf32 import OPERATORS, rounded_array, to_tf32
 
 #: Operators that give elements, or zeros, other places.
 _MOVES = (*VIEWS, "permute_dims", "strided_slice", "broadcast_to", "repeat", "nn.pad")
+#: What reads images beside convolutions, and is as exact of rounded ones.
+_SHARED = ("add", "concat", "nn.relu", "nn.max_pool2d", "nn.avg_pool2d", "image.resize2d")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RoundOperands")
@@ -29,10 +31,13 @@ class RoundOperands:
     ResNet-50's results by 2% (H200). Of what is rounded before, some are too large, and the error
     is cuDNN's, 0.06%. Constants are rounded while compiling.
 
-    What others read beside a matrix product, as what is added to its result in BERT, stays as it
-    is, and a kernel more rounds a copy: of 2,048 x 768 it takes 1.5% of the layer's time, and
-    without it the error was fivefold. A convolution's shortcut reads what is rounded: images are as
-    large as all that a block computes. Inputs and results of the module are left as they are.
+    What others read, too, stays as it is, and a kernel more rounds a copy: in BERT, which adds what
+    a product reads to its result, the error was fivefold without, and a copy of 2,048 x 768 is 1.5%
+    of the layer's time. Images are as large as all that a block computes: shortcuts, branches and
+    pools read what is rounded for a convolution.
+
+    Left as they are: inputs, products of one term, row or column, depthwise convolutions, and those
+    of one result, which tensor cores do not multiply. Numbers above 3.4016e38 become infinite.
 
     ``tf32`` are the kinds of products (:mod:`..tf32`).
     """
@@ -56,6 +61,8 @@ class _Rounded(PyExprMutator):
         #: Variables of which all readers see what is rounded, and those of which products alone do.
         self.rounded, self.copied = set[Any](), set[Any]()
         self.copies: dict[Any, Any] = {}
+        #: Rounded constants, and what moves them, by the handles of what they were.
+        self.constants: dict[Any, Any] = {}
         for func in mod.functions.values():
             if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
                 self._find(Bindings.of(func))
@@ -67,29 +74,31 @@ class _Rounded(PyExprMutator):
                 is_made = isinstance(reader.call(one), relax.Call)
                 if at == 0 and not is_made and name_of(reader.call(given)) not in VIEWS:
                     one = given  # Whoever moves an input, as to channels last, rounds it.
+                shared = () if name_of(call) == "matmul" else _SHARED
                 is_inside = isinstance(one, relax.DataflowVar)
-                is_matrix = name_of(call) == "matmul"
-                if is_inside and (not is_matrix or self._are_products(reader, one)):
+                if is_inside and self._are_products(reader, one, shared):
                     self.rounded.add(one)
-                elif is_matrix and (is_inside or is_made):
+                elif is_inside or is_made:
                     self.copied.add(given)
 
-    def _are_products(self, reader: Bindings, var: Any) -> bool:
-        """Whether all that reads a value, perhaps moved, are products."""
-        return all(
-            self._are_products(reader, user)
-            if name_of(call := reader.call(user)) in _MOVES
-            else self._multiplies(call)
-            for user in reader.users.get(var, [])
-        )
+    def _are_products(self, reader: Bindings, var: Any, others: Sequence[str]) -> bool:
+        """Whether all that reads a value, perhaps moved, are products, or of these operators."""
+        for user in reader.users.get(var, []):
+            call = reader.call(user)
+            if name_of(call) in _MOVES:
+                if not self._are_products(reader, user, others):
+                    return False
+            elif name_of(call) not in others and not self._multiplies(call):
+                return False
+        return True
 
     def _multiplies(self, call: Any) -> bool:
         """Whether tensor cores multiply the operands of a call as tf32."""
         if not isinstance(call, relax.Call) or f"relax.{name_of(call)}" not in self.operators:
             return False
-        if name_of(call) == "matmul" and is_number((extents_of(call.args[0]) or (0,))[-1], 1):
-            return False  # Of one term nothing is added up: angles of places are exact.
-        return all(str(one.ty.dtype) == "float32" for one in call.args)
+        if any(str(one.ty.dtype) != "float32" for one in call.args):
+            return False
+        return not (_is_thin if name_of(call) == "matmul" else _is_depthwise)(call)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         if binding.var not in self.rounded:
@@ -113,14 +122,43 @@ class _Rounded(PyExprMutator):
     def _constant(self, value: Any) -> Any:
         """A constant, perhaps moved, of rounded elements; another value as it is."""
         made = self.lookup_binding(value) if isinstance(value, relax.Var) else value
+        is_constant = isinstance(made, GenericConst)
+        if not is_constant and name_of(made) not in _MOVES:
+            return value
+        if not is_constant and not isinstance(value, relax.DataflowVar):
+            return self._moved(value, made)  # What is made of it here others may not read.
+        key = made.__chandle__()
+        if key not in self.constants:
+            self.constants[key] = self._moved(value, made)
+        return self.constants[key]
+
+    def _moved(self, value: Any, made: Any) -> Any:
         if isinstance(made, GenericConst):
             array = array_of(made, self.lookup_binding)
             return made if array is None else relax.const(rounded_array(array), "float32")
-        if name_of(made) not in _MOVES:
-            return value
         inner = self._constant(made.args[0])
         if inner is made.args[0]:
             return value
         return self.builder_.emit(
             relax.Call(made.op, [inner, *made.args[1:]], made.attrs, made.ty_args)
         )
+
+
+def _is_thin(call: relax.Call) -> bool:
+    """Whether a product has one row, column or term: of a term nothing is added up."""
+    (*_, terms), right = (extents_of(one) or (0,) for one in call.args)
+    rows = (extents_of(call.args[0]) or (0,))[:-1]
+    own = rows if len(right) <= 2 else rows[-1:]  # Of matrices of their own batches count no rows.
+    return is_number(terms, 1) or is_number(right[-1], 1) or all(is_number(n, 1) for n in own)
+
+
+def _is_depthwise(call: relax.Call) -> bool:
+    """Whether each channel of a convolution is summed alone, or there is one result."""
+    attrs, weight = call.attrs, extents_of(call.args[1]) or ()
+    sizes = dict(zip(str(attrs.kernel_layout), weight, strict=False))
+    image = dict(zip(str(attrs.data_layout), extents_of(call.args[0]) or (), strict=False))
+    window = [size for axis, size in sizes.items() if axis not in "OI"]
+    is_one = is_number(image.get("C", 0), int(attrs.groups))  # A channel a group
+    if int(attrs.groups) == 1:
+        is_one = is_one and all(is_number(size, 1) for size in window)
+    return is_one or is_number(sizes.get("O", 0), 1)
