@@ -1001,3 +1001,24 @@ def test_what_looks_like_attention_is_what_torch_computes(does: Any) -> None:
 def test_a_like_tensor_of_infinity() -> None:
     low = Steps(lambda m, x, i: torch.where(x > 0, x, torch.full_like(x, -float("inf"))))
     tlx.compile_torch(low.eval(), (torch.randn(8, 8),), target=HOPPER)
+
+
+class Classifying(torch.nn.Module):  # type: ignore[misc]
+    """An LSTM, and what is made of its last state."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.lstm, self.head = torch.nn.LSTM(8, 16, **options), torch.nn.Linear(16, 5)
+
+    def forward(self, x: Any) -> Any:
+        y, (hidden, cell) = self.lstm(x)
+        return y, hidden, cell, self.head(hidden[-1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch_first": True}, {"num_layers": 2}, {"bidirectional": True, "bias": False}],
+)
+def test_states_of_an_lstm_have_their_dims(options: Any) -> None:
+    """Torch 2.11 writes them out with one more."""
+    on_cpu(Classifying(**options), [(torch.randn(3, 2, 8),)])

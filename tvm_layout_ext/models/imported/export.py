@@ -14,6 +14,8 @@ from ...ir.diagnostics import reason
 
 #: Torch's option by which conditions of sizes are asserted where they are not proven.
 _ASSERTED = "prefer_deferred_runtime_asserts_over_guards"
+#: Torch's function that writes out a layer of an LSTM.
+_ONE_LAYER = "one_layer_lstm"
 
 
 def exported(
@@ -109,7 +111,31 @@ def _in_operators(torch: Any, program: Any) -> Any:
     norms = [node for graph in graphs for node in graph.nodes if node.target is norm]
     if all(node.args[3:6] == (None, None, True) for node in norms):
         table.pop(norm, None)
-    return program.run_decompositions(table)
+    with _states_of_lstms(torch):
+        return program.run_decompositions(table)
+
+
+@contextmanager
+def _states_of_lstms(torch: Any) -> Iterator[None]:
+    """Let an LSTM end in states of two dims; torch 2.11 writes it out with one more.
+
+    Who takes the last layer's state, as a classifier does, would go on with it.
+    """
+    written = torch._decomp.decompositions
+    before = getattr(written, _ONE_LAYER, None)
+    if before is None:
+        yield
+        return
+
+    def layer(*given: Any, **named: Any) -> Any:
+        out, states = before(*given, **named)
+        return out, tuple(one.reshape(one.shape[-2:]) for one in states)
+
+    setattr(written, _ONE_LAYER, layer)
+    try:
+        yield
+    finally:
+        setattr(written, _ONE_LAYER, before)
 
 
 def _without_checks(program: Any) -> Any:
