@@ -32,8 +32,8 @@ class RoundOperands:
     is cuDNN's, 0.06%. Constants are rounded while compiling.
 
     What others read, too, stays as it is, and a kernel more rounds a copy: in BERT, which adds what
-    a product reads to its result, the error was fivefold without, and a copy of 2,048 x 768 is 1.5%
-    of the layer's time. Images are as large as all that a block computes: shortcuts, branches and
+    a product reads to its result, the error was fivefold without, and copies of 2,048 x 768 are 4%
+    of a layer's time. Images are as large as all that a block computes: shortcuts, branches and
     pools read what is rounded for a convolution.
 
     Left as they are: inputs, products of one term, row or column, depthwise convolutions, and those
