@@ -24,6 +24,7 @@ from tvm_layout_ext.ir.annotations import INPUT_PRECISION, TF32
 from tvm_layout_ext.ir.queries import blocks_in, nodes_of
 from tvm_layout_ext.models.tf32 import CONV, KINDS, MATMUL, allow_tf32, rounded_array, to_tf32
 from tvm_layout_ext.schedules._generic import operator_of
+from tvm_layout_ext.transform.mark_annotated import is_annotated
 
 WIDE = "float32"
 #: What is next to 1 and 2 in float32 and in tf32, zeros, the largest numbers and what is none.
@@ -212,6 +213,16 @@ def test_products_that_tensor_cores_do_not_multiply_are_not_rounded() -> None:
     ):
         mod = allow_tf32(relax_module(build, *shapes, dtype=WIDE), KINDS)
         assert "to_tf32" not in str(fused(mod))
+
+
+def test_a_product_that_may_round_is_still_a_sum_of_rows() -> None:
+    def row(x: Any, w: Any) -> Any:
+        return op.multiply(op.matmul(x, w), relax.const(np.float32(2)))
+
+    one = only(allow_tf32(relax_module(row, (1, 256), (256, 128), dtype=WIDE), KINDS))
+    plain = only(relax_module(row, (1, 256), (256, 128), dtype=WIDE))
+    assert (one.choice.rule, one.choice.text) == (plain.choice.rule, plain.choice.text)
+    assert not is_annotated(product())
 
 
 def test_a_constant_of_several_products_stays_one() -> None:

@@ -79,7 +79,7 @@ class _InPlace(PyExprMutator):
             return call
         rows, columns = map(self._read, call.args)
         k, n = rank - 2, rank - 1  # Dims of B; that of A that is summed is the last, too.
-        if columns.places[-1] == n and a[-1] % _PITCH == 0:
+        if columns.places[-1] == n and rows.has_pitch:  # Which are weights of as many keys.
             turned = [*range(k), n, k]
             value = self.builder_.emit(relax.op.permute_dims(call.args[1], turned))
             columns = _Read(value, tuple(turned))
