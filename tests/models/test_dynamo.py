@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,15 @@ def test_what_a_part_writes_is_torchs_own(parts: Parts) -> None:
         same(module(torch.zeros(4)), torch.full((4,), float(n)))
         same(net.calls, torch.full((4,), float(n)))
     assert len(parts) == 1
+
+
+def test_a_part_keeps_no_inputs(parts: Parts) -> None:
+    module, x = fast(Branching().eval()), torch.randn(4, 8)
+    given = weakref.ref(x)
+    module(x)
+    del x
+    gc.collect()
+    assert given() is None
 
 
 class Writing(torch.nn.Module):  # type: ignore[misc]

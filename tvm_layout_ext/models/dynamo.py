@@ -132,11 +132,7 @@ class _Graph:
         if not all(one.is_contiguous() for one in fast.buffers.values()):
             raise ScheduleError("It writes to a tensor whose elements do not lie row by row.")
 
-        def called(*args: Any) -> tuple[Any, ...]:
-            made = fast(*(args[at] for at in places))
-            return tuple(one(args, made) for one in self.results)
-
-        return called
+        return partial(_called, fast, places, self.results)
 
     def _measured(self, node: Any) -> None:
         """Take a size of the tensor that has it."""
@@ -195,6 +191,13 @@ class _Graph:
 
 #: A result, of all inputs and the tensors that were made.
 _Result = Callable[[Sequence[Any], Sequence[Any]], Any]
+
+
+def _called(
+    fast: Callable[..., Any], places: Sequence[int], results: Sequence[_Result], *args: Any
+) -> tuple[Any, ...]:
+    made = fast(*(args[at] for at in places))
+    return tuple(one(args, made) for one in results)
 
 
 def _known(value: Any, _args: Sequence[Any], _made: Sequence[Any]) -> Any:
