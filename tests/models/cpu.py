@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import relax
 
 from benchmarks.relax_numbers import error_of, outputs
 from tests.models.running import array_of
 from tests.programs.host import CPU
+from tvm_layout_ext.models.imported.torch_module import TorchModule
 
 
 def by_cpu(mod: tvm.IRModule, arrays: list[Any], pipeline: Any = "default") -> list[Any]:
@@ -27,3 +29,12 @@ def require_same(after: tvm.IRModule, before: tvm.IRModule, most: float) -> None
     """Fail unless two modules give the same but for an error, a share of the largest element."""
     arrays = given_to(before)
     assert error_of(by_cpu(after, arrays), by_cpu(before, arrays)) <= most
+
+
+class OnCpu(TorchModule):
+    """A module by TVM's own code for CPUs."""
+
+    def _main(self, given: Any) -> tuple[Any, Any]:
+        tensors = tvm.runtime.from_dlpack
+        main = relax.VirtualMachine(tvm.compile(self.mod, "llvm"), tvm.cpu())["main"]
+        return lambda *all_of: main(*map(tensors, all_of)), tuple

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import copy
 import gc
 import logging
 import weakref
@@ -14,7 +15,7 @@ import pytest
 import tvm
 
 import tvm_layout_ext as tlx
-from tests.models.test_torch_module import OnCpu
+from tests.models.cpu import OnCpu
 from tvm_layout_ext.models import dynamo
 from tvm_layout_ext.models.imported.export import exported
 from tvm_layout_ext.models.imported.legal_sizes import LegalSizes
@@ -27,7 +28,8 @@ class Parts(list[Any]):
     """What was compiled, with its options."""
 
     def compiled(self, module: Any, args: Any, *, dynamic_shapes: Any, **options: Any) -> OnCpu:
-        program = exported(module, args, None, dynamic_shapes)
+        # A GPU's constants are copies, too.
+        program = exported(copy.deepcopy(module), args, None, dynamic_shapes)
         sizes = LegalSizes(program)
         mod, state = imported(program)
         self.append((module, options))
@@ -132,6 +134,91 @@ def test_a_part_keeps_no_inputs(parts: Parts) -> None:
     assert given() is None
 
 
+class Layer(torch.nn.Module):  # type: ignore[misc]
+    """A linear, a cut, and a buffer that only the second part reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(8))
+
+    def forward(self, x: Any) -> Any:
+        y = self.linear(x) + self.calls.add_(1).sum()
+        torch._dynamo.graph_break()
+        return torch.relu(y) + self.linear.bias + self.calls
+
+
+def test_layers_of_one_class_have_their_own_weights(parts: Parts) -> None:
+    net = torch.nn.Sequential(Layer(), Layer(), Layer()).eval()
+    module, twin, x = fast(net), copy.deepcopy(net), torch.randn(4, 8)
+    for _ in range(3):
+        same(module(x), twin(x))
+    same([*net.buffers()], [*twin.buffers()])
+    compiled = len(parts)
+    same(module(x), twin(x))
+    assert len(parts) == compiled
+
+
+def test_weights_that_change_are_compiled_again(parts: Parts) -> None:
+    net, other, x = Branching().eval(), Branching().eval(), torch.randn(4, 8) + 50
+    module = fast(net)
+    module(x)
+    net.load_state_dict(other.state_dict())
+    same(module(x)["y"], other(x)["y"])
+    net.linear.weight = torch.nn.Parameter(torch.ones(8, 8))
+    same(module(x)["y"], net(x)["y"])
+    net.shift.add_(1)
+    for _ in range(3):
+        net.shift.add_(1)
+        same(module(x)["y"], net(x)["y"])
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_views_are_torchs(parts: Parts, holds: bool) -> None:
+    kept = torch.zeros(4)
+
+    def written(x: Any) -> Any:
+        view, y = (kept if holds else x)[:2], x * 2
+        torch._dynamo.graph_break()
+        view.add_(1)
+        return y + (kept if holds else x)
+
+    x, twin = torch.ones(4), torch.ones(4)
+    got = torch.compile(written, backend=tlx.torch_backend)(x)
+    kept.zero_()
+    same(got, written(twin))
+    same(x, twin)
+
+
+def test_results_lie_as_torchs_do(parts: Parts) -> None:
+    def turned(x: Any) -> Any:
+        return (x * 2).transpose(0, 1)
+
+    got, want = fast(turned)(torch.randn(4, 6)), turned(torch.randn(4, 6))
+    assert got.stride() == want.stride()
+    assert got.transpose(0, 1).view(-1).shape == (24,)
+
+
+def test_dropout_in_training_is_torchs(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Dropout(0.5))
+    with caplog.at_level(logging.WARNING, logger="tvm_layout_ext"):
+        zeros = (fast(net.train())(torch.randn(64, 8)) == 0).float().mean()
+    assert 0.3 < float(zeros) < 0.7
+    assert "drops elements by chance" in caplog.text
+    caplog.clear()
+    same(fast(net.eval())(torch.ones(4, 8)), net(torch.ones(4, 8)))
+    assert "run by torch" not in caplog.text
+
+
+def test_a_buffer_that_kernels_cannot_write_is_torchs(parts: Parts) -> None:
+    net = Counting().eval()
+    net.calls = torch.zeros(9)[1:5]
+    module = fast(net)
+    for n in (1, 2):
+        same(module(torch.zeros(4)), torch.full((4,), float(n)))
+        same(net.calls, torch.full((4,), float(n)))
+
+
 class Writing(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: Any) -> Any:
         return x.add_(1) * 2
@@ -166,7 +253,7 @@ def test_tensors_on_no_gpu_are_torchs(caplog: pytest.LogCaptureFixture) -> None:
     net, x = Branching().eval(), torch.randn(4, 8)
     with torch.no_grad(), caplog.at_level(logging.WARNING, logger="tvm_layout_ext"):
         same(fast(net)(x)["y"], net(x)["y"])
-    assert "is run by torch: Its tensors lie on no GPU." in caplog.text
+    assert "is run by torch: Not all of its tensors lie on a GPU." in caplog.text
 
 
 def test_gradients_are_refused(parts: Parts) -> None:

@@ -12,7 +12,7 @@ from tvm import relax
 
 import tvm_layout_ext as tlx
 from tests.models import running
-from tests.models.cpu import by_cpu
+from tests.models.cpu import OnCpu, by_cpu
 from tvm_layout_ext.models.imported.experts import experts
 from tvm_layout_ext.models.imported.export import exported
 from tvm_layout_ext.models.imported.legal_sizes import LegalSizes
@@ -224,15 +224,6 @@ def test_a_module_of_16_bits_keeps_its_types(dtype: str) -> None:
     assert "warpgroups" in repr(fast)
     assert {str(one.dtype) for one in fast.mod["main"].ret_ty.fields} == {dtype}
     assert str(fast.mod["main"].params[0].ty.dtype) == dtype
-
-
-class OnCpu(TorchModule):
-    """A module by TVM's own code for CPUs."""
-
-    def _main(self, given: Any) -> tuple[Any, Any]:
-        tensors = tvm.runtime.from_dlpack
-        main = relax.VirtualMachine(tvm.compile(self.mod, "llvm"), tvm.cpu())["main"]
-        return lambda *all_of: main(*map(tensors, all_of)), tuple
 
 
 def on_cpu(module: Any, calls: list[tuple[Any, ...]]) -> TorchModule:

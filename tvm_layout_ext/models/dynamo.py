@@ -6,18 +6,22 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ..checks import is_one_of
 from ..errors import ScheduleError
 from ..ir.diagnostics import reason
-from .imported.torch_module import compile_torch
-from .rule import REFUSALS
+from ..target import resolve
+from .default_schedule import DefaultSchedule
+from .imported.torch_module import ALIGNMENT, check_type, compile_torch
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What ``options`` may hold: arguments of :func:`compile_torch`.
 _OPTIONS = ("dtype", "cuda_graphs", "log", "target")
+#: Sets of weights for which a part is compiled; torch runs it of further ones.
+_MOST_VERSIONS = 64
 #: Where torch says of an input that it is a parameter, a buffer or another tensor of a module.
 _STATIC = "_dynamo_static_input_type"
 
@@ -29,9 +33,9 @@ def torch_backend(
 
     Where this package is installed torch knows it by that name. Torch cuts a program where Python
     decides by data, and each part is compiled by :func:`compile_torch` when it is first called, for
-    any size that torch found to change. Weights are constants then, those of that call, and kept
-    beside torch's own. A part that cannot be compiled, or whose tensors lie on no GPU, is run by
-    torch; a warning says why.
+    any size that torch found to change. Weights are constants, copied for each part; it is compiled
+    anew for others, as of another layer of the same class, or where torch has changed them. A part
+    that cannot be compiled, or whose tensors lie on no GPU, is run by torch; a warning says why.
 
     Parameters
     ----------
@@ -45,7 +49,7 @@ def torch_backend(
     Raises
     ------
     ScheduleError
-        If ``options`` has others, or the compiled part is called where gradients are wanted.
+        If ``options`` has others, or results of a part want gradients.
 
     Examples
     --------
@@ -58,39 +62,111 @@ def torch_backend(
     for name in given:
         if not is_one_of(name, _OPTIONS):
             raise ScheduleError(f"options has {name!r}; {', '.join(_OPTIONS)} are legal.")
+    # What is illegal is told at once, and no reason for torch to run all.
+    check_type(given.get("dtype"))
+    resolve(given.get("target"))
+    DefaultSchedule(given.get("log"))
     return _Part(graph, given)
 
 
 class _Part:
-    """A graph of torch's, compiled when it is first called."""
+    """A graph of torch's, compiled for the weights that it is called with."""
 
     def __init__(self, graph: Any, options: dict[str, Any]) -> None:
         self.graph, self.options = graph, options
-        self.call: Callable[..., Any] | None = None
+        self.versions = list[_Version]()
+        #: Places of what a module holds and somebody changes: inputs, as others are.
+        self.changing = set[int]()
+        self.is_torchs = False
 
     def __call__(self, *args: Any) -> Any:
-        if self.call is None:
+        for one in () if self.is_torchs else self.versions:
+            if not one.misses(args):
+                return one(*args)
+        if not self.is_torchs:
             # What torch.export traces is no part of the program around.
-            self.call = sys.modules["torch"].compiler.disable(self._made)(args)
-        return self.call(*args)
+            made = sys.modules["torch"].compiler.disable(self._made)(args)
+            if made is not None:
+                self.versions.append(made)
+                return made(*args)
+        return self.graph(*args)
 
-    def _made(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """The compiled part, or torch's own where it cannot be."""
+    def _made(self, args: Sequence[Any]) -> _Version | None:
+        """The part for what it is called with; None where torch is to run it."""
         torch = sys.modules["torch"]
-        tensors = [one for one in args if isinstance(one, torch.Tensor)]
-        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-            raise ScheduleError(
-                "Results of a compiled module carry no gradient; call it under torch.no_grad()."
-            )
         try:
-            if not _are_on_gpu(tensors):
-                raise ScheduleError("Its tensors lie on no GPU.")
-            return _Graph(torch, self.graph, args).compiled(self.options)
-        except REFUSALS as error:
-            count = len(self.graph.graph.nodes)
-            _log.warning("A part of %d operators is run by torch: %s", count, reason(error))
-            run: Callable[..., Any] = self.graph
-            return run
+            if self.versions:
+                self._look_again(torch, args)
+            return _Graph(torch, self.graph, args, self.changing).compiled(self.options)
+        except _GradientError:
+            raise
+        except Exception as error:  # Torch can run it all the same.
+            self.is_torchs = True
+            count, why = len(self.graph.graph.nodes), reason(error)
+            _log.warning("A part of %d operators is run by torch: %s", count, why)
+            return None
+
+    def _look_again(self, torch: Any, args: Sequence[Any]) -> None:
+        """Take buffers that change for inputs; other parameters are those of another module."""
+        for one in self.versions:
+            missed = one.misses(args)
+            if not any(isinstance(args[at], torch.nn.Parameter) for at in missed):
+                self.changing |= missed
+                self.versions.clear()
+                return
+        # Nobody can ask for weights again that torch has changed.
+        self.versions = [one for one in self.versions if not one.is_stale()]
+        if len(self.versions) == _MOST_VERSIONS:
+            raise ScheduleError(f"It was called with over {_MOST_VERSIONS} sets of weights.")
+
+
+class _GradientError(ScheduleError):
+    """Nothing that torch would run otherwise."""
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A compiled part.
+
+    ``inputs`` are places of its inputs, ``written`` those of what it writes, by name, and
+    ``constants`` those of all else that a module holds, each with the tensor and how often torch
+    had changed it.
+    """
+
+    fast: Any
+    inputs: Sequence[int]
+    written: Mapping[str, int]
+    constants: Sequence[tuple[int, Any, int]]
+    results: Sequence[_Result]
+
+    def misses(self, args: Sequence[Any]) -> set[int]:
+        """Places of what it was not compiled for."""
+        found = {
+            at
+            for at, one, changes in self.constants
+            if args[at] is not one or _changes(one) != changes
+        }
+        return found | {at for at in self.written.values() if not _is_plain(args[at])}
+
+    def is_stale(self) -> bool:
+        """Whether torch has changed what is constant."""
+        return any(_changes(one) != changes for _, one, changes in self.constants)
+
+    def __call__(self, *args: Any) -> tuple[Any, ...]:
+        # What the part writes lies where torch has it.
+        self.fast.buffers.update({name: args[at] for name, at in self.written.items()})
+        made = self.fast(*(args[at] for at in self.inputs))
+        return tuple(one(args, made) for one in self.results)
+
+
+def _changes(tensor: Any) -> int:
+    """How often torch has changed a tensor; inference tensors do not count it."""
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether kernels can write to a tensor where it is."""
+    return bool(tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0)
 
 
 def _are_on_gpu(tensors: Sequence[Any]) -> bool:
@@ -100,39 +176,60 @@ def _are_on_gpu(tensors: Sequence[Any]) -> bool:
 class _Graph:
     """A part whose module holds what is constant, and whose inputs and results are tensors."""
 
-    def __init__(self, torch: Any, given: Any, args: Sequence[Any]) -> None:
+    def __init__(self, torch: Any, given: Any, args: Sequence[Any], changing: set[int]) -> None:
         self.torch, self.args = torch, args
+        if not _are_on_gpu([one for one in args if isinstance(one, torch.Tensor)]):
+            raise ScheduleError("Not all of its tensors lie on a GPU.")
         self.module = torch.fx.GraphModule(given, copy.deepcopy(given.graph)).eval()
+        for node in self.module.graph.nodes:
+            if _drops(node):
+                raise ScheduleError(f"{node.name} drops elements by chance, as in training.")
         nodes = self.module.graph.find_nodes(op="placeholder")
         self.places = {node.name: at for at, node in enumerate(nodes)}
-        sizes = [
-            node for node in nodes if not isinstance(args[self.places[node.name]], torch.Tensor)
+        tensors = [node for node in nodes if isinstance(self._given(node), torch.Tensor)]
+        held = [
+            node
+            for node in tensors
+            if _STATIC in (node.meta.get("tensor_dict") or ())
+            and self.places[node.name] not in changing
         ]
-        held = [node for node in nodes if _STATIC in (node.meta.get("tensor_dict") or ())]
-        self.inputs = [node for node in nodes if node not in sizes and node not in held]
-        self.held = {node.name: args[self.places[node.name]] for node in held}
-        for node in sizes:
-            self._measured(node)
+        self.inputs = [node for node in tensors if node not in held]
+        self.held = {node.name: self._given(node) for node in held}
+        for node in nodes:
+            if node not in tensors:
+                self._measured(node)
+        #: How each result is found of all inputs, and of the tensors that were made.
+        self.results = self._results(tensors)
         for node in held:
             self._kept(node)
-        #: For each result its number among the tensors, or what it is else.
-        self.results = self._results()
         self.module.recompile()
 
-    def compiled(self, options: dict[str, Any]) -> Callable[..., Any]:
-        """What takes all inputs, and gives all results."""
-        places = [self.places[node.name] for node in self.inputs]
-        dims = tuple(self._dims(node) for node in self.inputs)
-        given = [self.args[at] for at in places]
-        fast = compile_torch(
-            self.module, given, dynamic_shapes=dims if any(dims) else None, **options
-        )
-        # What the part writes lies where torch has it.
-        fast.buffers = {name: self.held[name] for name in fast.buffers}
-        if not all(one.is_contiguous() for one in fast.buffers.values()):
-            raise ScheduleError("It writes to a tensor whose elements do not lie row by row.")
+    def _given(self, node: Any) -> Any:
+        return self.args[self.places[node.name]]
 
-        return partial(_called, fast, places, self.results)
+    def compiled(self, options: dict[str, Any]) -> _Version:
+        """The part, compiled."""
+        dims = tuple(self._dims(node) for node in self.inputs)
+        changes = {name: _changes(one) for name, one in self.held.items()}
+        fast = compile_torch(
+            self.module,
+            [self._given(node) for node in self.inputs],
+            dynamic_shapes=dims if any(dims) else None,
+            **options,
+        )
+        if not all(_is_plain(self.held[name]) for name in fast.buffers):
+            raise ScheduleError(
+                "It writes to a tensor whose elements do not lie row by row from a multiple of"
+                f" {ALIGNMENT} bytes."
+            )
+        constants = [
+            (self.places[name], one, changes[name])
+            for name, one in self.held.items()
+            if name not in fast.buffers
+        ]
+        written = {name: self.places[name] for name in fast.buffers}
+        inputs = [self.places[node.name] for node in self.inputs]
+        return _Version(fast, inputs, written, constants, self.results)
 
     def _measured(self, node: Any) -> None:
         """Take a size of the tensor that has it."""
@@ -145,7 +242,7 @@ class _Graph:
                     own.meta.update(node.meta)
                     node.replace_all_uses_with(own)
         if node.users:
-            raise ScheduleError(f"No tensor has size {size}, which it reads.")
+            raise ScheduleError(f"No tensor has a size {size}, which it reads.")
         self.module.graph.erase_node(node)
 
     def _kept(self, node: Any) -> None:
@@ -156,31 +253,45 @@ class _Graph:
         node.replace_all_uses_with(own)
         self.module.graph.erase_node(node)
 
-    def _results(self) -> list[_Result]:
+    def _results(self, inputs: Sequence[Any]) -> list[_Result]:
         """How each result is found; the module is left with those that are tensors."""
         (output,) = self.module.graph.find_nodes(op="output")
         tensors, found = list[Any](), list[_Result]()
         for one in output.args[0]:
+            value = one.meta.get("example_value") if hasattr(one, "meta") else one
             if not isinstance(one, self.torch.fx.Node):
                 found.append(partial(_known, one))
-            elif isinstance(one.meta.get("example_value"), self.torch.Tensor):
-                found.append(partial(_tensor, len(tensors)))
+            elif isinstance(value, self.torch.Tensor):
+                found.append(partial(_tensor, len(tensors), _order(value)))
                 tensors.append(one)
             else:
                 found.append(partial(_size, *self._source(one)))
         if not tensors:
             raise ScheduleError("It gives no tensor.")
+        self._check(tensors, inputs)
         output.args = (tuple(tensors),)
         return found
 
+    def _check(self, results: Sequence[Any], inputs: Sequence[Any]) -> None:
+        """Refuse results with a gradient, and views, to which others may write."""
+        values = [node.meta["example_value"] for node in results]
+        if any(one.requires_grad for one in values):
+            raise _GradientError(
+                "Results of a compiled module carry no gradient; call it under torch.no_grad()."
+            )
+        places = [one.untyped_storage()._cdata for one in values]
+        known = {node.meta["example_value"].untyped_storage()._cdata for node in inputs}
+        if len({*places}) < len(places) or not known.isdisjoint(places):
+            raise ScheduleError("It gives views, to which others may write.")
+
     def _source(self, node: Any) -> tuple[int, int]:
         """The input, and its dim, that a result which is no tensor is a size of."""
-        if node.op != "call_method" or node.target != "size":
-            raise ScheduleError(
-                f"Its result {node.name} is neither a tensor nor a size of an input."
-            )
-        tensor, dim = node.args
-        return self.places[tensor.name], dim
+        given: list[Any] = [*node.args] if node.target == "size" else [None]
+        tensor, *dims = given
+        place = self.places.get(getattr(tensor, "name", ""))
+        if place is None or len(dims) != 1:
+            raise ScheduleError(f"Its result {node.name} is neither a tensor nor a size of one.")
+        return place, dims[0]
 
     def _dims(self, node: Any) -> dict[int, Any]:
         """Dims of an input that are not always the same."""
@@ -189,23 +300,40 @@ class _Graph:
         return {dim: auto for dim, extent in enumerate(shape) if isinstance(extent, symbolic)}
 
 
+def _drops(node: Any) -> bool:
+    """Whether an operator leaves elements out by chance."""
+    named = node.kwargs
+    if named.get("dropout_p") and named.get("training", True):
+        return True
+    if node.op != "call_function" or "dropout" not in getattr(node.target, "__name__", ""):
+        return False
+    trains = node.args[2] if len(node.args) > 2 else named.get("training", named.get("train", True))
+    return bool(trains)
+
+
+def _order(value: Any) -> list[int] | None:
+    """Dims of a tensor from the slowest to the fastest; None where they lie as they are counted."""
+    steps = [int(getattr(getattr(one, "node", None), "hint", one)) for one in value.stride()]
+    order = sorted(range(len(steps)), key=lambda dim: -steps[dim])
+    return None if value.is_contiguous() or 0 in steps else order
+
+
 #: A result, of all inputs and the tensors that were made.
 _Result = Callable[[Sequence[Any], Sequence[Any]], Any]
-
-
-def _called(
-    fast: Callable[..., Any], places: Sequence[int], results: Sequence[_Result], *args: Any
-) -> tuple[Any, ...]:
-    made = fast(*(args[at] for at in places))
-    return tuple(one(args, made) for one in results)
 
 
 def _known(value: Any, _args: Sequence[Any], _made: Sequence[Any]) -> Any:
     return value
 
 
-def _tensor(number: int, _args: Sequence[Any], made: Sequence[Any]) -> Any:
-    return made[number]
+def _tensor(
+    number: int, order: Sequence[int] | None, _args: Sequence[Any], made: Sequence[Any]
+) -> Any:
+    """A tensor, whose dims lie in the order that torch has."""
+    if order is None:
+        return made[number]
+    moved = made[number].permute(order).contiguous()
+    return moved.permute([order.index(dim) for dim in range(len(order))])
 
 
 def _size(place: int, dim: int, args: Sequence[Any], _made: Sequence[Any]) -> Any:

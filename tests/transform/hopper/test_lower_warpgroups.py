@@ -16,6 +16,7 @@ from tests.programs import warpgroups as w
 from tests.programs.emitted import cuda_text, require_no_spills
 from tests.sampling import pairs
 from tvm_layout_ext import ScheduleError, decisions, te
+from tvm_layout_ext.ir.annotations import INPUT_PRECISION
 from tvm_layout_ext.schedules._gemm_types import inputs
 from tvm_layout_ext.transform.hopper import plan
 
@@ -103,6 +104,8 @@ def test_types_and_columns_that_there_are_not_are_refused() -> None:
     def call(dtype: str, name: str, columns: int, nt: bool = True) -> str:
         sch = w.product((128, 256, 256), dtype, nt)
         depth = 128 // np.dtype(dtype).itemsize
+        if dtype == "float32":
+            sch.unannotate(sch.get_sblock("product"), INPUT_PRECISION)
         with w.SM90A, pytest.raises(ScheduleError) as caught:
             sch.use_tensor_core("product", name, multiples=(128, columns, depth))
         return str(caught.value)

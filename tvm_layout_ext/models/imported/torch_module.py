@@ -31,7 +31,7 @@ from .mixed_precision import MixedPrecision
 
 _log = logging.getLogger("tvm_layout_ext")
 #: Bytes at whose multiples kernels expect a tensor to begin.
-_ALIGNMENT = 16
+ALIGNMENT = 16
 _TYPES = ("float32", TF32, *NARROW_FLOATS)
 #: Operators that stop a run where a number is not as it was when the module was exported.
 _CHECKS = (
@@ -95,8 +95,7 @@ def compile_torch(
     >>> fast = tlx.compile_torch(net.eval(), (x,), dtype="float16")  # doctest: +SKIP
     >>> fast(x.cuda())  # doctest: +SKIP
     """
-    if dtype not in (None, *_TYPES):
-        raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
+    check_type(dtype)
     resolved = resolve(target)
     program = exported(module, args, kwargs, dynamic_shapes)
     sizes = LegalSizes(program)
@@ -110,6 +109,12 @@ def compile_torch(
     if dtype is None and has_tf32(resolved) and not _narrow_types(module):
         _tell_of_full_products(schedule.choices)
     return TorchModule(mod, executable, schedule.choices, program.call_spec, state, sizes)
+
+
+def check_type(dtype: Any) -> None:
+    """ScheduleError if a module is not multiplied in a type."""
+    if dtype not in (None, *_TYPES):
+        raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
 
 
 class TorchModule:
@@ -255,7 +260,7 @@ def _ready(tensor: Any) -> Any:
     if not hasattr(tensor, "data_ptr"):
         raise ScheduleError(f"An argument is a {type(tensor).__name__}, not a tensor of torch.")
     plain = tensor.detach().contiguous()
-    return plain if plain.data_ptr() % _ALIGNMENT == 0 else plain.clone()
+    return plain if plain.data_ptr() % ALIGNMENT == 0 else plain.clone()
 
 
 def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) -> tvm.IRModule:
