@@ -275,14 +275,14 @@ class _Graph:
     def _check(self, results: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Refuse results with a gradient, and views, to which others may write."""
         values = [node.meta["example_value"] for node in results]
-        if any(one.requires_grad for one in values):
-            raise _GradientError(
-                "Results of a compiled module carry no gradient; call it under torch.no_grad()."
-            )
         places = [one.untyped_storage()._cdata for one in values]
         known = {node.meta["example_value"].untyped_storage()._cdata for node in inputs}
         if len({*places}) < len(places) or not known.isdisjoint(places):
             raise ScheduleError("It gives views, to which others may write.")
+        if any(one.requires_grad for one in values):
+            raise _GradientError(
+                "Results of a compiled module carry no gradient; call it under torch.no_grad()."
+            )
 
     def _source(self, node: Any) -> tuple[int, int]:
         """The input, and its dim, that a result which is no tensor is a size of."""
