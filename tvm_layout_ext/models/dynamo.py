@@ -102,6 +102,7 @@ class _Part:
             raise
         except Exception as error:  # Torch can run it all the same.
             self.is_torchs = True
+            self.versions.clear()  # And their weights
             count, why = len(self.graph.graph.nodes), reason(error)
             _log.warning("A part of %d operators is run by torch: %s", count, why)
             return None
