@@ -12,6 +12,7 @@ import numpy as np
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.gpu.hardware import Architecture
+from tvm_layout_ext.gpu.tf32 import rounded_to_tf32
 from tvm_layout_ext.intrin.instructions import choose
 from tvm_layout_ext.ir.annotations import INPUT_PRECISION, TF32
 from tvm_layout_ext.tune.space.knobs import Refusal
@@ -28,9 +29,6 @@ __all__ = [
     "tolerance",
     "traffic",
 ]
-
-#: What rounds a float32 to the 10 bits of mantissa that tf32 has, and keeps them.
-_HALF, _KEPT = np.uint32(0x1000), np.uint32(0xFFFFE000)
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ def _drawn(size: tuple[int, int], dtype: str, rng: np.random.Generator) -> np.nd
         return rng.integers(info.min, info.max, size, dtype, endpoint=True)
     values = rng.standard_normal(size, np.float32)
     if dtype == "float32":
-        return ((values.view(np.uint32) + _HALF) & _KEPT).view(np.float32)
+        return rounded_to_tf32(values)
     return values.astype(dtype)
 
 

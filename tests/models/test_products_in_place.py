@@ -15,8 +15,9 @@ import tvm_layout_ext as tlx
 from tests.models.cpu import require_same
 from tests.models.running import TARGET, check, scheduled
 from tests.programs.relaxed import relax_module
+from tvm_layout_ext.gpu.tf32 import rounded_to_tf32
 from tvm_layout_ext.models.moves.products_in_place import ProductsInPlace
-from tvm_layout_ext.models.tf32 import CONV, KINDS, allow_tf32, rounded_array
+from tvm_layout_ext.models.tf32 import CONV, KINDS, allow_tf32
 
 WIDE = "float32"
 
@@ -54,7 +55,7 @@ def after(mod: tvm.IRModule, kinds: Any = KINDS, target: Any = TARGET) -> tvm.IR
 def test_queries_and_keys_are_read_in_place_and_values_turned(rows: int, values: str) -> None:
     found = scheduled(allow_tf32(of_heads(rows), KINDS))
     for one in found:
-        check(one, change=rounded_array)
+        check(one, change=rounded_to_tf32)
     products = [one for one in found if "matmul" in one.name]
     assert [one.choice.rule for one in products].count("warpgroups") == (2 if values else 1)
     moved = sorted(one.name for one in found if "transpose" in one.name)

@@ -20,9 +20,10 @@ from tests.models.test_convolutions import convolution
 from tests.programs.relaxed import relax_module
 from tvm_layout_ext import te
 from tvm_layout_ext.errors import ScheduleError
+from tvm_layout_ext.gpu.tf32 import rounded_to_tf32
 from tvm_layout_ext.ir.annotations import INPUT_PRECISION, TF32
 from tvm_layout_ext.ir.queries import blocks_in, nodes_of
-from tvm_layout_ext.models.tf32 import CONV, KINDS, MATMUL, allow_tf32, rounded_array, to_tf32
+from tvm_layout_ext.models.tf32 import CONV, KINDS, MATMUL, allow_tf32, to_tf32
 from tvm_layout_ext.schedules._generic import operator_of
 from tvm_layout_ext.transform.mark_annotated import is_annotated
 
@@ -39,7 +40,9 @@ EDGES = np.float32(
 
 def exact(one: Scheduled, rule: str = "") -> None:
     """Fail unless a function is right for numbers that tf32 has."""
-    check(one, rule, lambda given: rounded_array(given) if isinstance(given, np.ndarray) else given)
+    check(
+        one, rule, lambda given: rounded_to_tf32(given) if isinstance(given, np.ndarray) else given
+    )
 
 
 def is_rounded(func: tirx.PrimFunc) -> bool:
@@ -98,7 +101,7 @@ def test_two_products_are_right_and_only_what_the_second_reads_is_rounded_before
     report = tlx.simulate(first.program, *inputs(first), progress=False)
     (got,) = report.outputs.values()
     assert not report.hazards
-    np.testing.assert_array_equal(got, rounded_array(got))
+    np.testing.assert_array_equal(got, rounded_to_tf32(got))
 
 
 @pytest.mark.parametrize("keys", [77, 70])
@@ -112,7 +115,7 @@ def test_weighted_values_go_to_mma(keys: int) -> None:
 
 def inputs(one: Scheduled) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
-    return [rounded_array(array_of(param, rng)) for param in one.before.params]
+    return [rounded_to_tf32(array_of(param, rng)) for param in one.before.params]
 
 
 def test_a_gpu_without_tf32_multiplies_in_full() -> None:
@@ -241,7 +244,7 @@ def test_a_constant_of_several_products_stays_one() -> None:
 
 def test_the_largest_constants_stay_finite() -> None:
     largest = np.finfo(WIDE).max
-    assert np.isfinite(rounded_array(np.float32([largest, -largest]))).all()
+    assert np.isfinite(rounded_to_tf32(np.float32([largest, -largest]))).all()
 
 
 def angles(places: Any, frequencies: Any) -> Any:
@@ -284,7 +287,7 @@ def test_rounding_leaves_numbers_of_tf32_and_what_is_none() -> None:
     x = np.broadcast_to(EDGES, (64, EDGES.size)).copy()
     report = tlx.simulate(one.program, x, progress=False)
     (got,) = (output[0] for output in report.outputs.values())
-    has = np.isnan(EDGES) | (rounded_array(EDGES) == EDGES)
+    has = np.isnan(EDGES) | (rounded_to_tf32(EDGES) == EDGES)
     np.testing.assert_array_equal(got[has], EDGES[has])
     assert (np.isnan(got) == np.isnan(EDGES)).all()
 
@@ -295,12 +298,12 @@ def test_rounding_is_off_by_a_part_of_the_last_bit_and_by_nothing_in_the_mean(se
     x = np.exp(rng.uniform(-20, 20, (8, 512))).astype(WIDE) * rng.choice([-1, 1], (8, 512))
     x = x.astype(WIDE)
     (got,) = by_cpu(relax_module(to_tf32, x.shape, dtype=WIDE), [x])
-    np.testing.assert_array_equal(got, rounded_array(got))
+    np.testing.assert_array_equal(got, rounded_to_tf32(got))
     last = 2.0 ** (np.floor(np.log2(np.abs(x.astype("f8")))) - 10)
     off = (got.astype("f8") - x) / last * np.sign(x)
     assert np.abs(off).max() <= 0.7
     assert abs(off.mean()) < 0.03  # Five deviations of the mean of 4,096
-    assert np.abs(rounded_array(x).astype("f8") - x).max() <= (last / 2).max()
+    assert np.abs(rounded_to_tf32(x).astype("f8") - x).max() <= (last / 2).max()
 
 
 def product(sizes: tuple[int, int, int] = (128, 128, 64)) -> tirx.PrimFunc:
@@ -323,7 +326,7 @@ def test_auto_takes_tf32_where_a_block_allows_it(arch: str) -> None:
         sch = s_tir.Schedule(product())
         assert "tf32" in sch.gemm("C", (64, 64, 32), (2, 2), 2).tensor_core.instruction
         assert not operator_of(product()).off_tensor_cores
-    a, b = (rounded_array(array_of(p, np.random.default_rng(1))) for p in product().params[:2])
+    a, b = (rounded_to_tf32(array_of(p, np.random.default_rng(1))) for p in product().params[:2])
     report = tlx.simulate(sch, a, b, target=target, progress=False)
     assert not report.hazards
     np.testing.assert_allclose(report.outputs["C"], a @ b.T, rtol=1e-5)

@@ -65,6 +65,11 @@ class Contraction:
     tf32: bool = False
 
     @property
+    def is_in_full(self) -> bool:
+        """Whether tensor cores would drop bits of the operands, which nobody allows."""
+        return self.operand == "float32" and not self.tf32
+
+    @property
     def order(self) -> tuple[int, ...]:
         """Positions of the iterators as batch, m, n, k."""
         return (*self.batch, *self.rows, *self.columns, *self.depth)

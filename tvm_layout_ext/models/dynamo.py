@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from ..errors import ScheduleError
 from ..ir.diagnostics import reason
 from ..target import resolve
 from .default_schedule import DefaultSchedule
-from .imported.torch_module import ALIGNMENT, check_type, compile_torch
+from .imported.torch_module import ALIGNMENT, check_type, compile_torch, is_plain
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What ``options`` may hold: arguments of :func:`compile_torch`.
@@ -66,10 +66,10 @@ def torch_backend(
     check_type(given.get("dtype"))
     resolve(given.get("target"))
     DefaultSchedule(given.get("log"))
-    return _Part(graph, given)
+    return _TorchPart(graph, given)
 
 
-class _Part:
+class _TorchPart:
     """A graph of torch's, compiled for the weights that it is called with."""
 
     def __init__(self, graph: Any, options: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ class _Part:
 
     def __call__(self, *args: Any) -> Any:
         for one in () if self.is_torchs else self.versions:
-            if not one.misses(args):
+            if next(one.misses(args), None) is None:
                 return one(*args)
         if not self.is_torchs:
             # What torch.export traces is no part of the program around.
@@ -110,7 +110,7 @@ class _Part:
     def _look_again(self, torch: Any, args: Sequence[Any]) -> None:
         """Take buffers that change for inputs; other parameters are those of another module."""
         for one in self.versions:
-            missed = one.misses(args)
+            missed = {*one.misses(args)}
             if not any(isinstance(args[at], torch.nn.Parameter) for at in missed):
                 self.changing |= missed
                 self.versions.clear()
@@ -140,14 +140,12 @@ class _Version:
     constants: Sequence[tuple[int, Any, int]]
     results: Sequence[_Result]
 
-    def misses(self, args: Sequence[Any]) -> set[int]:
-        """Places of what it was not compiled for."""
-        found = {
-            at
-            for at, one, changes in self.constants
-            if args[at] is not one or _changes(one) != changes
-        }
-        return found | {at for at in self.written.values() if not _is_plain(args[at])}
+    def misses(self, args: Sequence[Any]) -> Iterator[int]:
+        """Places of what it was not compiled for; each call asks for the first alone."""
+        for at, one, changes in self.constants:
+            if args[at] is not one or _changes(one) != changes:
+                yield at
+        yield from (at for at in self.written.values() if not is_plain(args[at]))
 
     def is_stale(self) -> bool:
         """Whether torch has changed what is constant."""
@@ -163,11 +161,6 @@ class _Version:
 def _changes(tensor: Any) -> int:
     """How often torch has changed a tensor; inference tensors do not count it."""
     return 0 if tensor.is_inference() else int(tensor._version)
-
-
-def _is_plain(tensor: Any) -> bool:
-    """Whether kernels can write to a tensor where it is."""
-    return bool(tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0)
 
 
 def _are_on_gpu(tensors: Sequence[Any]) -> bool:
@@ -218,7 +211,7 @@ class _Graph:
             dynamic_shapes=dims if any(dims) else None,
             **options,
         )
-        if not all(_is_plain(self.held[name]) for name in fast.buffers):
+        if not all(is_plain(self.held[name]) for name in fast.buffers):
             raise ScheduleError(
                 "It writes to a tensor whose elements do not lie row by row from a multiple of"
                 f" {ALIGNMENT} bytes."

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from math import log
 from typing import Any
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
@@ -14,6 +13,7 @@ from tvm.ir import _ffi_api
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
+from ..gpu.tf32 import KEPT_BITS
 from ..intrin.instructions import instruction
 from ..ir.annotations import ALLOW_TF32, INPUT_PRECISION, TF32
 from ..ir.queries import is_number, loads_in
@@ -24,11 +24,8 @@ from .relax_values import FLOATS, NARROW_FLOATS, ROUNDED, name_of
 
 #: Operator of Relax, TVM's name and ours, that rounds ``float32`` to numbers that tf32 has.
 TO_TF32 = f"relax.{ROUNDED}"
-#: Half of the last bit that tf32 has of a mantissa, and the bits that it keeps.
-_HALF, _KEPT = 0x1000, 0xFFFFE000
-_LARGEST = 0x7F7FE000
-#: What makes a number larger by 0.35 to 0.69 of that bit, as its mantissa is 1 to 2: by half of it
-#: in the mean of mantissas whose logarithms are spread evenly, as those of products are.
+#: What makes a number larger by 0.35 to 0.69 of the last bit that tf32 has, as its mantissa is 1 to
+#: 2: by half of it in the mean of mantissas whose logarithms are spread evenly, as of products.
 _LARGER = 1 + 0.5 * log(2) * 2.0**-10
 #: What torch has a switch for, each, and the operators that it is of.
 MATMUL, CONV = "matmul", "conv"
@@ -100,26 +97,11 @@ def to_tf32(value: Any) -> relax.Call:
     return relax.Call(tvm.ir.Op.get(TO_TF32), [value])
 
 
-def rounded_array(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array of the nearest numbers that tf32 has; halves away from zero.
-
-    Examples
-    --------
-    >>> float(rounded_array(np.float32([1 + 2**-11]))[0]) == 1 + 2**-10
-    True
-    """
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    nearest = ((bits + np.uint32(_HALF)) & np.uint32(_KEPT)).view(np.float32)
-    # The largest stay finite.
-    largest = np.uint32(_LARGEST).view(np.float32)
-    return np.where(np.isfinite(array), np.clip(nearest, -largest, largest), array)
-
-
 def _lower_rounding(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     def to_tf32(x: te.Tensor) -> te.Tensor:
         def rounded(*at: Any) -> Any:
             larger = x(*at) * tirx.const(_LARGER, "float32")
-            bits = tirx.reinterpret("uint32", larger) & tirx.const(_KEPT, "uint32")
+            bits = tirx.reinterpret("uint32", larger) & tirx.const(KEPT_BITS, "uint32")
             return tirx.reinterpret("float32", bits)
 
         return te.compute(x.shape, rounded, name="to_tf32")

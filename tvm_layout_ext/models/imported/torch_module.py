@@ -260,7 +260,12 @@ def _ready(tensor: Any) -> Any:
     if not hasattr(tensor, "data_ptr"):
         raise ScheduleError(f"An argument is a {type(tensor).__name__}, not a tensor of torch.")
     plain = tensor.detach().contiguous()
-    return plain if plain.data_ptr() % ALIGNMENT == 0 else plain.clone()
+    return plain if is_plain(plain) else plain.clone()
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether kernels read and write a tensor where it is."""
+    return bool(tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0)
 
 
 def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) -> tvm.IRModule:

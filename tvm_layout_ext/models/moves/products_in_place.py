@@ -45,7 +45,7 @@ class ProductsInPlace:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _InSource:
     """A value as elements of another one.
 
     ``places`` has for each dim of ``source`` the dim of the value that counts it, or ``~n`` where
@@ -82,13 +82,13 @@ class _InPlace(PyExprMutator):
         if columns.places[-1] == n and rows.has_pitch:  # Which are weights of as many keys.
             turned = [*range(k), n, k]
             value = self.builder_.emit(relax.op.permute_dims(call.args[1], turned))
-            columns = _Read(value, tuple(turned))
+            columns = _InSource(value, tuple(turned))
         is_taken = (rows.places[-1], columns.places[-1]) == (n, k)
         if not is_taken or not rows.has_pitch or not columns.has_pitch:
             return call
         return self._product(rows, columns, a[-1], [*a[:-1], b[-1]])
 
-    def _product(self, a: _Read, b: _Read, terms: int, shape: Sequence[int]) -> relax.Expr:
+    def _product(self, a: _InSource, b: _InSource, terms: int, shape: Sequence[int]) -> relax.Expr:
         def product(*sources: te.Tensor) -> te.Tensor:
             k = te.reduce_axis((0, terms), name="k")
 
@@ -106,12 +106,12 @@ class _InPlace(PyExprMutator):
             right = self.builder_.emit(relax.op.reshape(right, dims_of(right)))
         return self.builder_.call_te(product, a.source, right, **how, primfunc_attrs=pattern)
 
-    def _read(self, value: Any) -> _Read:
+    def _read(self, value: Any) -> _InSource:
         """What a value is made from by permutations, and by slices of one element."""
         places = [*range(len(dims_of(value) or ()))]
         while (found := self._source(value, places)) is not None:
             value, places = found
-        return _Read(value, tuple(places))
+        return _InSource(value, tuple(places))
 
     def _source(self, value: Any, places: Sequence[int]) -> tuple[Any, list[int]] | None:
         """What a value is made from in one step, and places of its dims."""

@@ -11,11 +11,12 @@ from tvm import relax
 from tvm.ir.expr import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ...gpu.tf32 import rounded_to_tf32
 from ...ir.queries import is_number
 from ..bindings import Bindings
 from ..known_values import array_of
 from ..relax_values import VIEWS, extents_of, name_of, rewritten, source_of
-from ..tf32 import OPERATORS, rounded_array, to_tf32
+from ..tf32 import OPERATORS, to_tf32
 
 #: Operators that give elements, or zeros, other places.
 _MOVES = (*VIEWS, "permute_dims", "strided_slice", "broadcast_to", "repeat", "nn.pad")
@@ -106,7 +107,7 @@ class _Rounded(PyExprMutator):
         else:
             value = self.builder_.emit(self.visit_expr(binding.value))
             self.set_var_remap(binding.var, self.builder_.emit(to_tf32(value)))
-        if binding.var in self.copied - self.rounded:
+        if binding.var in self.copied and binding.var not in self.rounded:
             value = self.visit_expr(binding.var)
             self.copies[binding.var] = self.builder_.emit(to_tf32(value))
 
@@ -135,7 +136,7 @@ class _Rounded(PyExprMutator):
     def _moved(self, value: Any, made: Any) -> Any:
         if isinstance(made, GenericConst):
             array = array_of(made, self.lookup_binding)
-            return made if array is None else relax.const(rounded_array(array), "float32")
+            return made if array is None else relax.const(rounded_to_tf32(array), "float32")
         inner = self._constant(made.args[0])
         if inner is made.args[0]:
             return value

@@ -84,8 +84,7 @@ def gemm(
     block = find_block(sch, block, "gemm")
     what = read_contraction(sch.get(block))
     is_wide = is_warpgroup(instruction)
-    is_exact = what.operand == "float32" and not what.tf32
-    if instruction == FMA or (instruction == "auto" and is_exact):
+    if instruction == FMA or (instruction == "auto" and what.is_in_full):
         return by_threads(sch, block, sizes, split, stages)
     if is_wide:
         tc = use_tensor_core(sch, block, instruction, multiples=sizes)

@@ -97,8 +97,7 @@ def use_tensor_core(
     refused = None if is_warpgroup(instruction) else why_no_warpgroups(what, tile, gpu)
     if tile is not None:
         multiples = check_tile(tile)
-        is_exact = what.operand == "float32" and not what.tf32
-        if instruction == "auto" and refused is None and not is_exact:
+        if instruction == "auto" and refused is None and not what.is_in_full:
             instruction = "wgmma"
     one = _instruction(instruction, what, multiples, gpu)
     check_loops(sch, block, what, "use_tensor_core")

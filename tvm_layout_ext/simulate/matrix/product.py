@@ -17,17 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from ...gpu.tf32 import KEPT_BITS
 from ...layout import DotOperandLayout
 from .shapes import COLUMNS, ROWS, SUMS, Product, gather, scatter
-
-#: Sign, exponent and the 10 upper bits of the fraction.
-_TF32_MASK = np.uint32(0xFFFFE000)
 
 
 def exact(elements: Any, dtype: str) -> Any:
     """Elements of a PTX type as tensor cores take them, which holds every product."""
     if dtype == "tf32":
-        elements = (elements & _TF32_MASK).view(np.float32)
+        elements = (elements & np.uint32(KEPT_BITS)).view(np.float32)
     return elements.astype(np.float64)
 
 
