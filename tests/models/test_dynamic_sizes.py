@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 import tvm_layout_ext as tlx
+from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.imported.export import exported
-from tvm_layout_ext.models.imported.torch_module import imported
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

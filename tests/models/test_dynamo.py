@@ -16,10 +16,11 @@ import tvm
 
 import tvm_layout_ext as tlx
 from tests.models.cpu import OnCpu
-from tvm_layout_ext.models import dynamo
+from tests.models.test_torch_module import ONE_LAYER
+from tvm_layout_ext.models.for_torch import dynamo
+from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.imported.export import exported
 from tvm_layout_ext.models.imported.legal_sizes import LegalSizes
-from tvm_layout_ext.models.imported.torch_module import imported
 
 torch = pytest.importorskip("torch")
 
@@ -256,6 +257,22 @@ def test_tensors_on_no_gpu_are_torchs(caplog: pytest.LogCaptureFixture) -> None:
     assert "is run by torch: Not all of its tensors lie on a GPU." in caplog.text
 
 
+def test_what_torch_makes_on_a_gpu_is_traced_on_the_host() -> None:
+    graph, gpu = torch.fx.Graph(), torch.device("cuda", 0)
+    x = graph.placeholder("x")
+    made = graph.call_function(torch.arange, (4,), {"device": "cuda:0"})
+    y = graph.call_method("cuda", (graph.call_method("to", (x, gpu)), 0))
+    y = graph.call_function(torch.add, (made, y))
+    y = graph.call_method("to", (y,), {"device": "cuda", "dtype": torch.float64})
+    graph.output(graph.call_function(torch.div, (y, 2), {"rounding_mode": "floor"}))
+    module = torch.fx.GraphModule({}, graph)
+    for node in graph.nodes:
+        dynamo._to_host(torch, node)
+    module.recompile()
+    given = torch.randn(4)
+    assert torch.equal(module(given), (torch.arange(4) + given).double().div(2).floor())
+
+
 def test_gradients_are_refused(parts: Parts) -> None:
     with torch.enable_grad(), pytest.raises(tlx.ScheduleError, match=r"torch\.no_grad\(\)"):
         fast(Branching().eval())(torch.randn(4, 8))
@@ -268,6 +285,30 @@ def test_options_are_those_of_compile_torch(parts: Parts) -> None:
         Exception, match=r"options has 'mode'; dtype, cuda_graphs, log, target are legal\."
     ):
         fast(Branching().eval(), mode="fast")(torch.randn(4, 8))
+
+
+def test_a_mode_captures_launches(parts: Parts) -> None:
+    torch.compile(Branching().eval(), backend=tlx.torch_backend, mode="reduce-overhead")(
+        torch.randn(4, 8)
+    )
+    assert parts[0][1] == {"cuda_graphs": True}
+    with pytest.raises(Exception, match="mode is one of default, reduce-overhead, not 'max"):
+        torch.compile(Branching(), backend=tlx.torch_backend, mode="max-autotune")(torch.ones(4, 8))
+
+
+def test_generate_compiles_a_step_with_a_static_cache(parts: Parts) -> None:
+    """As the documents of transformers say; torch hands over the tensors of the cache."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**ONE_LAYER, max_position_embeddings=64)
+    model, tokens = transformers.LlamaForCausalLM(config).eval(), torch.randint(0, 64, (1, 5))
+    given = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
+    how = transformers.CompileConfig(backend=tlx.torch_backend)
+    how._compile_all_devices = True
+    want = model.generate(tokens, **given, disable_compile=True)
+    got = model.generate(tokens, **given, compile_config=how)
+    assert torch.equal(got, want)
+    assert [options for _, options in parts] == [{"cuda_graphs": True}]
 
 
 def test_torch_finds_it_by_name() -> None:

@@ -1,7 +1,9 @@
-"""Memory of a module is allocated by a function of its own, and given to ``main``."""
+"""Memory and weights of a module are given to ``main``, and workspaces kept for a graph."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,9 @@ from tvm.relax import op
 
 from tests.programs.host import CPU
 from tests.programs.relaxed import relax_module
-from tvm_layout_ext.models.imported.memory_apart import MEMORY, MemoryApart
+from tvm_layout_ext.models.for_torch.memory_apart import MEMORY, MemoryApart
+from tvm_layout_ext.models.for_torch.weights_apart import WeightsApart
+from tvm_layout_ext.models.for_torch.workspaces import keep_workspaces
 
 
 def chain(rows: Any) -> tvm.IRModule:
@@ -23,22 +27,35 @@ def chain(rows: Any) -> tvm.IRModule:
     return relax_module(build, (rows, 64), dtype="float32")
 
 
-def planned(rows: Any) -> tvm.IRModule:
-    passes = [
+def planned(mod: tvm.IRModule, *passes: Any) -> tvm.IRModule:
+    """A module after passes that follow the plan of its memory."""
+    before = [
         relax.transform.LegalizeOps(),
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(),
         relax.transform.LowerAllocTensor(),
-        MemoryApart(),
     ]
     with CPU:
-        return tvm.transform.Sequential(passes)(chain(rows))
+        return tvm.transform.Sequential([*before, *passes])(mod)
+
+
+def machine_of(mod: tvm.IRModule) -> Any:
+    """What runs a planned module."""
+    after = [
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+    built = tvm.compile(mod, target=CPU, relax_pipeline=tvm.transform.Sequential(after))
+    return relax.VirtualMachine(built, tvm.cpu())
 
 
 def test_main_allocates_nothing_of_known_size() -> None:
-    mod = planned(8)
+    mod = planned(chain(8), MemoryApart())
     assert "alloc_storage" not in str(mod["main"])
     storages = str(mod[MEMORY]).count("memory.alloc_storage")
     assert storages >= 2
@@ -46,22 +63,13 @@ def test_main_allocates_nothing_of_known_size() -> None:
 
 
 def test_what_has_a_size_of_its_call_stays() -> None:
-    mod = planned("n")
+    mod = planned(chain("n"), MemoryApart())
     assert "alloc_storage" in str(mod["main"])
     assert len(mod["main"].params) == 1
 
 
 def test_a_call_writes_to_the_memory_that_it_is_given() -> None:
-    passes = [
-        relax.transform.KillAfterLastUse(),
-        relax.transform.LowerRuntimeBuiltin(),
-        relax.transform.ComputePrimValue(),
-        relax.transform.VMShapeLower(),
-        relax.transform.AttachGlobalSymbol(),
-    ]
-    after = tvm.transform.Sequential(passes)
-    built = tvm.compile(planned(8), target=CPU, relax_pipeline=after)
-    machine = relax.VirtualMachine(built, tvm.cpu())
+    machine = machine_of(planned(chain(8), MemoryApart()))
     memory = machine[MEMORY]()
     x, y = (np.random.default_rng(i).standard_normal((8, 64)).astype("float32") for i in range(2))
 
@@ -75,3 +83,53 @@ def test_a_call_writes_to_the_memory_that_it_is_given() -> None:
     machine["main"](tvm.runtime.tensor(y), *memory)
     np.testing.assert_allclose(first.numpy(), wanted(y), rtol=1e-5)
     np.testing.assert_allclose(other.numpy(), wanted(x), rtol=1e-5)
+
+
+def by_constants(weight: np.ndarray) -> tvm.IRModule:
+    """Two products by a constant, plus a small one."""
+    constant, small = relax.const(weight), relax.const(np.arange(128, dtype="float32"))
+
+    def build(x: Any) -> Any:
+        return op.add(op.matmul(op.matmul(x, constant), constant), small)
+
+    return relax_module(build, (4, 128), dtype="float32")
+
+
+def test_large_constants_are_parameters_and_small_ones_stay() -> None:
+    x, weight = (np.random.default_rng(i).standard_normal((128, 128)) for i in range(2))
+    x, weight = x[:4].astype("float32"), weight.astype("float32")
+    apart = WeightsApart()
+    mod = planned(by_constants(weight), apart, MemoryApart())
+    (found,) = apart.weights
+    np.testing.assert_array_equal(found.numpy(), weight)
+    machine = machine_of(mod)
+    got = machine["main"](tvm.runtime.tensor(x), found, *machine[MEMORY]()).numpy()
+    np.testing.assert_allclose(got, x @ weight @ weight + np.arange(128), rtol=1e-3, atol=1e-3)
+
+
+def taken(count: int) -> set[int]:
+    """Workspaces of a CPU, whose pool is as that of a GPU, as a function takes them."""
+    runtime, cpu = ctypes.CDLL(None), 1
+    take, give = runtime.TVMBackendAllocWorkspace, runtime.TVMBackendFreeWorkspace
+    take.restype = ctypes.c_void_p
+    take.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
+    give.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+    found = [take(cpu, 0, 1 << 20, 0, 8) for _ in range(count)]
+    for one in found:
+        give(cpu, 0, one)
+    return {*found}
+
+
+class Owner:
+    """Who captured a call."""
+
+
+def test_workspaces_of_a_graph_go_to_nobody_else() -> None:
+    used = taken(3)
+    assert taken(3) == used
+    owner = Owner()
+    keep_workspaces(owner, 0, kind=1)
+    assert taken(3).isdisjoint(used)
+    del owner
+    gc.collect()
+    assert used <= taken(24)

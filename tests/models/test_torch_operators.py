@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tvm_layout_ext as tlx
+from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.imported.export import exported
-from tvm_layout_ext.models.imported.torch_module import imported
 
 torch = pytest.importorskip("torch")
 # Without torch that module is none to import from.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .default_schedule import DefaultSchedule
-from .dynamo import torch_backend
+from .for_torch.compile_torch import compile_torch
+from .for_torch.dynamo import torch_backend
+from .for_torch.torch_module import TorchModule
 from .imported.mixed_precision import MixedPrecision
 from .imported.narrow_shortcuts import NarrowShortcuts
 from .imported.static_cache import with_static_cache
-from .imported.torch_module import TorchModule, compile_torch
 from .pipeline import lower_relax, relax_pipeline
 
 __all__ = [

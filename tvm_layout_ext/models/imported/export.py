@@ -51,7 +51,7 @@ def exported(
         warnings.simplefilter("ignore")
         try:
             if any(one.device.type != "cpu" for one in tensors):
-                module = copy.deepcopy(module).cpu()
+                module = _on_host(torch, module)
             given = {"args": args, "kwargs": kwargs, "dynamic_shapes": dynamic_shapes}
             program = _decomposed(torch, module, given)
         except Exception as error:
@@ -71,6 +71,18 @@ def exported(
             " it has by register_buffer, or return the new value."
         )
     return program
+
+
+def _on_host(torch: Any, module: Any) -> Any:
+    """A copy of a module on the host, without another one on its GPU."""
+
+    def moved(tensor: Any) -> Any:
+        plain = tensor.detach().cpu()
+        is_parameter = type(tensor) is torch.nn.Parameter
+        return torch.nn.Parameter(plain, tensor.requires_grad) if is_parameter else plain
+
+    tensors = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module, {id(one): moved(one) for one in tensors}).cpu()
 
 
 def _decomposed(torch: Any, module: Any, given: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from ..relax_values import name_of
 
 #: Names of the function that allocates, and of the one that is given what it has allocated.
-MEMORY, _MAIN = "memory", "main"
+MEMORY, MAIN = "memory", "main"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.MemoryApart")
@@ -24,12 +24,12 @@ class MemoryApart:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite a module whose memory is planned."""
-        main = mod[_MAIN]
+        main = mod[MAIN]
         bindings = [one for block in main.body.blocks for one in block.bindings]
         found = {one.var: one.value for one in bindings if _is_of_known_size(one.value)}
         mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
         mod[MEMORY] = _memory([*found.values()])
-        mod[_MAIN] = _given(main, found)
+        mod[MAIN] = _given(main, found)
         return mod
 
 

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import copy
 import logging
+import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from ..checks import is_one_of
-from ..errors import ScheduleError
-from ..ir.diagnostics import reason
-from ..target import resolve
-from .default_schedule import DefaultSchedule
-from .imported.torch_module import ALIGNMENT, check_type, compile_torch, is_plain
+from ...checks import is_one_of
+from ...errors import ScheduleError
+from ...ir.diagnostics import reason
+from ...target import resolve
+from ..default_schedule import DefaultSchedule
+from .compile_torch import check_type, compile_torch
+from .torch_module import ALIGNMENT, is_plain
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What ``options`` may hold: arguments of :func:`compile_torch`.
 _OPTIONS = ("dtype", "cuda_graphs", "log", "target")
+#: Modes of torch's; by the second one launches are captured.
+_MODES = ("default", _GRAPHS := "reduce-overhead")
 #: Sets of weights for which a part is compiled; torch runs it of further ones.
 _MOST_VERSIONS = 64
+#: How often torch has changed a tensor.
+_VERSION = operator.attrgetter("_version")
 #: Where torch says of an input that it is a parameter, a buffer or another tensor of a module.
 _STATIC = "_dynamo_static_input_type"
 
 
 def torch_backend(
-    graph: Any, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None
+    graph: Any,
+    examples: Sequence[Any],
+    *,
+    mode: str = "default",
+    options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile what ``torch.compile`` hands over: ``torch.compile(net, backend="tvm_layout_ext")``.
 
@@ -43,13 +53,15 @@ def torch_backend(
         A part, of torch's functions.
     examples : sequence
         Its first inputs.
+    mode : str, optional
+        ``"reduce-overhead"`` is the option ``cuda_graphs``.
     options : dict, optional
         ``dtype``, ``cuda_graphs``, ``log`` and ``target``, as of :func:`compile_torch`.
 
     Raises
     ------
     ScheduleError
-        If ``options`` has others, or results of a part want gradients.
+        If ``options`` has others, ``mode`` is another, or results of a part want gradients.
 
     Examples
     --------
@@ -58,7 +70,9 @@ def torch_backend(
     ...     y = fast(x.cuda())
     """
     del examples
-    given = dict(options or {})
+    if mode not in _MODES:
+        raise ScheduleError(f"mode is one of {', '.join(_MODES)}, not {mode!r}.")
+    given = {"cuda_graphs": True} if mode == _GRAPHS else dict(options or {})
     for name in given:
         if not is_one_of(name, _OPTIONS):
             raise ScheduleError(f"options has {name!r}; {', '.join(_OPTIONS)} are legal.")
@@ -81,7 +95,7 @@ class _TorchPart:
 
     def __call__(self, *args: Any) -> Any:
         for one in () if self.is_torchs else self.versions:
-            if next(one.misses(args), None) is None:
+            if one.fits(args):
                 return one(*args)
         if not self.is_torchs:
             # What torch.export traces is no part of the program around.
@@ -110,13 +124,13 @@ class _TorchPart:
     def _look_again(self, torch: Any, args: Sequence[Any]) -> None:
         """Take buffers that change for inputs; other parameters are those of another module."""
         for one in self.versions:
-            missed = {*one.misses(args)}
+            missed = one.misses(args)
             if not any(isinstance(args[at], torch.nn.Parameter) for at in missed):
                 self.changing |= missed
                 self.versions.clear()
                 return
         # Nobody can ask for weights again that torch has changed.
-        self.versions = [one for one in self.versions if not one.is_stale()]
+        self.versions = [one for one in self.versions if not one.constants.are_stale()]
         if len(self.versions) == _MOST_VERSIONS:
             raise ScheduleError(f"It was called with over {_MOST_VERSIONS} sets of weights.")
 
@@ -126,41 +140,66 @@ class _GradientError(ScheduleError):
 
 
 @dataclass(frozen=True)
-class _Version:
-    """A compiled part.
+class _Constants:
+    """What a module holds and its part does not write, by places of inputs, with its changes."""
 
-    ``inputs`` are places of its inputs, ``written`` those of what it writes, by name, and
-    ``constants`` those of all else that a module holds, each with the tensor and how often torch
-    had changed it.
-    """
+    places: Sequence[int]
+    tensors: Sequence[Any]
+    changes: Sequence[int | None]  #: How often torch had changed each, where it counts
+
+    def are_in(self, args: Sequence[Any]) -> bool:
+        """Whether inputs are these; of 300 it takes 30 us."""
+        given = (args[at] for at in self.places)
+        return all(map(operator.is_, given, self.tensors)) and not self.are_stale()
+
+    def are_stale(self) -> bool:
+        """Whether torch has changed one since."""
+        counted, changes = self._counted
+        return [*map(_VERSION, counted)] != changes
+
+    @cached_property
+    def _counted(self) -> tuple[list[Any], list[int]]:
+        pairs = zip(self.tensors, self.changes, strict=True)
+        found = [(one, changes) for one, changes in pairs if changes is not None]
+        return [one for one, _ in found], [changes for _, changes in found]
+
+    def misses(self, args: Sequence[Any]) -> set[int]:
+        """Places where inputs are others."""
+        rows = zip(self.places, self.tensors, self.changes, _changes(self.tensors), strict=True)
+        return {at for at, one, was, now in rows if args[at] is not one or was != now}
+
+
+@dataclass(frozen=True)
+class _Version:
+    """A compiled part; ``inputs`` are places of its inputs, ``written`` those of what it writes."""
 
     fast: Any
     inputs: Sequence[int]
     written: Mapping[str, int]
-    constants: Sequence[tuple[int, Any, int]]
+    constants: _Constants
     results: Sequence[_Result]
 
-    def misses(self, args: Sequence[Any]) -> Iterator[int]:
-        """Places of what it was not compiled for; each call asks for the first alone."""
-        for at, one, changes in self.constants:
-            if args[at] is not one or _changes(one) != changes:
-                yield at
-        yield from (at for at in self.written.values() if not is_plain(args[at]))
+    def fits(self, args: Sequence[Any]) -> bool:
+        """Whether it was compiled for what a module holds, and can write where that lies."""
+        return self.constants.are_in(args) and not self._unfit(args)
 
-    def is_stale(self) -> bool:
-        """Whether torch has changed what is constant."""
-        return any(_changes(one) != changes for _, one, changes in self.constants)
+    def misses(self, args: Sequence[Any]) -> set[int]:
+        """Places of what it was not compiled for."""
+        return self.constants.misses(args) | {*self._unfit(args)}
+
+    def _unfit(self, args: Sequence[Any]) -> list[int]:
+        return [at for at in self.written.values() if not is_plain(args[at])]
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:
         # What the part writes lies where torch has it.
         self.fast.buffers.update({name: args[at] for name, at in self.written.items()})
-        made = self.fast(*(args[at] for at in self.inputs))
+        made = self.fast.leaves([args[at] for at in self.inputs])
         return tuple(one(args, made) for one in self.results)
 
 
-def _changes(tensor: Any) -> int:
-    """How often torch has changed a tensor; inference tensors do not count it."""
-    return 0 if tensor.is_inference() else int(tensor._version)
+def _changes(tensors: Sequence[Any]) -> list[int | None]:
+    """How often torch has changed tensors; None of inference tensors, where it does not count."""
+    return [None if one.is_inference() else _VERSION(one) for one in tensors]
 
 
 def _are_on_gpu(tensors: Sequence[Any]) -> bool:
@@ -178,6 +217,7 @@ class _Graph:
         for node in self.module.graph.nodes:
             if _drops(node):
                 raise ScheduleError(f"{node.name} drops elements by chance, as in training.")
+            _to_host(torch, node)
         nodes = self.module.graph.find_nodes(op="placeholder")
         self.places = {node.name: at for at, node in enumerate(nodes)}
         tensors = [node for node in nodes if isinstance(self._given(node), torch.Tensor)]
@@ -204,7 +244,7 @@ class _Graph:
     def compiled(self, options: dict[str, Any]) -> _Version:
         """The part, compiled."""
         dims = tuple(self._dims(node) for node in self.inputs)
-        changes = {name: _changes(one) for name, one in self.held.items()}
+        changes = dict(zip(self.held, _changes([*self.held.values()]), strict=True))
         fast = compile_torch(
             self.module,
             [self._given(node) for node in self.inputs],
@@ -216,11 +256,12 @@ class _Graph:
                 "It writes to a tensor whose elements do not lie row by row from a multiple of"
                 f" {ALIGNMENT} bytes."
             )
-        constants = [
-            (self.places[name], one, changes[name])
-            for name, one in self.held.items()
-            if name not in fast.buffers
-        ]
+        kept = [name for name in self.held if name not in fast.buffers]
+        constants = _Constants(
+            [self.places[name] for name in kept],
+            [self.held[name] for name in kept],
+            [changes[name] for name in kept],
+        )
         written = {name: self.places[name] for name in fast.buffers}
         inputs = [self.places[node.name] for node in self.inputs]
         return _Version(fast, inputs, written, constants, self.results)
@@ -303,6 +344,20 @@ def _drops(node: Any) -> bool:
         return False
     trains = node.args[2] if len(node.args) > 2 else named.get("training", named.get("train", True))
     return bool(trains)
+
+
+def _to_host(torch: Any, node: Any) -> None:
+    """Name the host where a node names a GPU, as torch.export traces it there."""
+
+    def named(value: Any) -> Any:
+        is_gpu = isinstance(value, (str, torch.device)) and str(value).split(":")[0] == "cuda"
+        return type(value)("cpu") if is_gpu else value
+
+    if (node.op, node.target) == ("call_method", "cuda"):
+        node.target, node.args, node.kwargs = "cpu", node.args[:1], {}
+    node.args, node.kwargs = (
+        torch.fx.node.map_aggregate(one, named) for one in (node.args, node.kwargs)
+    )
 
 
 def _order(value: Any) -> list[int] | None:

@@ -1,0 +1,171 @@
+"""``compile_torch``: a module of PyTorch as a function of torch tensors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from ...errors import ScheduleError
+from ...ir.annotations import TF32
+from ...target import resolve
+from ..default_schedule import DefaultSchedule, FunctionChoice
+from ..imported.export import exported
+from ..imported.legal_sizes import LegalSizes
+from ..imported.mixed_precision import MixedPrecision
+from ..pipeline import RelaxPipeline
+from ..relax_values import NARROW_FLOATS
+from ..tf32 import CONV, MATMUL, allow_tf32, has_tf32
+from .memory_apart import MemoryApart
+from .state import State, imported
+from .torch_module import TorchModule
+from .weights_apart import WeightsApart
+
+_log = logging.getLogger("tvm_layout_ext")
+_TYPES = ("float32", TF32, *NARROW_FLOATS)
+
+
+def compile_torch(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dtype: str | None = None,
+    dynamic_shapes: Any = None,
+    cuda_graphs: bool = False,
+    log: str | os.PathLike[str] | None = None,
+    target: str | Target | None = None,
+) -> TorchModule:
+    """Compile a ``torch.nn.Module`` for a GPU, without tuning; call the result as the module.
+
+    The module is exported by ``torch.export``, imported by TVM, and scheduled by
+    :func:`tvm_layout_ext.relax_pipeline`; its weights become constants, and what it writes, as a
+    cache of keys, is kept in ``buffers``. That needs no GPU.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        In ``eval()``. It is left as it is.
+    args, kwargs
+        Inputs whose shapes and types are compiled for, as ``torch.export.export`` takes them.
+    dtype : str, optional
+        ``"float16"`` or ``"bfloat16"`` multiplies a module of ``float32`` in 16 bits by
+        :class:`MixedPrecision`; inputs and results stay. ``"tf32"`` rounds to that what products
+        and convolutions of ``float32`` multiply, and ``"float32"`` nothing. By default types are
+        the module's own, be they of 16 bits, and ``float32`` is rounded where torch does: at
+        convolutions, unless ``torch.backends.cudnn.allow_tf32`` is off, and at products after
+        ``torch.set_float32_matmul_precision("high")``.
+    dynamic_shapes : optional
+        As of ``torch.export.export``; else every size is fixed.
+    cuda_graphs : bool, optional
+        Capture the launches of the third call, and replay them at later ones, with copies of inputs
+        and results: what small modules wait for. Not where sizes are dynamic.
+    log : path, optional
+        A tuning log, whose records go before the rules.
+    target : str or tvm.target.Target, optional
+        By default :func:`tvm_layout_ext.default_target`.
+
+    Raises
+    ------
+    ScheduleError
+        If torch cannot export the module, or TVM cannot import it, with the reason.
+
+    Examples
+    --------
+    >>> fast = tlx.compile_torch(net.eval(), (x,), dtype="float16")  # doctest: +SKIP
+    >>> fast(x.cuda())  # doctest: +SKIP
+    """
+    check_type(dtype)
+    resolved = resolve(target)
+    program = exported(module, args, kwargs, dynamic_shapes)
+    sizes = LegalSizes(program)
+    mod, state = imported(program)
+    mod = _in_type(mod, state, module, dtype)
+    schedule, weights = DefaultSchedule(log), WeightsApart()
+    pipeline = RelaxPipeline(resolved, schedule, [weights, MemoryApart()])
+    # A graph of TVM's would have no memory of its own.
+    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False}):
+        executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
+    if dtype is None and has_tf32(resolved) and not _narrow_types(module):
+        _tell_of_full_products(schedule.choices)
+    return TorchModule(
+        mod,
+        executable,
+        schedule.choices,
+        program.call_spec,
+        state,
+        sizes,
+        weights=weights.weights,
+        cuda_graphs=cuda_graphs and _have_known_sizes(mod),
+    )
+
+
+def check_type(dtype: Any) -> None:
+    """ScheduleError if a module is not multiplied in a type."""
+    if dtype not in (None, *_TYPES):
+        raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
+
+
+def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) -> tvm.IRModule:
+    """A module of ``float32`` in the type that is asked for; ScheduleError if it cannot be."""
+    narrow = _narrow_types(module)
+    if dtype is None:
+        return allow_tf32(mod, _rounded_by_torch())
+    if narrow == {dtype}:
+        return mod
+    if narrow:
+        raise ScheduleError(
+            f"The module holds {', '.join(sorted(narrow))} and keeps its types; leave dtype out, or"
+            " give module.float()."
+        )
+    if dtype == "float32":
+        return mod
+    if dtype in NARROW_FLOATS and state.writes_rows:
+        raise ScheduleError(
+            f"A module of float32 that writes rows is not brought to {dtype}; give"
+            f" module.to(torch.{dtype}), and leave dtype out."
+        )
+    return tvm.transform.Sequential([MixedPrecision(dtype)])(mod)
+
+
+def _have_known_sizes(mod: tvm.IRModule) -> bool:
+    """Whether launches are the same at each call; a warning tells where they are not."""
+    dims = [dim for one in mod["main"].params for dim in one.ty.shape.values]
+    if all(isinstance(dim, tirx.IntImm) for dim in dims):
+        return True
+    _log.warning("Launches are not captured: sizes are dynamic.")
+    return False
+
+
+def _tell_of_full_products(choices: Sequence[FunctionChoice]) -> None:
+    """Say what torch.compile does of products of ``float32``, too."""
+    if full := [one.name for one in choices if one.rule == "threads"]:
+        _log.warning(
+            "float32 is multiplied in full, without tensor cores, by %s. It is rounded to tf32 by"
+            ' dtype="tf32", or after torch.set_float32_matmul_precision("high"); with'
+            ' dtype="float32" this is not told.',
+            ", ".join(full),
+        )
+
+
+def _rounded_by_torch() -> list[str]:
+    """Kinds of products whose ``float32`` torch rounds to tf32 on this GPU, as it is set now."""
+    backends = sys.modules["torch"].backends
+    settings = {MATMUL: backends.cuda.matmul, CONV: getattr(backends.cudnn, "conv", backends.cudnn)}
+    return [
+        kind
+        for kind, one in settings.items()
+        if (one.fp32_precision == TF32 if hasattr(one, "fp32_precision") else one.allow_tf32)
+    ]
+
+
+def _narrow_types(module: Any) -> set[str]:
+    """Types of 16 bits that parameters and buffers have."""
+    found = {str(one.dtype).removeprefix("torch.") for one in module.state_dict().values()}
+    return found & {*NARROW_FLOATS}

@@ -1,0 +1,77 @@
+"""``WeightsApart``: large constants are given to ``main``, so that modules may share them."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .memory_apart import MAIN
+
+#: Bytes of the least constant that becomes a parameter, each of which costs a call 90 ns.
+_LEAST = 1 << 16
+#: Bytes of an element of the types that torch's tensors have, too.
+_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+
+
+@tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WeightsApart")
+class WeightsApart:
+    """Make the large constants that ``main`` gives to functions of TIR its last parameters.
+
+    TVM's virtual machine has a copy of all constants for each module, also where another one, as
+    that of a prompt beside that of a token, has the same.
+
+    Attributes
+    ----------
+    weights : list of tvm.runtime.Tensor
+        What was constant, in the order of the parameters.
+    """
+
+    def __init__(self) -> None:
+        self.weights: list[Any] = []
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
+        """Rewrite a module whose memory is planned."""
+        main, given = mod[MAIN], _Given()
+        body = given.visit_expr(main.body)
+        self.weights = [constant.value for constant in given.constants]
+        mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+        params = [*main.params, *given.params]
+        mod[MAIN] = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
+        return mod
+
+
+@mutator
+class _Given(PyExprMutator):
+    """Puts parameters for constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.constants, self.params = list[Any](), list[relax.Var]()
+
+    def visit_call_(self, call: Any) -> Any:
+        if not isinstance(call.op, tvm.ir.GlobalVar):
+            return super().visit_call_(call)
+        args = [self._param(one) if _is_large(one) else one for one in call.args]
+        return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _param(self, constant: Any) -> relax.Var:
+        for known, param in zip(self.constants, self.params, strict=True):
+            if known.value.same_as(constant.value):
+                return param
+        # Without a shape, which each call would compare: 60 ns instead of 120.
+        kind = relax.TensorType(dtype=constant.ty.dtype, ndim=constant.ty.ndim)
+        self.constants.append(constant)
+        self.params.append(relax.Var(f"weight{len(self.params)}", kind))
+        return self.params[-1]
+
+
+def _is_large(value: Any) -> bool:
+    if not isinstance(value, GenericConst):
+        return False
+    each = _SIZES.get(str(value.value.dtype), 0)
+    return prod(value.value.shape) * each >= _LEAST
