@@ -9,6 +9,7 @@ in which all is compiled, and the GPU memory that a contestant took beside the m
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import time
@@ -80,6 +81,7 @@ def measured(make: _Make, names: Sequence[str]) -> dict[str, Any]:
     for who in names:
         options = CONTESTANTS[who]
         torch._dynamo.reset()
+        gc.collect()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         free, begun = torch.cuda.mem_get_info()[0], time.perf_counter()

@@ -11,7 +11,7 @@ from tvm import relax
 from benchmarks.relax_numbers import error_of, outputs
 from tests.models.running import array_of
 from tests.programs.host import CPU
-from tvm_layout_ext.models.for_torch.torch_module import Machine, TorchModule
+from tvm_layout_ext.models.for_torch.torch_module import TorchMachine, TorchModule
 
 
 def by_cpu(mod: tvm.IRModule, arrays: list[Any], pipeline: Any = "default") -> list[Any]:
@@ -34,7 +34,7 @@ def require_same(after: tvm.IRModule, before: tvm.IRModule, most: float) -> None
 class OnCpu(TorchModule):
     """A module by TVM's own code for CPUs."""
 
-    def _machine(self, given: Any) -> Machine:
+    def _machine(self, given: Any) -> TorchMachine:
         tensors = tvm.runtime.from_dlpack
         main = relax.VirtualMachine(tvm.compile(self.mod, "llvm"), tvm.cpu())["main"]
-        return Machine(lambda *all_of: main(*map(tensors, all_of)))
+        return TorchMachine(lambda *all_of: main(*map(tensors, all_of)))

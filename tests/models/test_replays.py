@@ -29,15 +29,15 @@ class Recorded:
         Recorded.made.append(self)
 
     def replay(self) -> None:
-        self.results[:] = self.run(self.held, self.inputs, [])
+        self.results[:] = self.run(self.held, self.inputs, None)
 
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    def of(run: Any, held: Sequence[Any], given: Sequence[Any]) -> Any:
+    def of(run: Any, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> Any:
         one = Recorded(run, held, given)
         places = [tensor.data_ptr() for tensor in held]
-        return replays._Graph(one, one.inputs, one.results, places, [])
+        return replays._Graph(one, one.inputs, one.results, places, memory)
 
     monkeypatch.setattr(replays._Graph, "of", of)
     monkeypatch.setattr(Recorded, "made", [])
@@ -47,7 +47,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 def counting(calls: list[int]) -> Callable[..., list[Any]]:
     """What adds an input to a buffer, and counts how often Python runs it."""
 
-    def run(held: Sequence[Any], given: Sequence[Any], _memory: list[Any]) -> list[Any]:
+    def run(held: Sequence[Any], given: Sequence[Any], _memory: Any) -> list[Any]:
         calls.append(1)
         held[0].add_(given[0])
         return [held[0] * 2]
@@ -58,7 +58,7 @@ def counting(calls: list[int]) -> Callable[..., list[Any]]:
 def test_each_call_happens_once_and_gives_results_of_its_own(graphs: list[Recorded]) -> None:
     replayed, held, found = replays.Replays(), [torch.zeros(3)], []
     for n in range(1, 8):
-        found += replayed(counting([]), held, [torch.full((3,), float(n))])
+        found += replayed(counting([]), tuple, held, [torch.full((3,), float(n))])
         assert held[0].tolist() == [n * (n + 1) / 2] * 3
     assert [one[0].item() for one in found] == [n * (n + 1) for n in range(1, 8)]
     assert len(graphs) == 1
@@ -66,9 +66,13 @@ def test_each_call_happens_once_and_gives_results_of_its_own(graphs: list[Record
 
 def test_what_a_module_writes_may_lie_elsewhere(graphs: list[Recorded]) -> None:
     replayed, first, other = replays.Replays(), torch.zeros(3), torch.full((3,), 10.0)
-    for held in [first] * 5 + [other] * 3 + [first] * 2:
-        replayed(counting([]), [held], [torch.ones(3)])
-    assert (first[0].item(), other[0].item()) == (7, 13)
+    for held in [first] * 5 + [other] * 4 + [first] * 2:
+        replayed(counting([]), tuple, [held], [torch.ones(3)])
+    assert (first[0].item(), other[0].item()) == (7, 14)
+    assert len(graphs) == 3
+    for held in [other, first] * 4:  # By turns it is not worth it.
+        replayed(counting([]), tuple, [held], [torch.ones(3)])
+    assert (first[0].item(), other[0].item()) == (11, 18)
     assert len(graphs) == 3
 
 
@@ -76,10 +80,10 @@ def test_other_inputs_are_run_not_replayed(graphs: list[Recorded]) -> None:
     """What is compiled refuses them, or takes another shape."""
     replayed, calls = replays.Replays(), list[int]()
     for _ in range(4):
-        replayed(counting(calls), [torch.zeros(3)], [torch.ones(3)])
+        replayed(counting(calls), tuple, [torch.zeros(3)], [torch.ones(3)])
     before = len(calls)
-    (found,) = replayed(counting(calls), [torch.zeros(3)], [torch.ones(1)])
-    (other,) = replayed(counting(calls), [torch.zeros(3).double()], [torch.ones(3).double()])
+    (found,) = replayed(counting(calls), tuple, [torch.zeros(3)], [torch.ones(1)])
+    (other,) = replayed(counting(calls), tuple, [torch.zeros(3).double()], [torch.ones(3).double()])
     assert (found.shape, other.dtype) == ((3,), torch.float64)
     assert len(calls) == before + 2
 
@@ -88,12 +92,15 @@ def test_calls_that_cannot_be_captured_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def of(*_all: Any) -> Any:
-        raise RuntimeError("operation not permitted when stream is capturing")
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        finally:  # As torch does at the end of a graph.
+            raise RuntimeError("previous error during capture")
 
     monkeypatch.setattr(replays._Graph, "of", of)
     replayed, held = replays.Replays(), [torch.zeros(3)]
     for _ in range(6):
-        replayed(counting([]), held, [torch.ones(3)])
+        replayed(counting([]), tuple, held, [torch.ones(3)])
     assert held[0].tolist() == [6] * 3
     (told,) = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert told == "Launches are not captured: operation not permitted when stream is capturing."

@@ -14,38 +14,45 @@ from .workspaces import keep_workspaces
 _log = logging.getLogger("tvm_layout_ext")
 #: Calls before one is captured: memory and workspaces are there.
 _FIRST = 3
-#: Runs a module, given what it writes, its inputs, and where to keep a graph's memory.
-_Run = Callable[[Sequence[Any], Sequence[Any], list[Any]], list[Any]]
+#: Runs a module, given what it writes, its inputs and its memory; gives its results.
+_Run = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 
 
 class Replays:
     """Calls of a module on a GPU: some first ones, and then replays of one that was captured.
 
     A replay reads copies of the inputs and gives copies of the results, as a graph reads and writes
-    the same memory each time. What the module writes lies where it is; if it lies elsewhere, the
-    call is captured again.
+    the same memory each time. What the module writes lies where it is; if it lies elsewhere for two
+    calls, the second one is captured again.
     """
 
     def __init__(self) -> None:
         self._calls, self._is_off = 0, False
         self._graph: _Graph | None = None
+        #: Where the last call wrote.
+        self._places: list[int] = []
 
-    def __call__(self, run: _Run, held: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def __call__(
+        self,
+        run: _Run,
+        allocate: Callable[[], Any],
+        held: Sequence[Any],
+        given: Sequence[Any],
+    ) -> list[Any]:
         """Run or replay a call."""
-        if self._graph is not None and self._graph.fits(held, given):
+        before, self._places = self._places, _places(held)
+        if self._graph is not None and self._graph.fits(self._places, given):
             return self._graph(given)
-        results = run(held, given, [])
+        results = run(held, given, allocate())
         self._calls += 1
-        if self._is_off or self._calls < _FIRST:
+        if self._is_off or self._calls < _FIRST or before != self._places:
             return results
-        # The graph is to have the memory of these.
-        results = [one.clone() for one in results]
-        self._graph = None
+        self._graph = None  # Its memory is free before there is a new one.
         try:
-            self._graph = _Graph.of(run, held, given)
+            self._graph = _Graph.of(run, allocate(), held, given)
         except Exception as error:  # Calls run all the same.
             self._is_off = True
-            _log.warning("Launches are not captured: %s", reason(error))
+            _log.warning("Launches are not captured: %s", reason(_first(error)))
         return results
 
 
@@ -57,12 +64,12 @@ class _Graph:
     inputs: Sequence[Any]
     results: Sequence[Any]
     places: Sequence[int]
-    memory: Sequence[Any]
+    memory: Any
 
     @classmethod
-    def of(cls, run: _Run, held: Sequence[Any], given: Sequence[Any]) -> _Graph:
+    def of(cls, run: _Run, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> _Graph:
         """Capture a call; another one has just run."""
-        torch, memory = sys.modules["torch"], list[Any]()
+        torch = sys.modules["torch"]
         inputs, device = [one.clone() for one in given], given[0].device
         with torch.cuda.device(device):
             graph = torch.cuda.CUDAGraph()
@@ -72,9 +79,9 @@ class _Graph:
             keep_workspaces(made, device.index)
         return made
 
-    def fits(self, held: Sequence[Any], given: Sequence[Any]) -> bool:
+    def fits(self, places: Sequence[int], given: Sequence[Any]) -> bool:
         """Whether inputs are such, and what the module writes lies where the graph has it."""
-        return self.places == _places(held) and all(
+        return self.places == places and all(
             own.shape == new.shape and own.dtype == new.dtype
             for own, new in zip(self.inputs, given, strict=True)
         )
@@ -84,6 +91,13 @@ class _Graph:
             own.copy_(new)
         self.graph.replay()
         return [one.clone() for one in self.results]
+
+
+def _first(error: Exception) -> Exception:
+    """The error that came before others, as that a graph cannot be ended."""
+    while isinstance(error.__context__, Exception):
+        error = error.__context__
+    return error
 
 
 def _places(tensors: Sequence[Any]) -> list[int]:

@@ -64,7 +64,7 @@ class TorchModule:
         self._weights, self._cuda_graphs = weights, cuda_graphs
         _, self._names = _unflattened(spec.in_spec, None)
         #: By GPU
-        self._machines: dict[Any, Machine] = {}
+        self._machines: dict[Any, TorchMachine] = {}
         #: Buffers as kernels take them
         self._placed = dict[str, Any]()
         #: Memory of calls that others captured, to which their graphs write.
@@ -87,24 +87,28 @@ class TorchModule:
         machine, held = self._machine(given), self._held(given[0].device)
         run = partial(self._run, machine)
         if machine.replays is None or _is_captured(given[0]):
-            return run(held, given, self._captured)
-        return machine.replays(run, held, given)
+            return run(held, given, self._memory(machine, given[0]))
+        return machine.replays(run, machine.allocate, held, given)
 
-    def _run(
-        self, machine: Machine, held: Sequence[Any], given: Sequence[Any], captured: list[Any]
-    ) -> list[Any]:
-        """Launch all kernels; memory that a graph writes to at each replay goes to ``captured``."""
+    def _memory(self, machine: TorchMachine, given: Any) -> Any:
+        """What a call writes to, which a graph that captures it writes to again."""
         try:
             memory = machine.allocate()
         except Exception as error:
-            if not _is_captured(given[0]):
+            if not _is_captured(given):
                 raise
             raise ScheduleError(
                 "No memory is free for a call that a graph captures; call the module once right"
                 f" before, outside of the graph: {reason(error)}"
             ) from error
-        if _is_captured(given[0]):
-            captured.append(memory)
+        if _is_captured(given):
+            self._captured.append(memory)
+        return memory
+
+    def _run(
+        self, machine: TorchMachine, held: Sequence[Any], given: Sequence[Any], memory: Any
+    ) -> list[Any]:
+        """Launch all kernels."""
         try:
             results = [*machine.main(*held, *given, *machine.weights, *memory)]
         except Exception as error:
@@ -141,7 +145,7 @@ class TorchModule:
                 self.buffers[name] = self._placed[name] = _ready(one.to(device))
         return [self.buffers[name] for name in names]
 
-    def _machine(self, given: Sequence[Any]) -> Machine:
+    def _machine(self, given: Sequence[Any]) -> TorchMachine:
         """What runs on the GPU that tensors lie on."""
         if not has_gpu():
             raise TargetError("A compiled module runs on a CUDA GPU, of which TVM sees none here.")
@@ -151,7 +155,7 @@ class TorchModule:
             told = ", ".join(sorted(map(str, places)))
             raise TargetError(f"Tensors lie on {told}; give those of one GPU.")
         if device not in self._machines:
-            self._machines[device] = Machine.of(self.executable, self._weights, device)
+            self._machines[device] = TorchMachine.of(self.executable, self._weights, device)
             if self._cuda_graphs:
                 self._machines[device].replays = Replays()
         return self._machines[device]
@@ -177,7 +181,7 @@ class TorchModule:
 
 
 @dataclass
-class Machine:
+class TorchMachine:
     """What runs a module on a GPU: kernels, what allocates their memory, and weights."""
 
     main: Any
@@ -187,7 +191,7 @@ class Machine:
     replays: Replays | None = None
 
     @classmethod
-    def of(cls, executable: Any, weights: Sequence[Any], device: Any) -> Machine:
+    def of(cls, executable: Any, weights: Sequence[Any], device: Any) -> TorchMachine:
         """Put a module on a GPU."""
         machine = relax.VirtualMachine(executable, tvm.cuda(device.index))
         shared = [on_device(one, device) for one in weights]
