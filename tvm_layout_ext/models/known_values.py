@@ -130,17 +130,18 @@ class _Known:
 
     def _given(self, name: str, tensors: Sequence[Any], deep: int) -> list[np.ndarray] | None:
         """What the operands hold; None where one is not known."""
-        given = list[np.ndarray]()
-        for at, one in enumerate(tensors):
-            known: np.ndarray | None
+        given = dict[int, np.ndarray]()
+        # Of a large constant nothing is read if another operand is unknown.
+        for at in sorted(range(len(tensors)), key=lambda at: isinstance(tensors[at], GenericConst)):
+            one, known = tensors[at], None
             if self.repeated and name == "index_tensor" and at and _is_any(tensors[0], at - 1):
                 known = np.zeros([*map(_size, extents_of(one) or ())], int)
             else:
                 known = self.array(one, deep)
             if known is None:
                 return None
-            given.append(known)
-        return given
+            given[at] = known
+        return [given[at] for at in range(len(tensors))]
 
 
 def _computed(

@@ -15,6 +15,7 @@ from tvm_ffi import structural_equal
 from ...ir.queries import is_number
 from ..bindings import Bindings
 from ..known_values import array_of, scalar_of
+from ..merge_alike import MergeAlike
 from ..relax_values import (
     NARROW_FLOATS,
     axes_of,
@@ -58,7 +59,7 @@ class ComposeAttention:
         if not any(_adds_to_scores(func) for func in mod.functions.values()):
             return mod
         # Each layer casts a mask that all of them read. What is merged keeps a second name.
-        merged = relax.transform.EliminateCommonSubexpr()(mod)
+        merged = tvm.transform.Sequential([MergeAlike()])(mod)
         return relax.transform.CanonicalizeBindings()(merged)
 
 

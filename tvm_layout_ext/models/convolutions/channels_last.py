@@ -12,6 +12,7 @@ from tvm import relax
 
 from ... import decisions
 from ...text import lines_of
+from ..merge_alike import MergeAlike
 from ..moves.axes import PositiveAxes
 from ..moves.clips import Clips
 from ..moves.sizes import SizesAsTensors
@@ -56,7 +57,7 @@ class ChannelsLast:
             decisions.note("fused", "ConvertLayout", text, refused=True)
             _log.warning("%s", text)
             return mod
-        return relax.transform.EliminateCommonSubexpr()(moved)
+        return tvm.transform.Sequential([MergeAlike()])(moved)
 
 
 def _layouts(products: Sequence[str], call: relax.Call) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from ...ir.annotations import TF32
 from ...ir.queries import is_number, nodes_of, size_of
 from ...text import lines_of
 from ..known_values import array_of, scalar_of
+from ..merge_alike import MergeAlike
 from ..moves.clips import Clips
 from ..relax_values import NARROW_FLOATS, VIEWS, bound_to, extents_of, name_of, rewritten, source_of
 from ..tf32 import KINDS, allow_tf32
@@ -77,7 +78,7 @@ class MixedPrecision:
             mod = rewritten(mod, kind)
         behind = (
             # It rounds what three products read once for each.
-            relax.transform.EliminateCommonSubexpr(),
+            MergeAlike(),
             # Names of what it merged would count as readers of a shortcut.
             relax.transform.CanonicalizeBindings(),
             relax.transform.DeadCodeElimination(),

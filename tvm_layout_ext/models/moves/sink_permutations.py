@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...ir.evaluate import placeholder_extent
+from ..merge_alike import MergeAlike
 from ..relax_values import (
     ELEMENTWISE,
     VIEWS,
@@ -49,7 +50,7 @@ class SinkPermutations:
         """Rewrite the Relax functions of a module."""
         behind = (
             relax.transform.DeadCodeElimination(),
-            relax.transform.EliminateCommonSubexpr(),
+            MergeAlike(),
             relax.transform.CanonicalizeBindings(),
         )
         sunk = tvm.transform.Sequential(behind)(rewritten(mod, _Sink))
