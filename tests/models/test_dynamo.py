@@ -16,7 +16,6 @@ import tvm
 
 import tvm_layout_ext as tlx
 from tests.models.cpu import OnCpu
-from tests.models.test_torch_module import ONE_LAYER
 from tvm_layout_ext.models.for_torch import dynamo
 from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.imported.export import exported
@@ -300,7 +299,8 @@ def test_generate_compiles_a_step_with_a_static_cache(parts: Parts) -> None:
     """As the documents of transformers say; torch hands over the tensors of the cache."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**ONE_LAYER, max_position_embeddings=64)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**sizes, vocab_size=64, intermediate_size=64)
     model, tokens = transformers.LlamaForCausalLM(config).eval(), torch.randint(0, 64, (1, 5))
     given = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
     how = transformers.CompileConfig(backend=tlx.torch_backend)
