@@ -23,7 +23,7 @@ class Recorded:
     made: ClassVar[list[Recorded]] = []
 
     def __init__(self, run: Any, held: Sequence[Any], given: Sequence[Any]) -> None:
-        self.inputs = [one.clone() for one in given]
+        self.inputs = replays._copied(given)
         self.run, self.held = run, [*held]
         self.results: list[Any] = []
         Recorded.made.append(self)
@@ -86,6 +86,15 @@ def test_other_inputs_are_run_not_replayed(graphs: list[Recorded]) -> None:
     (other,) = replayed(counting(calls), tuple, [torch.zeros(3).double()], [torch.ones(3).double()])
     assert (found.shape, other.dtype) == ((3,), torch.float64)
     assert len(calls) == before + 2
+
+
+def test_calls_in_inference_mode_and_others_are_one(graphs: list[Recorded]) -> None:
+    replayed, held = replays.Replays(), [torch.zeros(3)]
+    for n in range(8):
+        with torch.inference_mode(n % 4 < 3):
+            replayed(counting([]), tuple, held, [torch.ones(3)])
+    assert held[0].tolist() == [8] * 3
+    assert len(graphs) == 1
 
 
 def test_calls_that_cannot_be_captured_run(

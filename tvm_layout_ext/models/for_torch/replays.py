@@ -70,7 +70,7 @@ class _Graph:
     def of(cls, run: _Run, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> _Graph:
         """Capture a call; another one has just run."""
         torch = sys.modules["torch"]
-        inputs, device = [one.clone() for one in given], given[0].device
+        inputs, device = _copied(given), given[0].device
         with torch.cuda.device(device):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
@@ -91,6 +91,12 @@ class _Graph:
             own.copy_(new)
         self.graph.replay()
         return [one.clone() for one in self.results]
+
+
+def _copied(tensors: Sequence[Any]) -> list[Any]:
+    """Copies to which a call may write, be it in inference mode or not."""
+    with sys.modules["torch"].inference_mode(False):
+        return [one.clone() for one in tensors]
 
 
 def _first(error: Exception) -> Exception:
