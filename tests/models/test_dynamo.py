@@ -125,6 +125,42 @@ def test_what_a_part_writes_is_torchs_own(parts: Parts) -> None:
     assert len(parts) == 1
 
 
+class Filling(torch.nn.Module):  # type: ignore[misc]
+    """Rows of a buffer, which kernels write in place, and another part that reads it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("rows", torch.zeros(8, 8))
+
+    def forward(self, x: Any, at: Any) -> Any:
+        self.rows.index_copy_(0, at, x)
+        y = x * 2
+        torch._dynamo.graph_break()
+        return self.rows.sum(0) + y.sum()
+
+
+def test_what_a_part_writes_another_one_sees(parts: Parts) -> None:
+    net, module = Filling().eval(), fast(copy.deepcopy(Filling().eval()))
+    for n in range(5):
+        x, at = torch.full((1, 8), n + 1.0), torch.tensor([n])
+        same(module(x, at), net(x, at))
+    assert parts
+
+
+def test_autocast_is_torchs(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+    """Softmax has another type by that of a GPU, and none of it is on the host."""
+    weight, x = torch.randn(4, 4), torch.randn(2, 4)
+
+    def forward(x: Any) -> Any:
+        with torch.autocast("cuda", torch.float16):
+            return torch.softmax(x @ weight, -1)
+
+    with caplog.at_level(logging.WARNING, logger="tvm_layout_ext"):
+        same(fast(forward)(x), torch.softmax(x @ weight, -1))
+    assert parts == []
+    assert "is run by torch: It has torch.autocast" in caplog.text
+
+
 def test_a_part_keeps_no_inputs(parts: Parts) -> None:
     module, x = fast(Branching().eval()), torch.randn(4, 8)
     given = weakref.ref(x)
@@ -291,6 +327,8 @@ def test_a_mode_captures_launches(parts: Parts) -> None:
         torch.randn(4, 8)
     )
     assert parts[0][1] == {"cuda_graphs": True}
+    made = tlx.torch_backend(None, (), mode="reduce-overhead", options={"dtype": "float16"})
+    assert made.options == {"dtype": "float16", "cuda_graphs": True}
     with pytest.raises(Exception, match="mode is one of default, reduce-overhead, not 'max"):
         torch.compile(Branching(), backend=tlx.torch_backend, mode="max-autotune")(torch.ones(4, 8))
 

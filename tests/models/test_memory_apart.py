@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -133,3 +134,31 @@ def test_workspaces_of_a_graph_go_to_nobody_else() -> None:
     del owner
     gc.collect()
     assert used <= taken(24)
+
+
+def test_workspaces_of_dead_graphs_hide_none() -> None:
+    for _ in range(3):
+        owners = [Owner(), Owner()]
+        for one in owners:
+            taken(2)
+            keep_workspaces(one, 0, kind=1)
+        del owners, one
+        gc.collect()
+    used, owner = taken(2), Owner()
+    keep_workspaces(owner, 0, kind=1)
+    assert taken(12).isdisjoint(used)
+
+
+def test_a_graph_may_end_in_another_thread() -> None:
+    """A thread may have the number of one that has ended, and no workspace of it."""
+    owners = list[Owner]()
+
+    def capture() -> None:
+        owners.append(Owner())
+        keep_workspaces(owners[0], 0, kind=1)
+
+    for work in (capture, owners.clear, gc.collect):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert not owners

@@ -43,7 +43,7 @@ def torch_backend(
 
     Where this package is installed torch knows it by that name. Torch cuts a program where Python
     decides by data, and each part is compiled by :func:`compile_torch` when it is first called, for
-    any size that torch found to change. Weights are constants, copied for each part; it is compiled
+    any size that torch found to change. Weights are constants, which parts share; one is compiled
     anew for others, as of another layer of the same class, or where torch has changed them. A part
     that cannot be compiled, or whose tensors lie on no GPU, is run by torch; a warning says why.
 
@@ -72,7 +72,7 @@ def torch_backend(
     del examples
     if mode not in _MODES:
         raise ScheduleError(f"mode is one of {', '.join(_MODES)}, not {mode!r}.")
-    given = {"cuda_graphs": True} if mode == _GRAPHS else dict(options or {})
+    given = dict(options or {}) | ({"cuda_graphs": True} if mode == _GRAPHS else {})
     for name in given:
         if not is_one_of(name, _OPTIONS):
             raise ScheduleError(f"options has {name!r}; {', '.join(_OPTIONS)} are legal.")
@@ -211,12 +211,16 @@ class _Graph:
 
     def __init__(self, torch: Any, given: Any, args: Sequence[Any], changing: set[int]) -> None:
         self.torch, self.args = torch, args
+        if torch.is_autocast_enabled("cuda"):
+            raise ScheduleError("It is called under torch.autocast; the option dtype does as much.")
         if not _are_on_gpu([one for one in args if isinstance(one, torch.Tensor)]):
             raise ScheduleError("Not all of its tensors lie on a GPU.")
         self.module = torch.fx.GraphModule(given, copy.deepcopy(given.graph)).eval()
         for node in self.module.graph.nodes:
             if _drops(node):
                 raise ScheduleError(f"{node.name} drops elements by chance, as in training.")
+            if _casts(node):
+                raise ScheduleError("It has torch.autocast, whose types are others on the host.")
             _to_host(torch, node)
         nodes = self.module.graph.find_nodes(op="placeholder")
         self.places = {node.name: at for at, node in enumerate(nodes)}
@@ -344,6 +348,11 @@ def _drops(node: Any) -> bool:
         return False
     trains = node.args[2] if len(node.args) > 2 else named.get("training", named.get("train", True))
     return bool(trains)
+
+
+def _casts(node: Any) -> bool:
+    """Whether an operator begins torch.autocast, and not an end of it."""
+    return getattr(node.target, "__name__", "") == "_enter_autocast" and bool(node.args[2])
 
 
 def _to_host(torch: Any, node: Any) -> None:

@@ -14,6 +14,8 @@ from .workspaces import keep_workspaces
 _log = logging.getLogger("tvm_layout_ext")
 #: Calls before one is captured: memory and workspaces are there.
 _FIRST = 3
+#: Captures of which a warning tells, as each takes some 0.1 s.
+_MANY = 8
 #: Runs a module, given what it writes, its inputs and its memory; gives its results.
 _Run = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 
@@ -27,7 +29,7 @@ class Replays:
     """
 
     def __init__(self) -> None:
-        self._calls, self._is_off = 0, False
+        self._calls, self._captures, self._is_off = 0, 0, False
         self._graph: _Graph | None = None
         #: Where the last call wrote.
         self._places: list[int] = []
@@ -48,11 +50,15 @@ class Replays:
         if self._is_off or self._calls < _FIRST or before != self._places:
             return results
         self._graph = None  # Its memory is free before there is a new one.
+        self._captures += 1
+        if self._captures == _MANY:
+            _log.warning("Calls were captured %d times, as what they write is moved.", _MANY)
+        outer = sys.exc_info()[1]
         try:
             self._graph = _Graph.of(run, allocate(), held, given)
         except Exception as error:  # Calls run all the same.
             self._is_off = True
-            _log.warning("Launches are not captured: %s", reason(_first(error)))
+            _log.warning("Launches are not captured: %s", reason(_first(error, outer)))
         return results
 
 
@@ -71,9 +77,10 @@ class _Graph:
         """Capture a call; another one has just run."""
         torch = sys.modules["torch"]
         inputs, device = _copied(given), given[0].device
-        with torch.cuda.device(device):
+        # Torch does not leave the stream of a capture that fails, and stops other threads' calls.
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 results = run(held, inputs, memory)
             made = cls(graph, inputs, results, _places(held), memory)
             keep_workspaces(made, device.index)
@@ -99,9 +106,9 @@ def _copied(tensors: Sequence[Any]) -> list[Any]:
         return [one.clone() for one in tensors]
 
 
-def _first(error: Exception) -> Exception:
-    """The error that came before others, as that a graph cannot be ended."""
-    while isinstance(error.__context__, Exception):
+def _first(error: Exception, outer: BaseException | None) -> Exception:
+    """The error that came before others, as that a graph cannot be ended, but not an outer one."""
+    while isinstance(error.__context__, Exception) and error.__context__ is not outer:
         error = error.__context__
     return error
 

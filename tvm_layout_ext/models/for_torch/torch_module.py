@@ -87,8 +87,11 @@ class TorchModule:
         machine, held = self._machine(given), self._held(given[0].device)
         run = partial(self._run, machine)
         if machine.replays is None or _is_captured(given[0]):
-            return run(held, given, self._memory(machine, given[0]))
-        return machine.replays(run, machine.allocate, held, given)
+            results = run(held, given, self._memory(machine, given[0]))
+        else:
+            results = machine.replays(run, machine.allocate, held, given)
+        _tell_of_writes(held)
+        return results
 
     def _memory(self, machine: TorchMachine, given: Any) -> Any:
         """What a call writes to, which a graph that captures it writes to again."""
@@ -202,6 +205,13 @@ class TorchMachine:
 def _unflattened(spec: Any, leaf: Any) -> Any:
     tree = sys.modules["torch.utils._pytree"]
     return tree.tree_unflatten([leaf] * spec.num_leaves, spec)
+
+
+def _tell_of_writes(tensors: Sequence[Any]) -> None:
+    """Let torch count a change, which it does not see where kernels write."""
+    written = [one for one in tensors if not one.is_inference()]
+    if written:
+        sys.modules["torch"].autograd.graph.increment_version(written)
 
 
 def _is_captured(tensor: Any) -> bool:
