@@ -308,6 +308,19 @@ def test_what_torch_makes_on_a_gpu_is_traced_on_the_host() -> None:
     assert torch.equal(module(given), (torch.arange(4) + given).double().div(2).floor())
 
 
+def test_results_on_another_device_are_torchs() -> None:
+    graph, x = torch.fx.Graph(), torch.randn(4)
+    node = graph.placeholder("x")
+    moved = graph.call_method("to", (node, "cuda:1"))
+    graph.output((moved,))
+    node.meta["example_value"] = x
+    moved.meta["example_value"] = torch.randn(4, device="meta")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamo, "_are_on_gpu", bool)
+        with pytest.raises(tlx.ScheduleError, match="on several devices"):
+            dynamo._Graph(torch, torch.fx.GraphModule({}, graph), [x], set())
+
+
 def test_gradients_are_refused(parts: Parts) -> None:
     with torch.enable_grad(), pytest.raises(tlx.ScheduleError, match=r"torch\.no_grad\(\)"):
         fast(Branching().eval())(torch.randn(4, 8))

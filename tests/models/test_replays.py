@@ -37,8 +37,7 @@ class Recorded:
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     def of(run: Any, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> Any:
         one = Recorded(run, held, given)
-        places = [tensor.data_ptr() for tensor in held]
-        return replays._Graph(one, one.inputs, one.results, places, memory)
+        return replays._Graph(one, one.inputs, one.results, replays._places(held), memory)
 
     monkeypatch.setattr(replays._Graph, "of", of)
     monkeypatch.setattr(Recorded, "made", [])
@@ -88,6 +87,14 @@ def test_other_inputs_are_run_not_replayed(graphs: list[Recorded]) -> None:
     assert len(calls) == before + 1
     with pytest.raises(RuntimeError, match="can't be cast"):
         replayed(counting(calls), tuple, held, [torch.ones(3, dtype=torch.complex64)])
+
+
+def test_a_buffer_of_another_shape_is_not_replayed(graphs: list[Recorded]) -> None:
+    replayed, calls, held = replays.Replays(), list[int](), torch.zeros(4)
+    for _ in range(4):
+        replayed(counting(calls), tuple, [held], [torch.ones(1)])
+    (found,) = replayed(counting(calls), tuple, [held[:2]], [torch.ones(1)])
+    assert (len(graphs), found.shape) == (1, (2,))
 
 
 def test_calls_in_inference_mode_and_others_are_one(graphs: list[Recorded]) -> None:

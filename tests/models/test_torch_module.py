@@ -16,7 +16,7 @@ from tests.models.cpu import OnCpu, by_cpu
 from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.for_torch.torch_module import TorchModule
 from tvm_layout_ext.models.imported.experts import experts
-from tvm_layout_ext.models.imported.export import exported
+from tvm_layout_ext.models.imported.export import _on_host, exported
 from tvm_layout_ext.models.imported.legal_sizes import LegalSizes
 
 torch = pytest.importorskip("torch")
@@ -802,6 +802,27 @@ def test_a_cache_leaves_nothing_in_a_model() -> None:
     before = [dict(vars(one)) for one in model.modules()]
     tlx.with_static_cache(model, 48)
     assert [dict(vars(one)) for one in model.modules()] == before
+
+
+class Special(torch.nn.Parameter):  # type: ignore[misc]
+    """A parameter of somebody's own class."""
+
+
+def test_a_module_of_a_gpu_is_copied_to_the_host_as_it_is() -> None:
+    module = net()
+    module.linear.weight = Special(module.linear.weight.detach())
+    module.register_buffer("kept", torch.arange(4.0), persistent=False)
+    module.tied = torch.nn.Linear(64, 128)
+    module.tied.weight = module.linear.weight
+    copied = _on_host(torch, module)
+    assert copied.linear.weight is copied.tied.weight
+    assert copied.linear.weight is not module.linear.weight
+    assert torch.equal(copied.kept, module.kept)
+    x = torch.randn(32, 64)
+    with torch.no_grad():
+        wanted = module(x)["sums"]
+    program = exported(copied, (x,))
+    assert torch.equal(program.module()(x)["sums"], wanted)
 
 
 @pytest.mark.gpu

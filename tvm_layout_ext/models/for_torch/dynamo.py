@@ -314,6 +314,9 @@ class _Graph:
     def _check(self, results: Sequence[Any], inputs: Sequence[Any]) -> None:
         """Refuse results with a gradient, and views, to which others may write."""
         values = [node.meta["example_value"] for node in results]
+        given = [one for one in self.args if isinstance(one, self.torch.Tensor)]
+        if len({one.device for one in (*given, *values)}) > 1:
+            raise ScheduleError("Its tensors lie on several devices.")
         places = [one.untyped_storage()._cdata for one in values]
         known = {node.meta["example_value"].untyped_storage()._cdata for node in inputs}
         if len({*places}) < len(places) or not known.isdisjoint(places):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import ScheduleError
 from ...ir.diagnostics import reason
 from .workspaces import keep_workspaces
 
@@ -16,6 +18,8 @@ _log = logging.getLogger("tvm_layout_ext")
 _FIRST = 3
 #: Captures of which a warning tells, as each takes some 0.1 s.
 _MANY = 8
+#: Bytes that are free for workspaces of 4 KB, beside those that a graph has.
+_LEAST = 1 << 26
 #: Runs a module, given what it writes, its inputs and its memory; gives its results.
 _Run = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 
@@ -32,7 +36,7 @@ class Replays:
         self._calls, self._captures, self._is_off = 0, 0, False
         self._graph: _Graph | None = None
         #: Where the last call wrote.
-        self._places: list[int] = []
+        self._places: list[Any] = []
 
     def __call__(
         self,
@@ -69,8 +73,9 @@ class _Graph:
     graph: Any
     inputs: Sequence[Any]
     results: Sequence[Any]
-    places: Sequence[int]
+    places: Sequence[Any]
     memory: Any
+    lock: Any = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, run: _Run, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> _Graph:
@@ -80,13 +85,16 @@ class _Graph:
         # Torch does not leave the stream of a capture that fails, and stops other threads' calls.
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            stream = torch.cuda.Stream(device)  # Torch's own is one of the first GPU.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 results = run(held, inputs, memory)
             made = cls(graph, inputs, results, _places(held), memory)
+            if torch.cuda.mem_get_info(device)[0] < _LEAST:  # TVM would end the process.
+                raise ScheduleError(f"Less than {_LEAST >> 20} MB of the GPU's memory are free.")
             keep_workspaces(made, device.index)
         return made
 
-    def fits(self, places: Sequence[int], given: Sequence[Any]) -> bool:
+    def fits(self, places: Sequence[Any], given: Sequence[Any]) -> bool:
         """Whether inputs are such, and what the module writes lies where the graph has it."""
         return self.places == places and all(
             own.shape == new.shape and own.dtype == new.dtype
@@ -94,10 +102,11 @@ class _Graph:
         )
 
     def __call__(self, given: Sequence[Any]) -> list[Any]:
-        for own, new in zip(self.inputs, given, strict=True):
-            own.copy_(new)
-        self.graph.replay()
-        return [one.clone() for one in self.results]
+        with self.lock:
+            for own, new in zip(self.inputs, given, strict=True):
+                own.copy_(new)
+            self.graph.replay()
+            return [one.clone() for one in self.results]
 
 
 def _copied(tensors: Sequence[Any]) -> list[Any]:
@@ -113,5 +122,5 @@ def _first(error: Exception, outer: BaseException | None) -> Exception:
     return error
 
 
-def _places(tensors: Sequence[Any]) -> list[int]:
-    return [one.data_ptr() for one in tensors]
+def _places(tensors: Sequence[Any]) -> list[Any]:
+    return [(one.data_ptr(), one.shape, one.dtype) for one in tensors]

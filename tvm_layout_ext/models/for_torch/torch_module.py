@@ -145,7 +145,8 @@ class TorchModule:
         for name in names:
             one = self.buffers[name]
             if one.device != device or one is not self._placed.get(name):
-                self.buffers[name] = self._placed[name] = _ready(one.to(device))
+                with sys.modules["torch"].inference_mode(False):  # Others write to them.
+                    self.buffers[name] = self._placed[name] = _ready(one.to(device))
         return [self.buffers[name] for name in names]
 
     def _machine(self, given: Sequence[Any]) -> TorchMachine:

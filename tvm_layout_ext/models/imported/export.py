@@ -78,8 +78,8 @@ def _on_host(torch: Any, module: Any) -> Any:
 
     def moved(tensor: Any) -> Any:
         plain = tensor.detach().cpu()
-        is_parameter = type(tensor) is torch.nn.Parameter
-        return torch.nn.Parameter(plain, tensor.requires_grad) if is_parameter else plain
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        return torch.nn.Parameter(plain, requires_grad=False) if is_parameter else plain
 
     tensors = (*module.parameters(), *module.buffers())
     return copy.deepcopy(module, {id(one): moved(one) for one in tensors}).cpu()
