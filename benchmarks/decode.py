@@ -166,18 +166,10 @@ def _in_float32(model: Any, tokens: Any) -> Any:
 
 def _times(call: Callable[[], Any]) -> dict[str, float]:
     """Medians of a call's kernels, by torch's profiler, and of whole calls one after another."""
-    import torch
-
     kernels = models.profile(call, repeats=10)
-    walls = []
-    for _ in range(7):
-        begun = time.perf_counter()
-        for _ in range(10):
-            call()
-        torch.cuda.synchronize()
-        walls.append((time.perf_counter() - begun) / 10 * 1e6)
+    whole = models.in_turn(call, repeats=10, rounds=7)
     busy = sum(map(statistics.median, kernels.values()))
-    return {"kernels": round(busy, 1), "whole": round(statistics.median(walls), 1)}
+    return {"kernels": round(busy, 1), "whole": round(whole, 1)}
 
 
 def main(

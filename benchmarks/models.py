@@ -160,6 +160,20 @@ def wall(call: Callable[[], Any]) -> float:
     return statistics.median(times) * 1e6
 
 
+def in_turn(call: Callable[[], Any], repeats: int, rounds: int) -> float:
+    """Median microseconds of a call among several, one after another, with all Python does."""
+    import torch
+
+    walls = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        torch.cuda.synchronize()
+        walls.append((time.perf_counter() - begun) / repeats * 1e6)
+    return statistics.median(walls)
+
+
 def elapsed(call: Callable[[], Any], repeats: int = REPEATS) -> float:
     """Median microseconds of a call by the GPU's clock."""
     import torch

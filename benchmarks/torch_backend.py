@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 import tvm_layout_ext as tlx
+from benchmarks import models
 from benchmarks.decode import made
 from benchmarks.imported import MODELS
 from benchmarks.memory_bound import provenance
@@ -110,14 +110,7 @@ def _wall(call: Callable[[], Any]) -> float:
     call()
     torch.cuda.synchronize()
     repeats = max(1, int(0.1 / (time.perf_counter() - begun)))
-    walls = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        torch.cuda.synchronize()
-        walls.append((time.perf_counter() - begun) / repeats * 1e6)
-    return statistics.median(walls)
+    return models.in_turn(call, repeats, rounds=5)
 
 
 def _error(got: Any, wanted: Any) -> float:

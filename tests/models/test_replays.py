@@ -37,9 +37,9 @@ class Recorded:
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     def of(run: Any, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> Any:
         one = Recorded(run, held, given)
-        return replays._Graph(one, one.inputs, one.results, replays._places(held), memory)
+        return replays._Capture(one, one.inputs, one.results, replays._places(held), memory)
 
-    monkeypatch.setattr(replays._Graph, "of", of)
+    monkeypatch.setattr(replays._Capture, "of", of)
     monkeypatch.setattr(Recorded, "made", [])
     return Recorded.made
 
@@ -115,7 +115,7 @@ def test_calls_that_cannot_be_captured_run(
         finally:  # As torch does at the end of a graph.
             raise RuntimeError("previous error during capture")
 
-    monkeypatch.setattr(replays._Graph, "of", of)
+    monkeypatch.setattr(replays._Capture, "of", of)
     replayed, held = replays.Replays(), [torch.zeros(3)]
     try:
         raise ValueError("of the user")

@@ -32,7 +32,7 @@ class MergeAlike:
 
 def _without_constants(func: relax.Function) -> tuple[relax.Function, dict[Any, Any]]:
     """A function whose last parameters are its large constants, and what they hold."""
-    one = _Apart()
+    one = _ConstantsApart()
     body = one.visit_expr(func.body)
     if not one.params:
         return func, {}
@@ -42,7 +42,7 @@ def _without_constants(func: relax.Function) -> tuple[relax.Function, dict[Any, 
 
 
 @mutator
-class _Apart(PyExprMutator):
+class _ConstantsApart(PyExprMutator):
     """Puts parameters for large constants."""
 
     def __init__(self) -> None:

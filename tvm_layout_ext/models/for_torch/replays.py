@@ -34,7 +34,7 @@ class Replays:
 
     def __init__(self) -> None:
         self._calls, self._captures, self._is_off = 0, 0, False
-        self._graph: _Graph | None = None
+        self._graph: _Capture | None = None
         #: Where the last call wrote.
         self._places: list[Any] = []
 
@@ -59,7 +59,7 @@ class Replays:
             _log.warning("Calls were captured %d times, as what they write is moved.", _MANY)
         outer = sys.exc_info()[1]
         try:
-            self._graph = _Graph.of(run, allocate(), held, given)
+            self._graph = _Capture.of(run, allocate(), held, given)
         except Exception as error:  # Calls run all the same.
             self._is_off = True
             _log.warning("Launches are not captured: %s", reason(_first(error, outer)))
@@ -67,7 +67,7 @@ class Replays:
 
 
 @dataclass(eq=False)
-class _Graph:
+class _Capture:
     """A call that was captured, with the memory that it reads and writes."""
 
     graph: Any
@@ -78,7 +78,7 @@ class _Graph:
     lock: Any = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, run: _Run, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> _Graph:
+    def of(cls, run: _Run, memory: Any, held: Sequence[Any], given: Sequence[Any]) -> _Capture:
         """Capture a call; another one has just run."""
         torch = sys.modules["torch"]
         inputs, device = _copied(given), given[0].device

@@ -38,9 +38,9 @@ class WeightsApart:
         """Rewrite a module whose memory is planned."""
         main, given = mod[MAIN], _Given()
         body = given.visit_expr(main.body)
-        self.weights = [constant.value for constant in given.constants]
+        self.weights = [*given.params]
         mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
-        params = [*main.params, *given.params]
+        params = [*main.params, *given.params.values()]
         mod[MAIN] = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)
         return mod
 
@@ -51,7 +51,7 @@ class _Given(PyExprMutator):
 
     def __init__(self) -> None:
         super().__init__()
-        self.constants, self.params = list[Any](), list[relax.Var]()
+        self.params = dict[Any, relax.Var]()
 
     def visit_call_(self, call: Any) -> Any:
         if not isinstance(call.op, tvm.ir.GlobalVar):
@@ -60,14 +60,11 @@ class _Given(PyExprMutator):
         return relax.Call(call.op, args, call.attrs, call.ty_args)
 
     def _param(self, constant: Any) -> relax.Var:
-        for known, param in zip(self.constants, self.params, strict=True):
-            if known.value.same_as(constant.value):
-                return param
-        # Without a shape, which each call would compare: 60 ns instead of 120.
-        kind = relax.TensorType(dtype=constant.ty.dtype, ndim=constant.ty.ndim)
-        self.constants.append(constant)
-        self.params.append(relax.Var(f"weight{len(self.params)}", kind))
-        return self.params[-1]
+        if constant.value not in self.params:
+            # Without a shape, which each call would compare: 60 ns instead of 120.
+            kind = relax.TensorType(dtype=constant.ty.dtype, ndim=constant.ty.ndim)
+            self.params[constant.value] = relax.Var(f"weight{len(self.params)}", kind)
+        return self.params[constant.value]
 
 
 def _is_large(value: Any) -> bool:
