@@ -11,15 +11,18 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import tvm
 
+from . import _nvrtc
 from ._compat import compile_cuda, ptxas_options
+from ._nvrtc import NvrtcProgram
 from .errors import LayoutExtError, TargetError
 
 #: What TVM compiles CUDA source by.
@@ -69,6 +72,10 @@ class PtxasError(CompileError):
 _TRAITS = re.compile(
     r"#include <cuda/std/type_traits>\s*namespace std \{(?:\s*using cuda::std::\w+;)+\s*\}"
 )
+#: What TVM puts before all text for nvrtc, in whose front end the header takes 2 s, of a program's
+#: 2.3 s; without it 0.1 s (nvrtc 13.5, one core of an AMD EPYC).
+_LIMITS = b"#include <cuda/std/limits>\n"
+_INFINITY = b"(::cuda::std::numeric_limits<float>::infinity())"
 _USE = re.compile(r"\bstd::(?!u?int(?:8|16|32|64)_t\b)|\bnamespace std\b")
 
 
@@ -76,23 +83,27 @@ _USE = re.compile(r"\bstd::(?!u?int(?:8|16|32|64)_t\b)|\bnamespace std\b")
 class MachineCode:
     """A cubin and ptxas's report on it, None where the compiler gave none.
 
-    ``registers`` are a thread's of the hungriest kernel, ``spill_bytes`` those of all kernels.
+    ``registers`` are a thread's of the hungriest kernel, ``spill_bytes`` those of all kernels, and
+    ``slow`` says why products of warpgroups take longer than they need, if they do.
     """
 
     image: bytes
     registers: int | None
     spill_bytes: int | None
     compiler: str
+    slow: str = ""
 
     @classmethod
     def reported(cls, image: bytes, report: str, compiler: str) -> MachineCode:
-        """Read ptxas's verbose report; PtxasError if it makes products of warpgroups slow."""
-        if slow := _SLOW.search(report):
-            text = slow[0].partition(f"({slow[1]})")[2].strip().rstrip(".")
-            raise PtxasError(f"ptxas makes the products of warpgroups slow, {slow[1]}: {text}.")
+        """Read ptxas's verbose report."""
+        slow = ""
+        if found := _SLOW.search(report):
+            text = found[0].partition(f"({found[1]})")[2].strip().rstrip(".")
+            slow = f"ptxas makes the products of warpgroups slow, {found[1]}: {text}."
         used = [int(number) for number in re.findall(r"Used (\d+) registers", report)]
         spills = [int(number) for number in re.findall(r"(\d+) bytes spill", report)]
-        return cls(image, max(used, default=None), sum(spills) if used else None, compiler)
+        spilled = sum(spills) if used else None
+        return cls(image, max(used, default=None), spilled, compiler, slow)
 
 
 def cuda_compiler() -> str:
@@ -119,32 +130,43 @@ def machine_code(source: str, arch: str) -> MachineCode:
     complaint, then all of them; also if ``wgmma`` is serialised or spills. TargetError if there is
     no compiler.
     """
-    code = (_by_nvcc if cuda_compiler() == "nvcc" else _by_nvrtc)(source, arch)
-    if code.spill_bytes and "wgmma.mma_async" in source:
-        raise PtxasError(
+    code = compiled_code(source, arch)
+    if code.slow:
+        raise PtxasError(code.slow)
+    return code
+
+
+def compiled_code(source: str, arch: str, apart: bool = False) -> MachineCode:
+    """What :func:`machine_code` gives, with what it refuses in ``slow``.
+
+    ``apart`` compiles in a process of its own, so that threads do so side by side.
+    """
+    nvcc = cuda_compiler() == "nvcc"
+    code = _by_nvcc(source, arch) if nvcc else _by_nvrtc(source, arch, apart)
+    if code.spill_bytes and "wgmma.mma_async" in source and not code.slow:
+        slow = (
             f"ptxas spills {code.spill_bytes} bytes of a kernel of wgmma, whose sums must stay in "
             "registers; take a smaller tile."
         )
+        return replace(code, slow=slow)
     return code
 
 
 @contextmanager
 def refusing_slow_products(arch: str) -> Iterator[None]:
-    """While entered, TVM's own compiler refuses kernels of ``wgmma`` as :func:`machine_code` does.
-
-    Another compiler than TVM's own is left in its place.
-    """
-    stock = tvm.get_global_func(COMPILER, allow_missing=True)
-    if stock is None or not stock.same_as(_STOCK):
+    """While entered, TVM compiles by :func:`machine_code`, as long as no other compiler is set."""
+    with (
+        compiling_by(lambda source: machine_code(source, arch).image)
+        if is_stock()
+        else (nullcontext())
+    ):
         yield
-        return
 
-    def compiled(source: str) -> Any:
-        slow = "wgmma.mma_async" in source
-        return machine_code(source, arch).image if slow else stock(source)
 
-    with compiling_by(compiled):
-        yield
+def is_stock() -> bool:
+    """Whether TVM compiles CUDA source by its own function."""
+    compiler = tvm.get_global_func(COMPILER, allow_missing=True)
+    return compiler is not None and bool(compiler.same_as(_STOCK))
 
 
 @contextmanager
@@ -195,7 +217,16 @@ def _by_nvcc(source: str, arch: str) -> MachineCode:
         return MachineCode.reported(out.read_bytes(), done.stdout, "nvcc")
 
 
-def _by_nvrtc(source: str, arch: str) -> MachineCode:
+def _by_nvrtc(source: str, arch: str, apart: bool) -> MachineCode:
+    program = _nvrtc_program(source, arch)
+    found = _nvrtc.compiled_apart(program) if apart else _nvrtc.compiled(program)
+    if found.image is None:
+        raise _refusal(found.log, "nvrtc")
+    return MachineCode.reported(found.image, found.log, "nvrtc")
+
+
+def _nvrtc_program(source: str, arch: str) -> NvrtcProgram:
+    """What TVM would hand to nvrtc, without headers that nothing uses; TargetError if it cannot."""
     try:
         from cuda.bindings import nvrtc
     except ImportError:
@@ -203,34 +234,59 @@ def _by_nvrtc(source: str, arch: str) -> MachineCode:
             f"{MODE_VARIABLE} is nvrtc, and the package cuda-bindings is not installed; "
             "install tvm-layout-ext[cuda]."
         ) from None
-    reports: list[str] = []
-    compile_program = nvrtc.nvrtcCompileProgram
+    found = list[NvrtcProgram]()
 
-    def listening(program: Any, _count: int, options: Any) -> Any:
-        given = [*options, *_nvrtc_options(nvrtc)]
-        result = compile_program(program, len(given), given)
-        reports.append(_program_log(nvrtc, program))
-        return result
+    def create(text: bytes, *_: Any) -> Any:
+        found.append(NvrtcProgram(_without_limits(text), []))
+        return nvrtc.nvrtcResult.NVRTC_SUCCESS, None
 
-    # TVM reads the log only of what fails, and destroys the program before it returns.
-    nvrtc.nvrtcCompileProgram = listening
-    try:
-        image = compile_cuda(
-            _without_traits(source), target_format="cubin", arch=arch, compiler="nvrtc"
-        )
-    except RuntimeError as error:
-        if not reports:
+    def listening(_program: Any, _count: int, options: Any) -> Any:
+        found[0].options.extend(options)
+        raise _Listened
+
+    with _LISTENING, _replaced(nvrtc, nvrtcCreateProgram=create, nvrtcCompileProgram=listening):
+        try:
+            compile_cuda(
+                _without_traits(source), target_format="cubin", arch=arch, compiler="nvrtc"
+            )
+        except _Listened:
+            return found[0]._replace(options=[*found[0].options, *_nvrtc_options(nvrtc)])
+        except RuntimeError as error:
             raise TargetError(f"nvrtc cannot compile here: {_first(str(error))}.") from None
-        raise _refusal("".join(reports), "nvrtc") from None
+    raise TargetError("TVM does not compile by nvrtc, though it was asked to.")
+
+
+class _Listened(BaseException):
+    """Ends TVM's function once it is known what it hands to nvrtc."""
+
+
+#: One thread at a time listens.
+_LISTENING = threading.Lock()
+
+
+@contextmanager
+def _replaced(module: Any, **functions: Any) -> Iterator[None]:
+    """While entered, a module has other functions."""
+    before = {name: getattr(module, name) for name in functions}
+    for name, function in functions.items():
+        setattr(module, name, function)
+    try:
+        yield
     finally:
-        nvrtc.nvrtcCompileProgram = compile_program
-    return MachineCode.reported(bytes(image), "".join(reports), "nvrtc")
+        for name, function in before.items():
+            setattr(module, name, function)
 
 
 def _without_traits(source: str) -> str:
     """Leave type traits out where nothing uses them; all lines keep their numbers."""
     shorter = _TRAITS.sub(lambda found: "\n" * found[0].count("\n"), source)
     return source if _USE.search(shorter) else shorter
+
+
+def _without_limits(text: bytes) -> bytes:
+    """Define infinity without the header that TVM takes it from; all lines keep their numbers."""
+    shorter = text.replace(_LIMITS, b"\n").replace(_INFINITY, b"(__int_as_float(0x7f800000))")
+    return text if b"numeric_limits" in shorter else shorter
 
 
 def _nvrtc_options(nvrtc: Any) -> list[bytes]:
@@ -241,13 +297,6 @@ def _nvrtc_options(nvrtc: Any) -> list[bytes]:
     _, *version = nvrtc.nvrtcVersion()
     options = {_CACHE_SINCE: b"--no-cache", _SPLITS_SINCE: b"--split-compile=0"}
     return [option for since, option in options.items() if tuple(version) >= since]
-
-
-def _program_log(nvrtc: Any, program: Any) -> str:
-    _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    text = bytearray(size)
-    nvrtc.nvrtcGetProgramLog(program, text)
-    return text.decode(errors="replace").rstrip("\0")
 
 
 def _first(text: str) -> str:

@@ -15,6 +15,8 @@ from ..tune.records.files import replace_file
 
 #: Names another folder than ``~/.cache/tvm_layout_ext``.
 VARIABLE = "TVM_LAYOUT_EXT_CACHE"
+#: How TVM's variables begin that say how CUDA source is compiled.
+_ASKED = "TVM_CUDA_"
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -38,6 +40,12 @@ def key_of(*facts: Any) -> str:
     """A file name for what depends on some facts and on the installed versions."""
     told = json.dumps([*facts, versions(), _code()], sort_keys=True, default=str)
     return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def image(source: str, arch: str, make: Callable[[], bytes]) -> bytes:
+    """The machine code of CUDA source, made where it is not stored."""
+    asked = {name: value for name, value in os.environ.items() if name.startswith(_ASKED)}
+    return remembered(f"{key_of(arch, source, asked)}.cubin", make)
 
 
 def remembered(key: str, make: Callable[[], bytes]) -> bytes:

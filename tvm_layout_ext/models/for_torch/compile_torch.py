@@ -22,6 +22,7 @@ from ..imported.mixed_precision import MixedPrecision
 from ..pipeline import RelaxPipeline
 from ..relax_values import NARROW_FLOATS
 from ..tf32 import CONV, MATMUL, allow_tf32, has_tf32
+from .all_cores import by_all_cores
 from .memory_apart import MemoryApart
 from .state import State, imported
 from .torch_module import TorchModule
@@ -90,7 +91,8 @@ def compile_torch(
     schedule, weights = DefaultSchedule(log), WeightsApart()
     pipeline = RelaxPipeline(resolved, schedule, [weights, MemoryApart()])
     # A graph of TVM's would have no memory of its own.
-    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False}):
+    no_graph = tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False})
+    with no_graph, by_all_cores(str(resolved.attrs["arch"])):
         executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
     if dtype is None and has_tf32(resolved) and not _narrow_types(module):
         _tell_of_full_products(schedule.choices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm.script import tirx as T
+from tvm.support import nvcc
 
 from tests.programs.mapped import computed
 from tvm_layout_ext import cubin, te
@@ -28,6 +30,7 @@ from tvm_layout_ext.cubin import (
     CompileError,
     MachineCode,
     PtxasError,
+    compiled_code,
     machine_code,
 )
 from tvm_layout_ext.errors import TargetError
@@ -215,15 +218,18 @@ def test_report_is_read(report: str, registers: int | None, spills: int | None) 
 def test_products_of_warpgroups_that_ptxas_makes_slow_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
     loss = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to"
     for number, refused in (("C7510", True), ("C7514", True), ("C7602", True), ("C7517", False)):
         report = f"ptxas info    : ({number}) {loss} it in function 'k'.\nUsed 168 registers"
         if not refused:
-            assert MachineCode.reported(b"", report, "nvcc").registers == 168
+            assert not MachineCode.reported(b"", report, "nvcc").slow
             continue
-        with pytest.raises(PtxasError, match=rf"slow, {number}: {loss} it in function 'k'\."):
-            MachineCode.reported(b"", report, "nvcc")
-    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+        code = MachineCode.reported(b"", report, "nvcc")
+        assert code.slow.endswith(f"slow, {number}: {loss} it in function 'k'.")
+        monkeypatch.setattr(cubin, "_by_nvcc", lambda *_, code=code: code)
+        with pytest.raises(PtxasError, match=number):
+            machine_code("", ARCH)
     monkeypatch.setattr(cubin, "_by_nvcc", lambda *_: MachineCode(b"", 168, 64, "nvcc"))
     assert machine_code("others may spill", ARCH).spill_bytes == 64
     with pytest.raises(PtxasError, match="spills 64 bytes of a kernel of wgmma"):
@@ -265,12 +271,17 @@ def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("nvrtc finds no CUDA headers here")
     assert (code.compiler, code.spill_bytes) == ("nvrtc", 0)
     assert code.registers is not None
-    with pytest.raises(PtxasError, match="Not a name of any known instruction: 'bogus'"):
-        machine_code(source.format('asm volatile("bogus;");'), ARCH)
-    with pytest.raises(
-        CompileError, match=r'nvrtc refuses the kernel: .*"undeclared" is undefined'
-    ):
-        machine_code(source.format("undeclared = 1;"), ARCH)
+    infinite = source.format("*p = -INFINITY;")
+    for apart in (False, True):
+        again = compiled_code(source.format(""), ARCH, apart)
+        assert (again.image, again.registers) == (code.image, code.registers)
+        assert compiled_code(infinite, ARCH, apart).image != code.image
+        with pytest.raises(PtxasError, match="Not a name of any known instruction: 'bogus'"):
+            compiled_code(source.format('asm volatile("bogus;");'), ARCH, apart)
+        with pytest.raises(
+            CompileError, match=r'nvrtc refuses the kernel: .*"undeclared" is undefined'
+        ):
+            compiled_code(source.format("undeclared = 1;"), ARCH, apart)
 
 
 @pytest.mark.parametrize(
@@ -284,21 +295,37 @@ def test_nvrtc_reports_as_nvcc_does(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nvrtc_is_kept_from_its_cache_which_has_no_report(
     version: tuple[int, int], options: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[bytes] = []
     nvrtc = SimpleNamespace(
         nvrtcVersion=lambda: (0, *version),
-        nvrtcCompileProgram=lambda _, count, listed: given.extend(listed[:count]),
-        nvrtcGetProgramLogSize=lambda _: (0, 0),
-        nvrtcGetProgramLog=lambda _, text: None,
+        nvrtcResult=SimpleNamespace(NVRTC_SUCCESS=0),
+        nvrtcCreateProgram=None,
+        nvrtcCompileProgram=None,
     )
-    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvrtc")
     monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(nvrtc=nvrtc))
-    monkeypatch.setattr(
-        cubin, "compile_cuda", lambda *_, **__: nvrtc.nvrtcCompileProgram(0, 1, [b"-O3"]) or b""
+
+    def handed(source: str, **_: Any) -> None:
+        result, program = nvrtc.nvrtcCreateProgram(source.encode(), b"", 0, None, None)
+        assert result == nvrtc.nvrtcResult.NVRTC_SUCCESS
+        nvrtc.nvrtcCompileProgram(program, 1, [b"-O3"])
+
+    monkeypatch.setattr(cubin, "compile_cuda", handed)
+    assert cubin._nvrtc_program("text", ARCH) == (b"text", options)
+    assert nvrtc.nvrtcCompileProgram is None
+
+
+@pytest.mark.parametrize("use", ["INFINITY", "std::numeric_limits<float>::max()"])
+def test_limits_that_nothing_uses_are_left_out_and_lines_keep_their_numbers(use: str) -> None:
+    put_before = (
+        "#include <cuda/std/limits>\n#ifndef INFINITY\n"
+        "#define INFINITY (::cuda::std::numeric_limits<float>::infinity())\n#endif\n"
     )
-    machine_code("", ARCH)
-    assert given == options
+    assert put_before in inspect.getsource(nvcc)  # As TVM's is.
+    source = f"{put_before}__device__ float a = {use};\n".encode()
+    shorter = cubin._without_limits(source)
+    assert shorter.count(b"\n") == source.count(b"\n")
+    assert (b"cuda/std/limits" in shorter) == ("numeric" in use)
+    assert (b"__int_as_float" in shorter) == ("numeric" not in use)
 
 
 def test_traits_that_nothing_uses_are_left_out_and_lines_keep_their_numbers() -> None:
