@@ -35,6 +35,7 @@ Tuning (docs/tuning.md)
 
 Models (docs/models.md)
     compile_torch     a module of PyTorch as a function of torch tensors
+    load_torch        what compile_torch(...).save(path) wrote
     torch_backend     the same for torch.compile(net, backend="tvm_layout_ext")
     with_static_cache a language model of transformers, with the cache of its keys
     relax_pipeline    the pipeline for tvm.compile(mod, target, relax_pipeline=...)

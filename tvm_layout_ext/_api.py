@@ -24,6 +24,7 @@ from .models import MixedPrecision as MixedPrecision
 from .models import NarrowShortcuts as NarrowShortcuts
 from .models import (
     compile_torch,
+    load_torch,
     lower_relax,
     relax_pipeline,
     torch_backend,
@@ -78,6 +79,7 @@ __all__ = [
     "kernel",
     "knob",
     "layout",
+    "load_torch",
     "lower",
     "lower_relax",
     "op",

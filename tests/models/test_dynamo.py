@@ -33,7 +33,7 @@ class Parts(list[Any]):
         sizes = LegalSizes(program)
         mod, state = imported(program)
         self.append((module, options))
-        return OnCpu(mod, None, [], program.call_spec, state, sizes)
+        return OnCpu(mod, None, [], program.call_spec, state, sizes, arch="sm_90a")
 
 
 @pytest.fixture

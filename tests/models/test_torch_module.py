@@ -233,7 +233,7 @@ def on_cpu(module: Any, calls: list[tuple[Any, ...]]) -> TorchModule:
     program = exported(module, calls[0])
     sizes = LegalSizes(program)
     mod, state = imported(program)
-    fast = OnCpu(mod, None, [], program.call_spec, state, sizes)
+    fast = OnCpu(mod, None, [], program.call_spec, state, sizes, arch="sm_90a")
     kept = dict(module.named_buffers())
     for one in calls:
         given = [x.clone() for x in one]

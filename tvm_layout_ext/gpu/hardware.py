@@ -7,7 +7,7 @@ Sources: CUDA C++ Programming Guide, tables "Technical Specifications per Comput
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import TargetError
@@ -103,6 +103,24 @@ class Architecture:
         """Major and minor compute capability."""
         digits = "".join(c for c in self.name[3:] if c.isdigit())
         return int(digits[:-1]), int(digits[-1])
+
+    def runs_on(self, capability: Sequence[int]) -> bool:
+        """Whether its machine code runs on a GPU: of its major and at least its minor capability.
+
+        That of ``sm_90a`` runs on 9.0 alone (PTX ISA, "Release Notes"; nvcc, "GPU Feature List").
+        """
+        (major, minor), (its, also) = self.capability, capability
+        return its == major and (also == minor or (also > minor and not self._is_special))
+
+    @property
+    def runs_on_text(self) -> str:
+        """The compute capabilities of GPUs that its machine code runs on."""
+        major, minor = self.capability
+        return f"{major}.{minor}" if self._is_special else f"{major}.{minor} to {major}.x"
+
+    @property
+    def _is_special(self) -> bool:
+        return not self.name[-1].isdigit()
 
 
 _KIB = 1024

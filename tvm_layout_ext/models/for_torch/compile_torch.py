@@ -103,6 +103,7 @@ def compile_torch(
         program.call_spec,
         state,
         sizes,
+        arch=str(resolved.attrs["arch"]),
         weights=weights.weights,
         cuda_graphs=cuda_graphs and _have_known_sizes(mod),
     )

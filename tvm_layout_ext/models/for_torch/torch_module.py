@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from ..._compat import has_gpu
 from ...errors import ScheduleError, TargetError
+from ...gpu.hardware import architecture
 from ...ir.diagnostics import reason
 from ...ir.queries import size_of
 from ..default_schedule import FunctionChoice
 from ..imported.legal_sizes import LegalSizes
+from .library import check_versions, executable_of, library_of, versions
 from .memory_apart import MAIN, MEMORY
 from .replays import Replays
 from .state import State
 from .weights import on_device
 
+#: Attributes that are saved as they are.
+_KEPT = ("choices", "_spec", "_sizes", "_arch", "_cuda_graphs", "_params")
 #: Bytes at whose multiples kernels expect a tensor to begin.
 ALIGNMENT = 16
 
@@ -29,7 +34,7 @@ ALIGNMENT = 16
 class TorchModule:
     """What :func:`compile_torch` gives: call it with tensors of a GPU, as the module.
 
-    Kernels run on torch's current stream.
+    Kernels run on torch's current stream. It may be pickled, as ``save`` does.
 
     Attributes
     ----------
@@ -38,7 +43,8 @@ class TorchModule:
         GPU by the first call. To begin anew fill them; modules that share such give them to one
         another: ``step.buffers = prompt.buffers``.
     mod : tvm.IRModule
-        The Relax module before the pipeline, for ``tlx.tune_module(tlx.lower_relax(fast.mod))``.
+        The Relax module before the pipeline, for ``tlx.tune_module(tlx.lower_relax(fast.mod))``;
+        None if it was loaded.
     executable : tvm.relax.VMExecutable
         What was compiled; the last parameters of its ``main`` are large constants, and what its
         ``memory`` gives.
@@ -55,14 +61,20 @@ class TorchModule:
         state: State,
         sizes: LegalSizes,
         *,
+        arch: str,
         weights: Sequence[Any] = (),
         cuda_graphs: bool = False,
     ) -> None:
         self.mod, self.executable, self.choices = mod, executable, choices
-        self.buffers: dict[str, Any] = dict(state.buffers)
-        self._spec, self._state, self._sizes = spec, state, sizes
-        self._weights, self._cuda_graphs = weights, cuda_graphs
-        _, self._names = _unflattened(spec.in_spec, None)
+        self._spec, self._state, self._sizes = _Trees(spec.in_spec, spec.out_spec), state, sizes
+        self._arch, self._weights, self._cuda_graphs = arch, weights, cuda_graphs
+        self._params = [*map(_Param.of, mod["main"].params)]
+        self._begin()
+
+    def _begin(self) -> None:
+        """Be as a module that was not called."""
+        self.buffers: dict[str, Any] = dict(self._state.buffers)
+        _, self._names = _unflattened(self._spec.in_spec, None)
         #: By GPU
         self._machines: dict[Any, TorchMachine] = {}
         #: Buffers as kernels take them
@@ -79,6 +91,33 @@ class TorchModule:
             wanted, other = (_unflattened(one, "*") for one in (wished, spec))
             raise ScheduleError(f"Arguments are {other}, compiled for {wanted}; * is a tensor.")
         return tree.tree_unflatten(self.leaves(found), self._spec.out_spec)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all to a file, from which :func:`tvm_layout_ext.load_torch` makes the module again.
+
+        It has machine code of one architecture, weights, and ``buffers`` as they are now.
+        TargetError where there is no CUDA driver, without which there is no machine code, or no C++
+        compiler, which links it.
+        """
+        sys.modules["torch"].save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        torch, held = sys.modules["torch"], self._state.buffers
+        buffers = {name: self.buffers[name].detach().cpu() for name in held}
+        return {
+            "versions": versions(),
+            "library": library_of(self.executable),
+            "weights": [torch.from_dlpack(one) for one in self._weights],
+            "state": replace(self._state, buffers=buffers),
+            "others": {name: getattr(self, name) for name in _KEPT},
+        }
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        check_versions(saved["versions"])
+        self.mod, self.executable = None, executable_of(saved["library"])
+        self._weights, self._state = saved["weights"], saved["state"]
+        self.__dict__.update(saved["others"])
+        self._begin()
 
     def leaves(self, inputs: Sequence[Any]) -> list[Any]:
         """Results one by one, in the order of ``torch.utils._pytree``, of inputs so."""
@@ -159,6 +198,7 @@ class TorchModule:
             told = ", ".join(sorted(map(str, places)))
             raise TargetError(f"Tensors lie on {told}; give those of one GPU.")
         if device not in self._machines:
+            _check_capability(self._arch, device)
             self._machines[device] = TorchMachine.of(self.executable, self._weights, device)
             if self._cuda_graphs:
                 self._machines[device].replays = Replays()
@@ -166,22 +206,49 @@ class TorchModule:
 
     def _refuse(self, given: Sequence[Any], error: Exception) -> None:
         """Say which tensor is another than the one compiled for, if any is."""
-        for param, one in zip(self.mod["main"].params, given, strict=True):
-            dims, dtype = [*param.ty.shape.values], str(one.dtype).removeprefix("torch.")
-            fits = len(dims) == one.ndim and all(
-                not isinstance(want, tirx.IntImm) or int(want) == size
-                for want, size in zip(dims, one.shape, strict=True)
-            )
-            if not fits or dtype != str(param.ty.dtype):
-                wanted = f"{param.ty.dtype} of ({', '.join(map(str, map(size_of, dims)))})"
+        for param, one in zip(self._params, given, strict=True):
+            if not param.takes(one):
+                dims = ", ".join(map(str, param.dims))
                 raise ScheduleError(
-                    f"{param.name} is {dtype} of {tuple(one.shape)}, compiled for {wanted}."
+                    f"{param.name} is {_type_of(one)} of {tuple(one.shape)}, compiled for"
+                    f" {param.dtype} of ({dims})."
                 ) from error
 
     def __repr__(self) -> str:
         rules = [one.rule for one in self.choices]
         told = ", ".join(f"{rules.count(one)} by {one}" for one in dict.fromkeys(rules))
         return f"<TorchModule: functions scheduled {told}>"
+
+
+class _Trees(NamedTuple):
+    """How arguments and results are nested."""
+
+    in_spec: Any
+    out_spec: Any
+
+
+class _Param(NamedTuple):
+    """A parameter of ``main``; symbolic dims by name."""
+
+    name: str
+    dtype: str
+    dims: list[int | str]
+
+    @classmethod
+    def of(cls, param: Any) -> _Param:
+        """That of Relax."""
+        dims = map(size_of, param.ty.shape.values)
+        told = [dim if isinstance(dim, int) else str(dim) for dim in dims]
+        return cls(str(param.name), str(param.ty.dtype), told)
+
+    def takes(self, tensor: Any) -> bool:
+        """Whether it may be a tensor, as far as symbolic dims do not matter."""
+        sizes = tensor.shape
+        return (
+            _type_of(tensor) == self.dtype
+            and len(sizes) == len(self.dims)
+            and all(dim in (size, str(dim)) for dim, size in zip(self.dims, sizes, strict=True))
+        )
 
 
 @dataclass
@@ -201,6 +268,20 @@ class TorchMachine:
         shared = [on_device(one, device) for one in weights]
         given = [tvm.runtime.from_dlpack(one) for one in shared]
         return cls(machine[MAIN], machine[MEMORY], given, shared)
+
+
+def _check_capability(arch: str, device: Any) -> None:
+    """TargetError if a GPU does not run what is compiled for an architecture."""
+    have, wanted = sys.modules["torch"].cuda.get_device_capability(device), architecture(arch)
+    if not wanted.runs_on(have):
+        raise TargetError(
+            f"The module is compiled for {arch} and runs on {wanted.runs_on_text}; {device} has"
+            f" compute capability {have[0]}.{have[1]}."
+        )
+
+
+def _type_of(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _unflattened(spec: Any, leaf: Any) -> Any:

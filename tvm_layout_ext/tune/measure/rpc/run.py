@@ -62,16 +62,10 @@ def misfit(architecture: Architecture, gpu: Gpu, first: str = "") -> str | None:
     """Say why a GPU cannot be used beside a first one; None if it can."""
     if not gpu.capability:
         return "has no CUDA GPU"
-    major, minor = architecture.capability
-    here = tuple(map(int, gpu.capability.split(".")))
-    # PTX ISA, "Release Notes", and nvcc's manual, "GPU Feature List": machine code runs on GPUs of
-    # its major and at least its minor capability; that of sm_90a on 9.0 alone.
-    special = not architecture.name[-1].isdigit()
-    if here[0] != major or here[1] < minor or (special and here[1] != minor):
-        needed = f"{major}.{minor}" if special else f"{major}.{minor} to {major}.x"
+    if not architecture.runs_on([*map(int, gpu.capability.split("."))]):
         return (
             f"has the GPU {gpu.name} of compute capability {gpu.capability}, and machine code "
-            f"for {architecture.name} runs on {needed}"
+            f"for {architecture.name} runs on {architecture.runs_on_text}"
         )
     if first and gpu.name != first:
         return (

@@ -1,0 +1,67 @@
+"""The shared library of an executable, and the versions that it is loaded by."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.support import cc
+
+from ..._compat import tvm_version
+from ..._version import __version__
+from ...errors import ScheduleError, TargetError
+
+#: TVM's functions that make a CUDA module, of machine code or of its bytes, if there is a driver.
+_CREATE, _LOAD = "ffi.Module.create.cuda", "ffi.Module.load_from_bytes.cuda"
+_LIBRARY = "module.so"
+
+
+def versions() -> dict[str, str]:
+    """What must be the same where a module is loaded."""
+    return {"apache-tvm": tvm_version(), "tvm_layout_ext": __version__}
+
+
+def check_versions(saved: dict[str, str]) -> None:
+    """ScheduleError if other versions wrote a file."""
+    here = versions()
+    for name, version in saved.items():
+        if version != here[name]:
+            raise ScheduleError(f"The module was saved by {name} {version}; here is {here[name]}.")
+
+
+def library_of(executable: Any) -> bytes:
+    """The shared library of an executable; TargetError if it cannot be made here."""
+    if _has_cuda(executable.mod) and not _is_there(_CREATE):
+        raise TargetError(
+            "A module that was compiled without a CUDA driver has no machine code to save."
+        )
+    if cc.get_cc() is None:
+        raise TargetError("Saving a module links a library; there is no C++ compiler, as g++.")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / _LIBRARY
+        executable.export_library(str(path))
+        return path.read_bytes()
+
+
+def executable_of(library: bytes) -> Any:
+    """What :func:`library_of` gave, loaded; TargetError if there is no CUDA driver."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / _LIBRARY
+        path.write_bytes(library)
+        try:
+            return relax.VMExecutable(tvm.runtime.load_module(str(path)))
+        except Exception as error:
+            if _is_there(_LOAD):
+                raise
+            raise TargetError("A saved module is loaded where there is a CUDA driver.") from error
+
+
+def _has_cuda(module: Any) -> bool:
+    return str(module.kind) == "cuda" or any(map(_has_cuda, module.imports))
+
+
+def _is_there(name: str) -> bool:
+    return tvm.get_global_func(name, allow_missing=True) is not None
