@@ -46,6 +46,7 @@ from .moves.views import PermutationsAsViews
 from .moves.weights_as_rows import WeightsAsRows
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
+from .quantised.pack_weights import PackWeights
 from .sums.round_operands import RoundOperands
 from .sums.sums_in_steps import SumsInSteps
 from .sums.widen_functions import legalize_ops
@@ -86,15 +87,19 @@ def relax_pipeline(
 @takes_module
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.RelaxPipeline")
 class RelaxPipeline:
-    """The passes of :func:`relax_pipeline`; ``planned`` follow the plan of memory."""
+    """The passes of :func:`relax_pipeline`; ``planned`` follow the plan of memory.
+
+    ``pack`` brings weights to 4 or 8 bits, if any pass does.
+    """
 
     def __init__(
         self,
         target: Target,
         schedule: tvm.transform.Pass,
         planned: Sequence[tvm.transform.Pass] = (),
+        pack: PackWeights | None = None,
     ) -> None:
-        self.target, self.schedule, self.planned = target, schedule, planned
+        self.target, self.schedule, self.planned, self.pack = target, schedule, planned, pack
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Run all passes."""
@@ -102,7 +107,7 @@ class RelaxPipeline:
         names = [one.info.name for one in final]
         at = names.index("KillAfterLastUse")
         passes = [
-            *lowered_passes(self.target, allowed(mod, self.target)),
+            *lowered_passes(self.target, allowed(mod, self.target), self.pack),
             self.schedule,
             InSequence(),
             *stock.dataflow_lower_passes(self.target),
@@ -137,10 +142,13 @@ def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IR
         return tvm.transform.Sequential(lowered_passes(resolved, allowed(mod, resolved)))(mod)
 
 
-def lowered_passes(target: Target, tf32: Iterable[str] = ()) -> list[tvm.transform.Pass]:
+def lowered_passes(
+    target: Target, tf32: Iterable[str] = (), pack: PackWeights | None = None
+) -> list[tvm.transform.Pass]:
     """What makes fused functions of operators, before any schedule.
 
-    ``tf32`` are the kinds of products of ``float32`` that may be rounded (:mod:`.tf32`).
+    ``tf32`` are the kinds of products of ``float32`` that may be rounded (:mod:`.tf32`), and
+    ``pack`` brings weights to 4 or 8 bits.
     """
     return [
         # Before TVM puts its kernels of scans into masks.
@@ -163,6 +171,7 @@ def lowered_passes(target: Target, tf32: Iterable[str] = ()) -> list[tvm.transfo
         SumsInSteps(),
         WidenSums(),
         MergeProducts(),
+        *([] if pack is None else [pack]),
         PermutationsAsViews(),
         PixelsAsRows(),
         GatherAttention(),
@@ -184,6 +193,7 @@ def lowered_passes(target: Target, tf32: Iterable[str] = ()) -> list[tvm.transfo
         FusionPatterns(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
+        *([] if pack is None else [pack.as_constants]),
         # Before schedules, or TVM no longer sees which functions only reshape.
         _ReshapesAsViews(),
         relax.transform.DeadCodeElimination(),

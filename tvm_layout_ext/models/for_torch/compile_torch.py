@@ -20,6 +20,7 @@ from ..imported.export import exported
 from ..imported.legal_sizes import LegalSizes
 from ..imported.mixed_precision import MixedPrecision
 from ..pipeline import RelaxPipeline
+from ..quantised.pack_weights import BITS, PackWeights, check_weights
 from ..relax_values import NARROW_FLOATS
 from ..tf32 import CONV, MATMUL, allow_tf32, has_tf32
 from .all_cores import by_all_cores
@@ -38,6 +39,7 @@ def compile_torch(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dtype: str | None = None,
+    weights: str | None = None,
     dynamic_shapes: Any = None,
     cuda_graphs: bool = False,
     log: str | os.PathLike[str] | None = None,
@@ -62,6 +64,9 @@ def compile_torch(
         the module's own, be they of 16 bits, and ``float32`` is rounded where torch does: at
         convolutions, unless ``torch.backends.cudnn.allow_tf32`` is off, and at products after
         ``torch.set_float32_matmul_precision("high")``.
+    weights : str, optional
+        ``"int4"`` or ``"int8"`` rounds weights of products of 16 bits to so many, by groups of 32
+        that have a scale: what a token of a language model waits for is weights that are read.
     dynamic_shapes : optional
         As of ``torch.export.export``; else every size is fixed.
     cuda_graphs : bool, optional
@@ -83,13 +88,17 @@ def compile_torch(
     >>> fast(x.cuda())  # doctest: +SKIP
     """
     check_type(dtype)
+    check_weights(weights)
+    if weights is not None:
+        _check_narrow(module, dtype)
     resolved = resolve(target)
     program = exported(module, args, kwargs, dynamic_shapes)
     sizes = LegalSizes(program)
     mod, state = imported(program)
     mod = _in_type(mod, state, module, dtype)
-    schedule, weights = DefaultSchedule(log), WeightsApart()
-    pipeline = RelaxPipeline(resolved, schedule, [weights, MemoryApart()])
+    schedule, apart = DefaultSchedule(log), WeightsApart()
+    pack = None if weights is None else PackWeights(BITS[weights])
+    pipeline = RelaxPipeline(resolved, schedule, [apart, MemoryApart()], pack)
     # A graph of TVM's would have no memory of its own.
     no_graph = tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False})
     with no_graph, by_all_cores(str(resolved.attrs["arch"])):
@@ -104,7 +113,7 @@ def compile_torch(
         state,
         sizes,
         arch=str(resolved.attrs["arch"]),
-        weights=weights.weights,
+        weights=apart.weights,
         cuda_graphs=cuda_graphs and _have_known_sizes(mod),
     )
 
@@ -113,6 +122,15 @@ def check_type(dtype: Any) -> None:
     """ScheduleError if a module is not multiplied in a type."""
     if dtype not in (None, *_TYPES):
         raise ScheduleError(f"dtype is one of {', '.join(_TYPES)}, not {dtype!r}.")
+
+
+def _check_narrow(module: Any, dtype: str | None) -> None:
+    """ScheduleError if products are of 32 bits, for which no kernel unpacks weights."""
+    if dtype not in NARROW_FLOATS and not _narrow_types(module):
+        raise ScheduleError(
+            "weights are packed for products of 16 bits; give dtype='float16' or 'bfloat16', or a"
+            " module of these."
+        )
 
 
 def _in_type(mod: tvm.IRModule, state: State, module: Any, dtype: str | None) -> tvm.IRModule:

@@ -16,12 +16,13 @@ from ...errors import ScheduleError
 from ...ir.diagnostics import reason
 from ...target import resolve
 from ..default_schedule import DefaultSchedule
+from ..quantised.pack_weights import check_weights
 from .compile_torch import check_type, compile_torch
 from .torch_module import ALIGNMENT, is_plain
 
 _log = logging.getLogger("tvm_layout_ext")
 #: What ``options`` may hold: arguments of :func:`compile_torch`.
-_OPTIONS = ("dtype", "cuda_graphs", "log", "target")
+_OPTIONS = ("dtype", "weights", "cuda_graphs", "log", "target")
 #: Modes of torch's; by the second one launches are captured.
 _MODES = ("default", _GRAPHS := "reduce-overhead")
 #: Sets of weights for which a part is compiled; torch runs it of further ones.
@@ -56,7 +57,8 @@ def torch_backend(
     mode : str, optional
         ``"reduce-overhead"`` is the option ``cuda_graphs``.
     options : dict, optional
-        ``dtype``, ``cuda_graphs``, ``log`` and ``target``, as of :func:`compile_torch`.
+        ``dtype``, ``weights``, ``cuda_graphs``, ``log`` and ``target``, as of
+        :func:`compile_torch`.
 
     Raises
     ------
@@ -78,6 +80,7 @@ def torch_backend(
             raise ScheduleError(f"options has {name!r}; {', '.join(_OPTIONS)} are legal.")
     # What is illegal is told at once, and no reason for torch to run all.
     check_type(given.get("dtype"))
+    check_weights(given.get("weights"))
     resolve(given.get("target"))
     DefaultSchedule(given.get("log"))
     return _TorchPart(graph, given)

@@ -14,8 +14,8 @@ from .memory_apart import MAIN
 
 #: Bytes of the least constant that becomes a parameter, each of which costs a call 90 ns.
 _LEAST = 1 << 16
-#: Bytes of an element of the types that torch's tensors have, too.
-_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+#: Types that torch's tensors have, too.
+_TYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int32", "uint32", "int64")
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvm_layout_ext.WeightsApart")
@@ -70,5 +70,5 @@ class _Given(PyExprMutator):
 def _is_large(value: Any) -> bool:
     if not isinstance(value, GenericConst):
         return False
-    each = _SIZES.get(str(value.value.dtype), 0)
-    return prod(value.value.shape) * each >= _LEAST
+    dtype = str(value.value.dtype)
+    return dtype in _TYPES and prod(value.value.shape) * tvm.DataType(dtype).itemsize >= _LEAST
