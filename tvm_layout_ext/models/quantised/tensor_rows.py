@@ -40,7 +40,7 @@ _STAGED, _OTHERS = 65536, {(1, False): 32768, (1, True): 16384, (2, False): 3276
 #: Vectors of packed weights that a lane loads together.
 _TOGETHER = 4
 #: By type: the bits of a number to which integers are added in the lowest bits, the number, and
-#: how many of these bits there are.
+#: how many of these bits there are. The next bit doubles the number.
 _MAGIC = {"float16": (0x6400, 1024, 10), "bfloat16": (0x4300, 128, 7)}
 #: Bits of a word of packed weights, and the lowest capability whose ``mma.sync`` has 16 terms.
 _WORD, _CAPABILITY = 32, (8, 0)
@@ -118,7 +118,8 @@ def _form(product: RowsProduct) -> tuple[int, int, Any] | None:
         count, taken = count.a, float(count.b.value)
     bits = _WORD // product.each
     _, base, most = _MAGIC[dtype]
-    if bits not in (4, 8) or bits > most or not _is_exact(dtype, base + taken):
+    largest = base if bits <= most else 2 * base
+    if bits not in (4, 8) or not _is_exact(dtype, largest + taken) or abs(taken) > largest:
         return None
     if not isinstance(count, tirx.Cast) or not _are_digits(product, count.value, bits):
         return None
@@ -171,6 +172,9 @@ class TensorRows(MmaRows):
         self.held = self.registers("packed", f"uint{_WORD}", self.together, 2, self.words)
         self.scales = self.registers("scales", "uint32", self.together, 2)
         self.kept += [self.held, self.scales]
+        self.top = self.registers("top", "uint32", 1)
+        if bits > _MAGIC[self.dtype][2]:
+            self.kept.append(self.top)
 
     def fits(self) -> bool:
         """Whether a lane's weights share a scale, and its part of ``x`` lies together."""
@@ -219,24 +223,39 @@ class TensorRows(MmaRows):
         return tvm.sym.Analyzer().simplify(substitute(self.scale, values))
 
     def unpack(self, u: int, h: int, word: int, p: int) -> list[Any]:
-        """Put two weights into a register: by their bits, less what is taken, times the scale."""
-        bits, base, _ = _MAGIC[self.dtype]
-        low = (1 << self.bits) - 1
-        mask, magic, one, taken = (
-            tirx.const(value << 16 | value, "uint32")
-            for value in (low, bits, self._half(1), self._half(-base - self.taken))
-        )
+        """Put two weights into a register: by their bits, less what is taken, times the scale.
+
+        A bit that the mantissa has no place for is the lowest of the exponent: it doubles the base.
+        """
+        _, base, most = _MAGIC[self.dtype]
+        low = (1 << min(self.bits, most)) - 1
+        high = (1 << self.bits) - 1 - low
         shift = tirx.const(self.bits * p, "uint32")
         packed = tirx.shift_right(tirx.BufferLoad(self.held, [u, h, word]), shift)
-        own = tirx.BufferLoad(self.a, [h, p])
+        own, top = tirx.BufferLoad(self.a, [h, p]), tirx.BufferLoad(self.top, [0])
         fused = T.ptx[f"fma.rn.{PTX[self.dtype]}x2"]
         scale = tirx.BufferLoad(self.scales, [u, h])
-        raw = tirx.bitwise_or(tirx.bitwise_and(packed, mask), magic)
-        return [
-            tirx.BufferStore(self.a, raw, [h, p]),
-            _do(fused(own, own, one, taken)),
-            _do(fused(own, own, scale, tirx.const(0, "uint32"))),
-        ]
+        one, zero = self._twice(self._half(1)), tirx.const(0, "uint32")
+        less = self._twice(self._half(-base - self.taken))
+        made = [tirx.BufferStore(self.a, self._raw(packed, low), [h, p])]
+        if high:
+            both = self._twice(self._half(-2 * base - self.taken))
+            made += [
+                tirx.BufferStore(self.top, self._raw(packed, high), [0]),
+                _do(fused(top, top, one, both)),
+            ]
+            less = top
+        return [*made, _do(fused(own, own, one, less)), _do(fused(own, own, scale, zero))]
+
+    def _raw(self, packed: Any, mask: int) -> Any:
+        """Some bits of two weights, in numbers whose lowest bits are none."""
+        return tirx.bitwise_or(
+            tirx.bitwise_and(packed, self._twice(mask)), self._twice(_MAGIC[self.dtype][0])
+        )
+
+    def _twice(self, half: int) -> Any:
+        """The same 16 bits in both halves of a register."""
+        return tirx.const(half << 16 | half, "uint32")
 
     def _half(self, value: float) -> int:
         return int(np.array(value).astype(self.dtype).view(np.uint16))
