@@ -330,7 +330,7 @@ def test_options_are_those_of_compile_torch(parts: Parts) -> None:
     fast(Branching().eval(), dtype="float16")(torch.randn(4, 8))
     assert parts[0][1] == {"dtype": "float16"}
     with pytest.raises(
-        Exception, match=r"options has 'mode'; dtype, cuda_graphs, log, target are legal\."
+        Exception, match=r"options has 'mode'; dtype, weights, cuda_graphs, log, target are legal\."
     ):
         fast(Branching().eval(), mode="fast")(torch.randn(4, 8))
 
@@ -340,8 +340,8 @@ def test_a_mode_captures_launches(parts: Parts) -> None:
         torch.randn(4, 8)
     )
     assert parts[0][1] == {"cuda_graphs": True}
-    made = tlx.torch_backend(None, (), mode="reduce-overhead", options={"dtype": "float16"})
-    assert made.options == {"dtype": "float16", "cuda_graphs": True}
+    made = tlx.torch_backend(None, (), mode="reduce-overhead", options={"weights": "int4"})
+    assert made.options == {"weights": "int4", "cuda_graphs": True}
     with pytest.raises(Exception, match="mode is one of default, reduce-overhead, not 'max"):
         torch.compile(Branching(), backend=tlx.torch_backend, mode="max-autotune")(torch.ones(4, 8))
 

@@ -213,6 +213,7 @@ def test_other_reshapes_keep_products_apart(kind: str, shape: tuple[int, ...]) -
         ("one", {"dtype": "float32"}),
         ("packed", {"rows": (4,)}),  # Unpacked as they are read.
         ("packed", {"rows": (1,)}),
+        ("packed", {"rows": ("n",)}),  # Of few they would be unpacked into memory.
     ],
 )
 def test_other_products_stay_apart(kind: str, wishes: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from tvm_layout_ext import cuda_target
 from tvm_layout_ext.models.bindings import Bindings
 from tvm_layout_ext.models.imported.merge_products import MergeProducts
 from tvm_layout_ext.models.pipeline import lowered_passes
+from tvm_layout_ext.models.quantised.pack_weights import PackWeights
 from tvm_layout_ext.models.relax_values import dims_of, name_of
 
 HALF, WIDE = "float16", "float32"
@@ -127,6 +128,15 @@ def apart(mod: tvm.IRModule) -> tvm.IRModule:
     passes = [one for one in lowered_passes(TARGET) if "MergeProducts" not in one.info.name]
     with TARGET:
         return tvm.transform.Sequential(passes)(mod)
+
+
+def test_weights_that_are_joined_are_packed_together() -> None:
+    pack = PackWeights(8)
+    with TARGET:
+        after = pack(MergeProducts()(_Layer(heads=(8, 8)).module(plain)))
+    shapes = [dims_of(one) for one in after["main"].params[-2:]]
+    assert shapes == [[24 * LENGTH, TERMS // 4], [24 * LENGTH, TERMS // 32]]
+    assert len(pack.held) == 2
 
 
 def test_one_product_has_the_rows_of_all_weights_and_biases() -> None:

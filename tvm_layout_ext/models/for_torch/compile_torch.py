@@ -126,9 +126,11 @@ def check_type(dtype: Any) -> None:
 
 def _check_narrow(module: Any, dtype: str | None) -> None:
     """ScheduleError if products are of 32 bits, for which no kernel unpacks weights."""
-    if dtype not in NARROW_FLOATS and not _narrow_types(module):
+    matrices = [one for one in module.state_dict().values() if one.ndim > 1]
+    wide = any(str(one.dtype) == "torch.float32" for one in matrices)
+    if wide and dtype not in NARROW_FLOATS and not _narrow_types(module):
         raise ScheduleError(
-            "weights are packed for products of 16 bits; give dtype='float16' or 'bfloat16', or a"
+            'weights are packed for products of 16 bits; give dtype="float16" or "bfloat16", or a'
             " module of these."
         )
 

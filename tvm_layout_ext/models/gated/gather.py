@@ -232,11 +232,12 @@ def _is_legal(reader: Bindings, pair: _Pair) -> bool:
     if len({tuple(_known(one)) for one in pair.weights}) > 1:
         return False
     m, n, k = pair.shape
-    m = m if isinstance(m, int) else MANY
-    # Some rows by packed weights have a kernel that unpacks them as it reads them.
+    # Some rows by packed weights have a kernel that unpacks them as it reads them, which the host
+    # chooses at a call where rows are symbolic.
     made = any(reader.call(one) is not None for one in pair.weights)
-    if made and m <= tensor_rows.MOST_ROWS:
+    if made and (not isinstance(m, int) or m <= tensor_rows.MOST_ROWS):
         return False
+    m = m if isinstance(m, int) else MANY
     if m == 1:
         return True
     config = gemm_gated.OPERATOR.default_config()

@@ -35,7 +35,8 @@ def group_quantised(weight: np.ndarray, bits: int, dtype: str) -> tuple[np.ndarr
     Returns
     -------
     words, scales : numpy.ndarray
-        ``uint32`` of N x (K * bits / 32), and ``dtype`` of N x (K / 32).
+        ``uint32`` of N x (K * bits / 32), and ``dtype`` of N x (K / 32). Scales are not finite
+        where a group is not, or ``dtype`` does not hold them; then words are any.
     """
     n, k = weight.shape
     words = np.empty((n, k * bits // WORD), "uint32")
@@ -69,6 +70,8 @@ def _quantise(wide: np.ndarray, bits: int, words: Any, scales: Any) -> None:
     scales[:] = (np.where(most > -least, most, least) / -half).astype(scales.dtype)
     # Of the scales as they are stored.
     known = scales.astype("float32")
+    if not np.isfinite(known).all():
+        return
     each = np.divide(1, known, out=np.zeros_like(known), where=known != 0)
     steps = groups * each[..., None]
     np.rint(steps, steps)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tvm import relax, te, tirx
 from tvm.ir.expr import GenericConst
 
 from ...errors import ScheduleError
+from ...ir.queries import nodes_of
 from ...ir.replace_calls import with_calls_replaced
 from ..bindings import Bindings
 from ..relax_values import NARROW_FLOATS, axes_of, dims_of, name_of
@@ -66,7 +68,7 @@ class PackWeights:
             for one in _products(reader)
             if (parts := packed.parts(one)) is not None
         ]
-        packed.tell()
+        packed.tell(has_any=any(map(_is_large, nodes_of(main))))
         params = [var for parts in packed.known.values() if parts for var in parts]
         self.held[:] = packed.arrays
         longer = relax.Function(
@@ -155,7 +157,7 @@ class _Packed:
         #: Parameters of words and scales, or None where a weight stays.
         self.known = dict[Any, tuple[relax.Var, relax.Var] | None]()
         self.arrays = list[np.ndarray]()
-        self.stay = Counter[str]()
+        self.stay = Counter[tuple[int, int, str]]()
 
     def parts(self, one: _Weighted) -> tuple[relax.Var, relax.Var] | None:
         """Parameters that hold the weight of a product."""
@@ -172,8 +174,8 @@ class _Packed:
             made = group_quantised(one.rows(), self.bits, one.dtype)
             if np.isfinite(made[1].astype("float32")).all():
                 return self._params(made)
-            why = f"not all are finite, or scales are too large for {one.dtype}"
-        self.stay[f"of {n} x {k}: {why}"] += 1
+            why = f"which are not all finite, or whose scales {one.dtype} does not hold"
+        self.stay[n, k, why] += 1
         return None
 
     def _params(self, made: tuple[np.ndarray, np.ndarray]) -> tuple[relax.Var, relax.Var]:
@@ -182,23 +184,28 @@ class _Packed:
         types = [relax.TensorType(one.shape, str(one.dtype)) for one in made]
         return relax.Var(f"packed{at}", types[0]), relax.Var(f"scales{at}", types[1])
 
-    def tell(self) -> None:
-        """Say what stays, and why."""
-        for text, count in self.stay.items():
-            _log.warning("%d weights stay as they are, %s.", count, text)
-        if not self.arrays:
+    def tell(self, has_any: bool) -> None:
+        """Say what stays, and why, where there is any weight."""
+        for (n, k, why), count in self.stay.items():
+            _log.warning("Not packed: weights of %d x %d (%d), %s.", n, k, count, why)
+        if has_any and not self.arrays:
             _log.warning("No weight comes to %d bits.", self.bits)
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a value is a constant that may hold weights."""
+    return isinstance(value, GenericConst) and prod(value.value.shape) >= LEAST_WEIGHTS
 
 
 def _reason(one: _Weighted, bits: int) -> str | None:
     """Why a weight stays, or None."""
     n, k = one.sizes
     if one.dtype not in NARROW_FLOATS or str(one.call.args[0].ty.dtype) != one.dtype:
-        return f"they are multiplied in {one.dtype}"
+        return f"which are multiplied in {one.dtype}"
     if k % TERMS[bits]:
-        return f"{k} terms are no multiple of {TERMS[bits]}"
+        return f"whose {k} terms are no multiple of {TERMS[bits]}"
     if n < LEAST_COLUMNS:
-        return f"they have fewer than {LEAST_COLUMNS} columns, as those of routers"
+        return f"which have fewer than {LEAST_COLUMNS} columns, as those of routers"
     return None
 
 
