@@ -5,7 +5,8 @@ compiles without a GPU. Models have random weights of ``bfloat16``. A step is
 ``tlx.with_static_cache`` by ``tlx.compile_torch``, and its launches are captured by a graph of
 torch; beside it runs the model by ``torch.compile(mode="reduce-overhead")`` with transformers' own
 ``StaticCache``, as its documents say, and eagerly. Logits are compared with those of the whole
-sequence in ``float32``.
+sequence in ``float32``. ``--weights int4|int8`` times steps whose weights are packed, too; theirs
+are compared with those of the rounded weights, and of the weights that the model has.
 """
 
 from __future__ import annotations
@@ -14,16 +15,24 @@ import copy
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 import tvm_layout_ext as tlx
 from benchmarks import models
 from benchmarks.memory_bound import provenance
+from tvm_layout_ext.models.quantised.group_quantise import GROUP, WORD, group_quantised
+from tvm_layout_ext.models.quantised.pack_weights import (
+    BITS,
+    LEAST_COLUMNS,
+    LEAST_WEIGHTS,
+    TERMS,
+)
 
 #: Layers and sizes of each kind of model.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -89,14 +98,32 @@ def made(name: str) -> Any:
         return getattr(transformers, f"{kind}ForCausalLM")(config).bfloat16().eval()
 
 
-def compiled(model: Any, batch: int, length: int) -> tuple[Any, float]:
+def compiled(model: Any, batch: int, length: int, weights: str | None = None) -> tuple[Any, float]:
     """A step of a model, and the seconds that its compilation took."""
     import torch
 
     begun = time.perf_counter()
     net = tlx.with_static_cache(model, length, batch)
     example = (torch.zeros(batch, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-    return tlx.compile_torch(net, example), time.perf_counter() - begun
+    return tlx.compile_torch(net, example, weights=weights), time.perf_counter() - begun
+
+
+def rounded(model: Any, weights: str) -> Any:
+    """A copy of a model whose linears have the weights that packed ones are."""
+    import torch
+
+    bits, copied = BITS[weights], copy.deepcopy(model)
+    for one in copied.modules():
+        n, k = one.weight.shape if isinstance(one, torch.nn.Linear) else (0, 1)
+        if n * k < LEAST_WEIGHTS or n < LEAST_COLUMNS or k % TERMS[bits]:
+            continue
+        own = one.weight.detach()
+        words, scales = group_quantised(own.float().cpu().numpy(), bits, "bfloat16")
+        digits = words[..., None] >> np.arange(0, WORD, bits, dtype="uint32") & (1 << bits) - 1
+        counts = digits.reshape(n, k).astype("float32") - (1 << bits - 1)
+        weight = torch.from_numpy(counts * np.repeat(scales.astype("float32"), GROUP, 1))
+        one.weight = torch.nn.Parameter(weight.to(own))
+    return copied
 
 
 def steps_of(model: Any, batch: int, length: int, compile_it: bool) -> Callable[[Any, Any], Any]:
@@ -120,7 +147,7 @@ def steps_of(model: Any, batch: int, length: int, compile_it: bool) -> Callable[
     return step
 
 
-def measured(name: str, batch: int, length: int) -> dict[str, Any]:
+def measured(name: str, batch: int, length: int, packed: Sequence[str]) -> dict[str, Any]:
     """Microseconds a step, of kernels and of whole calls, and errors of each contestant."""
     import torch
 
@@ -137,6 +164,13 @@ def measured(name: str, batch: int, length: int) -> dict[str, Any]:
         except Exception as error:  # A dash in the table.
             row[who] = {"failed": f"{type(error).__name__} {str(error)[:300]}"}
         print(name, batch, length, who, row[who], flush=True)
+    for weights in packed:
+        step, seconds = compiled(model, batch, length, weights)
+        near = _in_float32(rounded(model, weights), tokens)
+        found = _checked(step, tokens, near, captured=True)
+        off = float((near - wanted).abs().max())
+        row[f"ours, {weights}"] = {**found, "rounding": off, "compile": round(seconds, 1)}
+        print(name, batch, length, weights, row[f"ours, {weights}"], flush=True)
     return row
 
 
@@ -176,22 +210,24 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
     case: Annotated[str, typer.Option(help="Only this one, as 1x1024.")] = "",
+    weights: Annotated[str, typer.Option(help="Types of packed ones, with | between them.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Compile everything, run nothing.")] = False,
 ) -> None:
     """Compile and time each model for each case."""
     import torch
 
     torch.set_grad_enabled(False)
-    rows = []
+    rows, packed = [], [one for one in weights.split("|") if one]
     for name in (one for one in MODELS if any(part in one for part in only.split("|"))):
         for batch, length in CASES:
             if case not in ("", f"{batch}x{length}"):
                 continue
             if dry_run:
-                step, seconds = compiled(made(name), batch, length)
-                print(name, batch, length, round(seconds, 1), step, flush=True)
+                for one in (None, *packed):
+                    step, seconds = compiled(made(name), batch, length, one)
+                    print(name, batch, length, one, round(seconds, 1), step, flush=True)
                 continue
-            rows.append(measured(name, batch, length))
+            rows.append(measured(name, batch, length, packed))
             if out is not None:
                 found = {**provenance("decode"), "rows": rows}
                 out.write_text(json.dumps(found, indent=1))

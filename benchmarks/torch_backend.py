@@ -4,7 +4,9 @@
 transformers. Weights are random, of ``float16`` or ``bfloat16``. A call is timed on the wall, one
 after another, with all that Python does for it; a call of a language model is ``generate`` of 128
 tokens behind 64, with transformers' static cache. Told are also the seconds of the first calls,
-in which all is compiled, and the GPU memory that a contestant took beside the model.
+in which all is compiled, and the GPU memory that a contestant took beside the model. With
+``--weights int4|int8`` ours is timed with packed weights, too, by graphs; random ones choose other
+tokens.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,13 +75,25 @@ def _of_language(name: str) -> _Make:
     return call
 
 
-def measured(make: _Make, names: Sequence[str]) -> dict[str, Any]:
+def packed(weights: str) -> dict[str, dict[str, Any]]:
+    """Contestants whose weights have 4 or 8 bits; torch takes options or a mode."""
+    return {
+        f"ours, reduce-overhead, {one}": {
+            "backend": tlx.torch_backend,
+            "mode": None,
+            "options": {"weights": one, "cuda_graphs": True},
+        }
+        for one in weights.split("|")
+        if one
+    }
+
+
+def measured(make: _Make, contestants: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """Of each contestant microseconds a call, seconds before, memory, and what differs."""
     import torch
 
     found, wanted = dict[str, Any](), make({})()
-    for who in names:
-        options = CONTESTANTS[who]
+    for who, options in contestants.items():
         torch._dynamo.reset()
         gc.collect()
         torch.cuda.synchronize()
@@ -124,6 +138,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
     only: Annotated[str, typer.Option(help="Parts of names, with | between them.")] = "",
     who: Annotated[str, typer.Option(help="Parts of contestants, with | between them.")] = "",
+    weights: Annotated[str, typer.Option(help="Types of packed ones, with | between them.")] = "",
 ) -> None:
     """Time all models, one after the other."""
     import torch
@@ -135,13 +150,17 @@ def main(
         for batch in batches
     }
     makes |= {f"{name}, generate": lambda one=name: _of_language(one) for name in LANGUAGE}
-    names = [one for one in CONTESTANTS if any(part in one for part in who.split("|"))]
+    chosen = {
+        one: options
+        for one, options in (CONTESTANTS | packed(weights)).items()
+        if any(part in one for part in who.split("|"))
+    }
     rows = []
     for name, make in makes.items():
         if not any(part in name for part in only.split("|")):
             continue
         print(name, flush=True)
-        rows.append({"model": name, **measured(make(), names)})
+        rows.append({"model": name, **measured(make(), chosen)})
         if out is not None:
             out.write_text(json.dumps({**provenance("torch_backend"), "rows": rows}, indent=1))
 
