@@ -204,3 +204,32 @@ def test_all_products_of_a_step_are_by_packed_weights() -> None:
     types = {tuple(map(int, one.shape)): str(one.dtype) for one in fast._weights}
     assert types[600, 256] == "bfloat16"
     assert types[600, 32] == "uint32"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weights", [*BITS])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_chunk_and_steps_on_a_gpu(weights: str, graphs: bool) -> None:
+    """They share words and scales, and are torch's by rounded weights."""
+    model = language_model("Qwen3", head_dim=64, tie_word_embeddings=True)
+    given = torch.randint(0, 600, (1, 24))
+    net = tlx.with_static_cache(model, 128)
+    chunk, step = (
+        tlx.compile_torch(net, (given[:, :n], torch.arange(n)), weights=weights, cuda_graphs=graphs)
+        for n in (16, 1)
+    )
+    round_weights(model, BITS[weights])
+    whole = model.cuda().float()(given.cuda()).logits.cpu()
+    atol = 0.03 * float(whole.abs().max())
+    logits = chunk(given[:, :16].cuda(), torch.arange(16).cuda())
+    np.testing.assert_allclose(logits[:, -1].float().cpu(), whole[:, 15], atol=atol)
+    step.buffers = chunk.buffers
+    for at in range(16, 24):
+        logits = step(given[:, at : at + 1].cuda(), torch.tensor([at]).cuda())
+        np.testing.assert_allclose(logits[:, -1].float().cpu(), whole[:, at], atol=atol)
+    (device,) = step._machines
+    pairs = [one._machines[device].shared for one in (chunk, step)]
+    shared = [{one.data_ptr() for one in found} for found in pairs]
+    words = [one for one in pairs[1] if one.dtype == torch.uint32]
+    assert words
+    assert all(one.data_ptr() in shared[0] for one in words)

@@ -65,8 +65,9 @@ def compile_torch(
         convolutions, unless ``torch.backends.cudnn.allow_tf32`` is off, and at products after
         ``torch.set_float32_matmul_precision("high")``.
     weights : str, optional
-        ``"int4"`` or ``"int8"`` rounds weights of products of 16 bits to so many, by groups of 32
-        that have a scale: what a token of a language model waits for is weights that are read.
+        ``"int4"`` or ``"int8"`` packs constant matrices that 16 bits are multiplied by, as of
+        linears: a group of 32 neighbours along K shares a scale of 16 bits. Tables that are
+        gathered stay, and so does what kernels cannot unpack, of which a warning tells.
     dynamic_shapes : optional
         As of ``torch.export.export``; else every size is fixed.
     cuda_graphs : bool, optional

@@ -44,7 +44,7 @@ class TorchModule:
         another: ``step.buffers = prompt.buffers``.
     mod : tvm.IRModule
         The Relax module before the pipeline, for ``tlx.tune_module(tlx.lower_relax(fast.mod))``;
-        None if it was loaded.
+        there weights are not packed. None if it was loaded.
     executable : tvm.relax.VMExecutable
         What was compiled; the last parameters of its ``main`` are large constants, and what its
         ``memory`` gives.
