@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 import tvm_layout_ext as tlx
+from tvm_layout_ext.models.for_torch import dynamo
 from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.for_torch.torch_module import TorchModule
 from tvm_layout_ext.models.imported.export import exported
@@ -98,6 +99,23 @@ def test_other_weights_are_refused_before_anything_is_exported(weights: Any) -> 
 def test_products_of_32_bits_are_refused(dtype: Any) -> None:
     with pytest.raises(tlx.ScheduleError, match="packed for products of 16 bits; give dtype"):
         tlx.compile_torch(Mlp(), (torch.zeros(4, 256),), dtype=dtype, weights="int8")
+
+
+def test_what_torch_compile_cuts_out_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[TorchModule]()
+
+    def compiled(*args: Any, **options: Any) -> TorchModule:
+        made.append(tlx.compile_torch(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(dynamo, "compile_torch", compiled)
+    monkeypatch.setattr(dynamo, "_are_on_gpu", bool)
+    torch._dynamo.reset()
+    options = {"weights": "int4", "target": HOPPER}
+    net = torch.compile(Mlp().half().eval(), backend=tlx.torch_backend, options=options)
+    with torch.no_grad(), pytest.raises(tlx.TargetError, match="GPU"):
+        net(torch.zeros(4, 256).half())
+    assert [rules_of(one).count("packed weights") for one in made] == [3]
 
 
 class Half(torch.nn.Module):  # type: ignore[misc]
