@@ -29,8 +29,8 @@ _MAIN = "main"
 BITS = {"int4": 4, "int8": 8}
 #: Terms in multiples of which the kernels of some rows read packed weights, by bits.
 TERMS = {4: 128, 8: 64}
-#: Weights below which a matrix is not worth a word, and columns below which it stays as it is:
-#: routers of mixtures have a column an expert, and choose another one by small errors.
+#: Weights below which a matrix stays untold, and columns below which it stays: routers of mixtures
+#: have a column an expert, and choose another one by small errors.
 LEAST_WEIGHTS, LEAST_COLUMNS = 1 << 16, 256
 
 
@@ -42,7 +42,8 @@ class PackWeights:
     is multiplied by. A group of 32 neighbours along K has a scale, as in MLC's ``q4f16_1``, and K
     is a multiple of what the kernels read at once: of 128, or of 64 by 8 bits. The words and scales
     become the last parameters of ``main``, for constants would be unpacked where constants are
-    folded; :attr:`as_constants` is the pass that makes them constants again, behind that one.
+    folded. Behind that :attr:`as_constants` is the pass that makes them constants again: these
+    kernels load before the one in front of them ends, and compiled modules share them.
 
     What is only gathered, as a table of embeddings, stays, also where a head has the same weights.
 
