@@ -86,6 +86,9 @@ def words(one: Scheduled) -> dict[str, np.ndarray]:
         (9, 256, 24, {"dtype": "bfloat16"}),
         (2, 4096, 512, {}),
         (20, 4224, 16, {}),  # Several parts of the rows, the last one shorter.
+        # All of the row at once, turn after turn: the last ones add nothing.
+        (1, 5120, 24, {}),
+        (3, 2304, 24, {"bits": 8, "storage": "uint32"}),
     ],
 )
 def test_some_rows_are_multiplied_by_mma_sync(
@@ -122,6 +125,16 @@ def test_warps_that_share_terms_are_as_many_as_fill_the_gpu() -> None:
     texts = [scheduled(net(4, 256, out))[0].choice.text for out in (4096, 131072)]
     assert "warps to a column" in texts[0]
     assert "warps to a column" not in texts[1]
+
+
+def test_shared_memory_has_the_rows_that_there_are() -> None:
+    def staged(rows: int) -> int:
+        one = only(net(rows, 1024, 32)).after.with_attr("global_symbol", "main")
+        (kernel,) = tlx.device_program(one, target=TARGET).kernels.values()
+        return sum(tlx.shared_buffers(kernel).values())
+
+    # Of a single row the sums of 8 warps take more, in the same place.
+    assert [staged(rows) for rows in (1, 3, 8)] == [8 * 32 * 4 * 4, 3 * 2048, 8 * 2048]
 
 
 @pytest.mark.parametrize("how", [{}, BYTES])

@@ -57,8 +57,10 @@ class MmaRows(RowsKernel):
         )
         self.warps = WARPS
         self.blocks = -(-columns // (WARPS // self.sharing))
-        #: Bytes of a vector of all rows in shared memory.
-        self.staged_bytes = words * self.tiles * WARP_SIZE * self.pairs * 4
+        #: Rows of eight that are in shared memory; lanes of others read the last.
+        self.rows = min(ROWS, count) if isinstance(count, int) else ROWS
+        #: Bytes of a vector of all rows there.
+        self.staged_bytes = words * self.tiles * self.rows * 4 * self.pairs * 4
         self.group, self.thread = tirx.floordiv(self.lane, 4), tirx.floormod(self.lane, 4)
         self.share = tirx.floormod(self.warp, self.sharing)
         tile = self.grid * (WARPS // self.sharing) + tirx.floordiv(self.warp, self.sharing)
@@ -114,6 +116,8 @@ class MmaRows(RowsKernel):
             # over the barrier.
             yield from (self._loads(0, 0), self._stage(0), *self._multiplications(0))
         else:
+            # So are these, and from then on those that come next.
+            yield self._loads(0, 0)
             chunks = -(-self.vectors // self.chunk)
             yield unrolled(chunks, self._chunk, tirx.ForKind.SERIAL)
         if self.sharing > 1:
@@ -124,32 +128,39 @@ class MmaRows(RowsKernel):
     def _chunk(self, chunk: Any) -> Any:
         """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
         begin = chunk * self.chunk
-        count = self.chunk // self.sharing // self.together
-        vectors = unrolled(
-            count,
-            lambda i: sequence([self._loads(begin, i), *self._multiplications(i)]),
-            tirx.ForKind.SERIAL,
-        )
-        return sequence([self._stage(begin), vectors])
+        turns = self.chunk // self.sharing // self.together
+
+        def both(pair: Any) -> Any:
+            made = []
+            for half in range(2):
+                turn = pair * 2 + half
+                made += [self._loads(begin, turn + 1, 1 - half), *self._multiplications(turn, half)]
+            return sequence(made)
+
+        return sequence([self._stage(begin), unrolled(turns // 2, both, tirx.ForKind.SERIAL)])
 
     def _stage(self, begin: Any) -> Any:
         """Fragments of ``x`` by vector, word, eight rows and lane."""
         pieces = self.chunk * self.words * self.tiles
+        lanes = self.rows * 4
+        threads = self.warps * WARP_SIZE
         last = self.count - 1
 
         def one(turn: Any) -> Any:
-            piece = turn * self.warps + self.warp
+            slot = turn * threads + self.warp * WARP_SIZE + self.lane
+            piece, lane = tirx.floordiv(slot, lanes), tirx.floormod(slot, lanes)
+            group, thread = tirx.floordiv(lane, 4), tirx.floormod(lane, 4)
             tile = tirx.floormod(piece, self.tiles)
             word = tirx.floormod(tirx.floordiv(piece, self.tiles), self.words)
             vector = begin + tirx.floordiv(piece, self.tiles * self.words)
             vector = tirx.min(vector, self.vectors - 1)
-            row = tirx.min(tile * ROWS + self.group, last).astype("int64")
-            term = (vector * 4 + self.thread).astype("int64") * self.vector + word * self.each
+            row = tirx.min(tile * ROWS + group, last).astype("int64")
+            term = (vector * 4 + thread).astype("int64") * self.vector + word * self.each
             var, put = tirx.Var("v", "int32"), tirx.Var("p", "int32")
             values = self.values(tirx.const(0, "int64"), term + var, row)
             at = [substitute(i, values) for i in self.product.x.indices]
             load = tirx.BufferStore(self.row, tirx.BufferLoad(self.product.x.source, at), [var])
-            place = (piece * WARP_SIZE + self.lane) * self.pairs
+            place = slot * self.pairs
 
             pack = [
                 tirx.BufferStore(self.b, self.pair_of(p, lambda e: (self.row, [e])), [p])
@@ -164,23 +175,30 @@ class MmaRows(RowsKernel):
                     tirx.For(put, 0, self.pairs, vectorized, store),
                 ]
             )
-            if pieces % self.warps == 0:
+            if pieces * lanes % threads == 0:
                 return made
-            return tirx.IfThenElse(piece < pieces, made, None)
+            return tirx.IfThenElse(slot < pieces * lanes, made, None)
 
-        return unrolled(-(-pieces // self.warps), one, tirx.ForKind.SERIAL)
+        return unrolled(-(-pieces * lanes // threads), one, tirx.ForKind.SERIAL)
 
     def _inside(self, turn: Any, u: Any) -> Any:
         """Which vector of a chunk a warp has."""
         return (turn * self.together + u) * self.sharing + self.share
 
-    def _loads(self, begin: Any, turn: Any) -> Any:
-        """Load some vectors of weights."""
-        return unrolled(self.together, lambda u: self.load(u, begin + self._inside(turn, u)))
+    def _loads(self, begin: Any, turn: Any, half: int = 0) -> Any:
+        """Load some vectors of weights into a half of what is held, also those behind a chunk."""
 
-    def _multiplications(self, turn: Any) -> list[Any]:
+        def one(u: Any) -> Any:
+            return self.load(u + half * self.together, begin + self._inside(turn, u))
+
+        return unrolled(self.together, one)
+
+    def _multiplications(self, turn: Any, half: int = 0) -> list[Any]:
         """Multiply them."""
-        return [self._multiply(u, self._inside(turn, u)) for u in range(self.together)]
+        return [
+            self._multiply(u + half * self.together, self._inside(turn, u))
+            for u in range(self.together)
+        ]
 
     def pair_of(self, p: int, place: Callable[[int], tuple[Any, list[Any]]]) -> Any:
         """Both weights of a register, from where elements of a word are."""
@@ -203,7 +221,8 @@ class MmaRows(RowsKernel):
         """Multiply a word of each lane by eight rows."""
         piece = (inside * self.words + word) * self.tiles + tile
         var = tirx.Var("v", "int32")
-        place = (piece * WARP_SIZE + self.lane) * self.pairs + var
+        group = tirx.min(self.group, self.rows - 1) if self.rows < ROWS else self.group
+        place = ((piece * self.rows + group) * 4 + self.thread) * self.pairs + var
         load = tirx.BufferStore(self.b, tirx.BufferLoad(self.staged, [place]), [var])
         kind = PTX[self.dtype]
         product: Any = T.ptx[f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"]
