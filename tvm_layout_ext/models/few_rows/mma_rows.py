@@ -66,9 +66,12 @@ class MmaRows(RowsKernel):
         tile = self.grid * (WARPS // self.sharing) + tirx.floordiv(self.warp, self.sharing)
         self.first = tile * COLUMNS
 
-    def allocate(self, own: int, together: int) -> None:
-        """Make the buffers, of so many vectors of a warp in a chunk, and some loaded together."""
-        self.together = together
+    def allocate(self, own: int, together: int, is_ahead: bool = False) -> None:
+        """Make the buffers, of so many vectors of a warp in a chunk, and some loaded together.
+
+        With ``is_ahead`` a chunk is all there is, and weights are loaded a turn ahead.
+        """
+        self.together, self.is_ahead = together, is_ahead
         #: Vectors of a chunk of ``x``, of all warps that share its terms.
         self.chunk = own * self.sharing
         new = self.registers
@@ -111,13 +114,13 @@ class MmaRows(RowsKernel):
         """What a warp does."""
         zero = tirx.const(0, "float32")
         yield unrolled(self.tiles * 4, lambda i: tirx.BufferStore(self.sums, zero, [i]))
-        if self.vectors == self.sharing * self.together:
-            # The first loads are of weights, which a kernel need not wait for; all are in flight
-            # over the barrier.
+        # The first loads are of weights, which a kernel need not wait for; they are in flight over
+        # the barrier.
+        if self.vectors <= self.chunk == self.sharing * self.together:
             yield from (self._loads(0, 0), self._stage(0), *self._multiplications(0))
+        elif self.is_ahead:
+            yield from (self._loads(0, 0), self._stage(0), self._turns())
         else:
-            # So are these, and from then on those that come next.
-            yield self._loads(0, 0)
             chunks = -(-self.vectors // self.chunk)
             yield unrolled(chunks, self._chunk, tirx.ForKind.SERIAL)
         if self.sharing > 1:
@@ -125,19 +128,29 @@ class MmaRows(RowsKernel):
         leads = tirx.EQ(self.share, 0)
         yield tirx.IfThenElse(leads, sequence(list(self._results())), None)
 
-    def _chunk(self, chunk: Any) -> Any:
-        """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
-        begin = chunk * self.chunk
+    def _turns(self) -> Any:
+        """Multiply vector by vector, while those of the next turn are loaded."""
         turns = self.chunk // self.sharing // self.together
 
         def both(pair: Any) -> Any:
             made = []
             for half in range(2):
                 turn = pair * 2 + half
-                made += [self._loads(begin, turn + 1, 1 - half), *self._multiplications(turn, half)]
+                made += [self._loads(0, turn + 1, 1 - half), *self._multiplications(turn, half)]
             return sequence(made)
 
-        return sequence([self._stage(begin), unrolled(turns // 2, both, tirx.ForKind.SERIAL)])
+        return unrolled(turns // 2, both, tirx.ForKind.SERIAL)
+
+    def _chunk(self, chunk: Any) -> Any:
+        """Put a part of ``x`` into shared memory, and multiply all weights of its terms."""
+        begin = chunk * self.chunk
+        count = self.chunk // self.sharing // self.together
+        vectors = unrolled(
+            count,
+            lambda i: sequence([self._loads(begin, i), *self._multiplications(i)]),
+            tirx.ForKind.SERIAL,
+        )
+        return sequence([self._stage(begin), vectors])
 
     def _stage(self, begin: Any) -> Any:
         """Fragments of ``x`` by vector, word, eight rows and lane."""
@@ -186,7 +199,7 @@ class MmaRows(RowsKernel):
         return (turn * self.together + u) * self.sharing + self.share
 
     def _loads(self, begin: Any, turn: Any, half: int = 0) -> Any:
-        """Load some vectors of weights into a half of what is held, also those behind a chunk."""
+        """Load some vectors of weights into a half of what is held."""
 
         def one(u: Any) -> Any:
             return self.load(u + half * self.together, begin + self._inside(turn, u))

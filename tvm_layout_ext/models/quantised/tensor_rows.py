@@ -39,8 +39,8 @@ _BUSY = (24, 12)
 _STAGED, _OTHERS = 65536, {(1, False): 32768, (1, True): 16384, (2, False): 32768}
 #: Bytes up to which all of ``x`` is in shared memory, as that of a single row is.
 _WHOLE = 32768
-#: Vectors of packed weights that a lane loads together, while it multiplies as many.
-_AHEAD = 2
+#: Vectors of packed weights that a lane holds.
+_TOGETHER = 4
 #: By type: the bits of a number to which integers are added in the lowest bits, the number, and
 #: how many of these bits there are. The next bit doubles the number.
 _MAGIC = {"float16": (0x6400, 1024, 10), "bfloat16": (0x4300, 128, 7)}
@@ -170,14 +170,16 @@ class TensorRows(MmaRows):
         self.apart = self.pairs
         staged = _OTHERS.get((self.tiles, self.sharing == WARPS), _STAGED)
         own = max(1, min(staged // self.staged_bytes, self.vectors) // self.sharing)
-        if self.vectors * self.staged_bytes <= _WHOLE:
+        is_whole = 0 < self.vectors * self.staged_bytes <= _WHOLE
+        if is_whole:
             own = -(-self.vectors // self.sharing)
-        at_once = own <= 2 * _AHEAD and self.vectors == self.sharing * own
-        if not at_once:
-            own += -own % (2 * _AHEAD if own > 2 * _AHEAD else 2)
-        ahead = next(n for n in (_AHEAD, 1) if own % (2 * n) == 0) if not at_once else own
-        self.allocate(own, ahead)
-        held = self.together * (1 if at_once else 2)
+        is_ahead = is_whole and own > _TOGETHER
+        if is_ahead:
+            own += -own % _TOGETHER
+        most = _TOGETHER // (1 + is_ahead)
+        together = next(n for n in range(most, 0, -1) if own % n == 0)
+        self.allocate(own, together, is_ahead)
+        held = together * (1 + is_ahead)
         self.held = self.registers("packed", f"uint{_WORD}", held, 2, self.words)
         self.scales = self.registers("scales", "uint32", held, 2)
         self.kept += [self.held, self.scales]
