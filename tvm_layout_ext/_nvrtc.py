@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,16 +52,21 @@ def compiled(program: NvrtcProgram) -> NvrtcResult:
 
 def compiled_apart(program: NvrtcProgram) -> NvrtcResult:
     """Compile a program in a process of its own, beside which others can."""
-    given = pickle.dumps((sys.path, tuple(program)))
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__))], input=given, capture_output=True, check=False
-    )
-    if done.returncode:
-        return NvrtcResult(None, f"nvrtc's process ended: {done.stderr.decode(errors='replace')}")
-    return NvrtcResult(*pickle.loads(done.stdout))
+    if not sys.executable:  # Python is part of another program.
+        return compiled(program)
+    with tempfile.TemporaryDirectory() as folder:
+        given, made = Path(folder) / "program", Path(folder) / "result"
+        given.write_bytes(pickle.dumps((sys.path, tuple(program))))
+        command = [sys.executable, str(Path(__file__)), str(given), str(made)]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if not done.returncode:
+            return NvrtcResult(*pickle.loads(made.read_bytes()))
+    said = done.stderr.decode(errors="replace").strip()
+    return NvrtcResult(None, f"nvrtc's process ended with {done.returncode}: {said}")
 
 
 if __name__ == "__main__":
+    _given, _made = map(Path, sys.argv[1:])
     # The folder of this file, whose modules are the package's, is no place to import from.
-    sys.path[:], _given = pickle.load(sys.stdin.buffer)
-    sys.stdout.buffer.write(pickle.dumps(tuple(compiled(NvrtcProgram(*_given)))))
+    sys.path[:], _program = pickle.loads(_given.read_bytes())
+    _made.write_bytes(pickle.dumps(tuple(compiled(NvrtcProgram(*_program)))))

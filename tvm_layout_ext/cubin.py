@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import tvm
 
 from . import _nvrtc
 from ._compat import compile_cuda, ptxas_options
+from ._function_of_thread import FunctionOfThread
 from ._nvrtc import NvrtcProgram
 from .errors import LayoutExtError, TargetError
 
@@ -76,6 +78,10 @@ _TRAITS = re.compile(
 #: 2.3 s; without it 0.1 s (nvrtc 13.5, one core of an AMD EPYC).
 _LIMITS = b"#include <cuda/std/limits>\n"
 _INFINITY = b"(::cuda::std::numeric_limits<float>::infinity())"
+#: What else it brings, and where infinity is to be a constant of the front end.
+_OF_LIMITS = re.compile(
+    rb"numeric_limits|\b(?:FLT|DBL|LDBL)_|\bconstexpr\b|\bstd::(?!u?int(?:8|16|32|64)_t\b)"
+)
 _USE = re.compile(r"\bstd::(?!u?int(?:8|16|32|64)_t\b)|\bnamespace std\b")
 
 
@@ -154,43 +160,47 @@ def compiled_code(source: str, arch: str, apart: bool = False) -> MachineCode:
 
 @contextmanager
 def refusing_slow_products(arch: str) -> Iterator[None]:
-    """While entered, TVM compiles by :func:`machine_code`, as long as no other compiler is set."""
-    with (
-        compiling_by(lambda source: machine_code(source, arch).image)
-        if is_stock()
-        else (nullcontext())
-    ):
+    """While entered, this thread compiles by :func:`machine_code`, if TVM compiles by its own.
+
+    What is linked with NVSHMEM is left to TVM.
+    """
+    if not is_stock():
+        yield
+        return
+
+    def compiled(source: str) -> Any:
+        return _STOCK(source) if "nvshmem" in source else machine_code(source, arch).image
+
+    with compiling_by(compiled):
         yield
 
 
 def is_stock() -> bool:
     """Whether TVM compiles CUDA source by its own function."""
-    compiler = tvm.get_global_func(COMPILER, allow_missing=True)
+    compiler = _COMPILE.before()
     return compiler is not None and bool(compiler.same_as(_STOCK))
 
 
-@contextmanager
-def compiling_by(compiler: Callable[[str], Any]) -> Iterator[None]:
-    """While entered, TVM compiles CUDA source by a function, whose errors keep their class."""
-    stock, failed = tvm.get_global_func(COMPILER), list[LayoutExtError]()
+def compiling_by(compiler: Callable[[str], Any]) -> AbstractContextManager[None]:
+    """While entered, this thread compiles CUDA source by a function, whose errors keep their class.
 
-    def compiled(source: str) -> Any:
-        try:
-            return compiler(source)
-        except LayoutExtError as error:
-            # Its class is lost on its way through TVM.
-            failed.append(error)
-            raise
+    Other threads compile as before.
+    """
+    return _COMPILE.replaced(compiler)
 
-    tvm.register_global_func(COMPILER, compiled, override=True)
-    try:
-        yield
-    except Exception:
-        if failed:
-            raise failed[0] from None
-        raise
-    finally:
-        tvm.register_global_func(COMPILER, stock, override=True)
+
+_COMPILE = FunctionOfThread(COMPILER)
+
+
+@cache
+def compiler_version(compiler: str) -> str:
+    """Of nvrtc or nvcc, as it says itself."""
+    if compiler == "nvcc":
+        command = [shutil.which("nvcc") or "nvcc", "--version"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    from cuda.bindings import nvrtc
+
+    return str(nvrtc.nvrtcVersion()[1:])
 
 
 def _by_nvcc(source: str, arch: str) -> MachineCode:
@@ -218,14 +228,14 @@ def _by_nvcc(source: str, arch: str) -> MachineCode:
 
 
 def _by_nvrtc(source: str, arch: str, apart: bool) -> MachineCode:
-    program = _nvrtc_program(source, arch)
+    program = _nvrtc_program(source, arch, apart)
     found = _nvrtc.compiled_apart(program) if apart else _nvrtc.compiled(program)
     if found.image is None:
         raise _refusal(found.log, "nvrtc")
     return MachineCode.reported(found.image, found.log, "nvrtc")
 
 
-def _nvrtc_program(source: str, arch: str) -> NvrtcProgram:
+def _nvrtc_program(source: str, arch: str, apart: bool = False) -> NvrtcProgram:
     """What TVM would hand to nvrtc, without headers that nothing uses; TargetError if it cannot."""
     try:
         from cuda.bindings import nvrtc
@@ -235,13 +245,18 @@ def _nvrtc_program(source: str, arch: str) -> NvrtcProgram:
             "install tvm-layout-ext[cuda]."
         ) from None
     found = list[NvrtcProgram]()
+    own, stock = threading.get_ident(), (nvrtc.nvrtcCreateProgram, nvrtc.nvrtcCompileProgram)
 
-    def create(text: bytes, *_: Any) -> Any:
+    def create(text: bytes, *others: Any) -> Any:
+        if threading.get_ident() != own:
+            return stock[0](text, *others)
         found.append(NvrtcProgram(_without_limits(text), []))
         return nvrtc.nvrtcResult.NVRTC_SUCCESS, None
 
-    def listening(_program: Any, _count: int, options: Any) -> Any:
-        found[0].options.extend(options)
+    def listening(program: Any, count: int, options: Any) -> Any:
+        if threading.get_ident() != own:
+            return stock[1](program, count, options)
+        found[0].options.extend([*options, *_nvrtc_options(nvrtc, apart)])
         raise _Listened
 
     with _LISTENING, _replaced(nvrtc, nvrtcCreateProgram=create, nvrtcCompileProgram=listening):
@@ -250,7 +265,7 @@ def _nvrtc_program(source: str, arch: str) -> NvrtcProgram:
                 _without_traits(source), target_format="cubin", arch=arch, compiler="nvrtc"
             )
         except _Listened:
-            return found[0]._replace(options=[*found[0].options, *_nvrtc_options(nvrtc)])
+            return found[0]
         except RuntimeError as error:
             raise TargetError(f"nvrtc cannot compile here: {_first(str(error))}.") from None
     raise TargetError("TVM does not compile by nvrtc, though it was asked to.")
@@ -286,16 +301,18 @@ def _without_traits(source: str) -> str:
 def _without_limits(text: bytes) -> bytes:
     """Define infinity without the header that TVM takes it from; all lines keep their numbers."""
     shorter = text.replace(_LIMITS, b"\n").replace(_INFINITY, b"(__int_as_float(0x7f800000))")
-    return text if b"numeric_limits" in shorter else shorter
+    return text if _OF_LIMITS.search(shorter) else shorter
 
 
-def _nvrtc_options(nvrtc: Any) -> list[bytes]:
+def _nvrtc_options(nvrtc: Any, apart: bool) -> list[bytes]:
     """Options by which ptxas runs, and reports, also for source that was compiled before.
 
-    And by which all cores compile what has several kernels.
+    And by which all cores compile what has several kernels, if no other processes do.
     """
     _, *version = nvrtc.nvrtcVersion()
-    options = {_CACHE_SINCE: b"--no-cache", _SPLITS_SINCE: b"--split-compile=0"}
+    options = {_CACHE_SINCE: b"--no-cache"}
+    if not apart:
+        options[_SPLITS_SINCE] = b"--split-compile=0"
     return [option for since, option in options.items() if tuple(version) >= since]
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import tvm
 
 import tvm_layout_ext as tlx
 from tests.programs.mapped import computed
-from tvm_layout_ext.cubin import COMPILER, CompileError, MachineCode
+from tvm_layout_ext.cubin import COMPILER, CompileError, MachineCode, compiling_by
 from tvm_layout_ext.errors import LayoutExtError
 from tvm_layout_ext.models.for_torch import all_cores
 from tvm_layout_ext.models.for_torch.all_cores import by_all_cores
@@ -50,6 +51,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
     """
     monkeypatch.setenv("TVM_LAYOUT_EXT_CACHE", str(tmp_path))
     monkeypatch.setattr(all_cores, "is_stock", lambda: True)
+    monkeypatch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
     monkeypatch.setattr(all_cores, "cores", lambda: 3)
     monkeypatch.setattr(all_cores, "_LEAST", 1)
 
@@ -60,7 +62,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
 
     def build(compiler: Any, count: int = 6) -> list[Any]:
         monkeypatch.setattr(all_cores, "compiled_code", compiler)
-        with by_all_cores(ARCH):
+        with by_all_cores():
             first = tvm.compile(kernels(count), target=tlx.cuda_target(ARCH)).mod.imports[0]
         return [first, *first.imports]
 
@@ -96,6 +98,33 @@ def test_one_kernel_is_one_module(built: Any) -> None:
     assert len(built(made, 1)) == 1
 
 
+def test_another_thread_compiles_as_before_for_its_own_gpu(
+    built: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it begins, and ends, while the first is at it."""
+    asked, inside, leave = list[str](), threading.Event(), threading.Event()
+
+    def waiting(_source: str, arch: str, apart: bool) -> MachineCode:
+        asked.append(arch)
+        inside.set()
+        assert leave.wait(60)
+        return made("", arch, apart)
+
+    before = tvm.get_global_func(COMPILER)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(built, waiting, 1)
+        assert inside.wait(60)
+        others = list[str]()
+        with compiling_by(lambda source: others.append(source) or b"image"):
+            tvm.get_global_func(COMPILER)("text")
+            leave.set()
+            first.result()
+            tvm.get_global_func(COMPILER)("again")
+    assert others == ["text", "again"]
+    assert asked == [ARCH]
+    assert tvm.get_global_func(COMPILER).same_as(before)
+
+
 def test_refusals_keep_their_class(built: Any) -> None:
     def refusing(*_: Any, **__: Any) -> MachineCode:
         raise CompileError("nvcc refuses the kernel.")
@@ -112,11 +141,12 @@ def test_slow_products_are_told_and_taken(built: Any, caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.WARNING):
         built(slow, 1)
-    assert "ptxas spills 64 bytes." in caplog.text
+        built(slow, 1)
+    assert caplog.text.count("ptxas spills 64 bytes.") == 2
 
 
 def test_another_compiler_is_left_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(all_cores, "is_stock", lambda: False)
     before = tvm.get_global_func("target.build.cuda")
-    with by_all_cores(ARCH):
+    with by_all_cores():
         assert tvm.get_global_func("target.build.cuda").same_as(before)

@@ -137,6 +137,13 @@ def test_shared_memory_has_the_rows_that_there_are() -> None:
     assert [staged(rows) for rows in (1, 3, 8)] == [8 * 32 * 4 * 4, 3 * 2048, 8 * 2048]
 
 
+def test_many_rows_fit_into_the_shared_memory_of_older_gpus() -> None:
+    (one,) = scheduled(net(64, 4096, 4096))
+    func = one.after.with_attr("global_symbol", "main")
+    (kernel,) = tlx.device_program(func, target=TARGET).kernels.values()
+    assert sum(tlx.shared_buffers(kernel).values()) <= 96 << 10
+
+
 @pytest.mark.parametrize("how", [{}, BYTES])
 def test_each_packed_weight_is_read_once_by_16_bytes(how: dict[str, Any]) -> None:
     one = only(net(4, 1024, 32, **how))

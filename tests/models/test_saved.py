@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,27 @@ def test_other_files_and_versions_are_refused(
     monkeypatch.setattr(library, "tvm_version", lambda: "0.28")
     with pytest.raises(tlx.ScheduleError, match=r"saved by apache-tvm 0\.27.*; here is 0\.28\."):
         tlx.load_torch(path)
+
+
+def test_a_loaded_module_is_saved_again_and_a_failed_save_changes_nothing(
+    loaded: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "net.tlx"
+    loaded.save(path)
+    assert [one.tolist() for one in loaded._weights] == [[0, 1, 2]]
+    again, before = tlx.load_torch(path), path.read_bytes()
+    x, scale = torch.ones(4, 16), torch.ones(1)
+    torch.testing.assert_close(again(x, scale=scale), loaded(x, scale=scale))
+    again.buffers = {}
+    with pytest.raises(tlx.ScheduleError, match="buffers has no total"):
+        again.save(path)
+    assert path.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir()] == ["net.tlx"]
+
+
+def test_a_copy_shares_all(counting: Any) -> None:
+    module = counting[1]
+    assert copy.copy(module).__dict__ == module.__dict__
 
 
 def test_without_a_driver_or_a_compiler_nothing_is_saved(

@@ -6,17 +6,19 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..cubin import compiler_version, cuda_compiler
 from ..tune.measure.environment import versions
 from ..tune.records.files import replace_file
 
 #: Names another folder than ``~/.cache/tvm_layout_ext``.
 VARIABLE = "TVM_LAYOUT_EXT_CACHE"
-#: How TVM's variables begin that say how CUDA source is compiled.
-_ASKED = "TVM_CUDA_"
+#: How variables begin that say how CUDA source is compiled, and by which headers.
+_ASKED = ("TVM_CUDA_", "CUDA_HOME", "CUDA_PATH", "NVCC_")
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -42,22 +44,33 @@ def key_of(*facts: Any) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:32]
 
 
-def image(source: str, arch: str, make: Callable[[], bytes]) -> bytes:
-    """The machine code of CUDA source, made where it is not stored."""
+def image_key(source: str, arch: str) -> str:
+    """A file name for the machine code of CUDA source: by its compiler, and what that asks."""
     asked = {name: value for name, value in os.environ.items() if name.startswith(_ASKED)}
-    return remembered(f"{key_of(arch, source, asked)}.cubin", make)
+    compiler = cuda_compiler()
+    return f"{key_of(arch, source, compiler, compiler_version(compiler), asked)}.cubin"
 
 
 def remembered(key: str, make: Callable[[], bytes]) -> bytes:
     """What is stored by a key; where nothing is, it is made and stored if the disk takes it."""
-    path = folder() / key
+    found = known(key)
+    if found is None:
+        found = make()
+        keep(key, found)
+    return found
+
+
+def known(key: str) -> bytes | None:
+    """What is stored by a key, or None."""
     try:
-        return path.read_bytes()
+        return (folder() / key).read_bytes()
     except OSError:
-        made = make()
-    try:
+        return None
+
+
+def keep(key: str, made: bytes) -> None:
+    """Store something, if the disk takes it."""
+    path = folder() / key
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, made)
-    except OSError:
-        pass
-    return made

@@ -131,4 +131,4 @@ def _parameters(func: tirx.PrimFunc) -> list[Parameter]:
 
 def _machine_code(arch: str, source: str) -> bytes:
     """The machine code of CUDA source, which is kept on disk."""
-    return disk.image(source, arch, lambda: machine_code(source, arch).image)
+    return disk.remembered(disk.image_key(source, arch), lambda: machine_code(source, arch).image)

@@ -7,29 +7,30 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.target import Target
 
+from ..._function_of_thread import FunctionOfThread
 from ...calls import disk
 from ...cubin import compiled_code, compiling_by, is_stock
 from ...ir.queries import nodes_in
 from ...tune.measure.environment import cores
 
 _log = logging.getLogger("tvm_layout_ext")
-#: TVM's function from kernels to a module.
-_BUILD = "target.build.cuda"
 _KERNEL = 2
 #: Multiplications of the least part: some 0.8 s for nvrtc, whose process begins in 0.3 s.
 _LEAST = 1000
 
 
+_BUILDER = FunctionOfThread("target.build.cuda")
+
+
 @contextmanager
-def by_all_cores(arch: str) -> Iterator[None]:
-    """While entered, TVM makes CUDA modules of parts, as many as there are cores to compile them.
+def by_all_cores() -> Iterator[None]:
+    """While entered, this thread makes CUDA modules of parts, which as many cores compile.
 
     The first imports the others, where TVM looks for kernels, too. Another compiler than TVM's own
     is left in its place.
@@ -37,40 +38,39 @@ def by_all_cores(arch: str) -> Iterator[None]:
     if not is_stock():
         yield
         return
-    stock = tvm.get_global_func(_BUILD)
+    with _BUILDER.replaced(_built):
+        yield
+
+
+def _built(kernels: tvm.IRModule, target: Target) -> Any:
+    """The module of kernels."""
+    parts, build = _parts(kernels, cores()), _BUILDER.before()
     # TVM writes one text at a time; a thread waits outside for its machine code.
-    writing = threading.Lock()
+    writing, arch = threading.Lock(), str(target.attrs["arch"])
 
     def compiled(source: str) -> bytes:
         writing.release()
         try:
-            return disk.image(source, arch, lambda: _image(source, arch))
+            return _image(source, arch)
         finally:
             writing.acquire()
 
-    def part(target: Target, kernels: tvm.IRModule) -> Any:
-        with writing, target:
-            return stock(kernels, target)
+    def part(some: tvm.IRModule) -> Any:
+        with compiling_by(compiled), writing, target:
+            return build(some, target)
 
-    def built(kernels: tvm.IRModule, target: Target) -> Any:
-        parts = _parts(kernels, cores())
-        with ThreadPoolExecutor(len(parts)) as pool:
-            first, *others = pool.map(partial(part, target), parts)
-        for one in others:
-            first.import_module(one)
-        return first
-
-    tvm.register_global_func(_BUILD, built, override=True)
-    try:
-        with compiling_by(compiled):
-            yield
-    finally:
-        tvm.register_global_func(_BUILD, stock, override=True)
+    with ThreadPoolExecutor(len(parts)) as pool:
+        first, *others = pool.map(part, parts)
+    for one in others:
+        first.import_module(one)
+    return first
 
 
 def _parts(kernels: tvm.IRModule, most: int) -> Sequence[tvm.IRModule]:
     """Kernels in parts of about the same work, the largest first; one if they call functions."""
-    if any(int(func.attrs["calling_conv"]) != _KERNEL for func in kernels.functions.values()):
+    if any(
+        int(func.attrs.get("calling_conv", 0)) != _KERNEL for func in kernels.functions.values()
+    ):
         return [kernels]
     work = {gv: _work(func) for gv, func in kernels.functions.items()}
     parts = [dict[Any, Any]() for _ in range(max(1, min(most, sum(work.values()) // _LEAST)))]
@@ -88,8 +88,16 @@ def _work(func: Any) -> int:
 
 
 def _image(source: str, arch: str) -> bytes:
-    """Machine code made in a process of its own; a warning says if it is slow."""
+    """Machine code, from the disk or made in a process of its own.
+
+    What is slow is told, and not kept, to be told again.
+    """
+    key = disk.image_key(source, arch)
+    if (known := disk.known(key)) is not None:
+        return known
     code = compiled_code(source, arch, apart=True)
     if code.slow:
         _log.warning("%s", code.slow)
+    else:
+        disk.keep(key, code.image)
     return code.image

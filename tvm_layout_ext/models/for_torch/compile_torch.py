@@ -102,7 +102,7 @@ def compile_torch(
     pipeline = RelaxPipeline(resolved, schedule, [apart, MemoryApart()], pack)
     # A graph of TVM's would have no memory of its own.
     no_graph = tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False})
-    with no_graph, by_all_cores(str(resolved.attrs["arch"])):
+    with no_graph, by_all_cores():
         executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
     if dtype is None and has_tf32(resolved) and not _narrow_types(module):
         _tell_of_full_products(schedule.choices)

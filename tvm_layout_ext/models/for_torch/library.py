@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ _LIBRARY = "module.so"
 
 def versions() -> dict[str, str]:
     """What must be the same where a module is loaded."""
-    return {"apache-tvm": tvm_version(), "tvm_layout_ext": __version__}
+    ffi = metadata.version("apache-tvm-ffi")
+    return {"apache-tvm": tvm_version(), "apache-tvm-ffi": ffi, "tvm_layout_ext": __version__}
 
 
 def check_versions(saved: dict[str, str]) -> None:

@@ -41,6 +41,8 @@ def load_torch(path: str | os.PathLike[str]) -> TorchModule:
             found = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
     except (ScheduleError, TargetError, FileNotFoundError):
         raise
+    except ModuleNotFoundError as error:
+        raise ScheduleError(f"{path} needs {error.name}, which is not installed.") from error
     except Exception as error:
         raise ScheduleError(f"{path} is no saved module: {reason(error)}") from error
     if not isinstance(found, TorchModule):

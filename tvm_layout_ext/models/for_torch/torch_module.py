@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tvm
@@ -66,6 +68,7 @@ class TorchModule:
         cuda_graphs: bool = False,
     ) -> None:
         self.mod, self.executable, self.choices = mod, executable, choices
+        self._library = b""
         self._spec, self._state, self._sizes = _Trees(spec.in_spec, spec.out_spec), state, sizes
         self._arch, self._weights, self._cuda_graphs = arch, weights, cuda_graphs
         self._params = [*map(_Param.of, mod["main"].params)]
@@ -99,14 +102,26 @@ class TorchModule:
         TargetError where there is no CUDA driver, without which there is no machine code, or no C++
         compiler, which links it.
         """
-        sys.modules["torch"].save(self, path)
+        # What was loaded from the path may still read its weights there.
+        path = Path(path)
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            sys.modules["torch"].save(self, fresh)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def __copy__(self) -> TorchModule:
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
-        torch, held = sys.modules["torch"], self._state.buffers
-        buffers = {name: self.buffers[name].detach().cpu() for name in held}
+        torch = sys.modules["torch"]
+        buffers = {name: self.buffers[name].detach().cpu() for name in self._buffer_names()}
         return {
             "versions": versions(),
-            "library": library_of(self.executable),
+            "library": self._library or library_of(self.executable),
             "weights": [torch.from_dlpack(one) for one in self._weights],
             "state": replace(self._state, buffers=buffers),
             "others": {name: getattr(self, name) for name in _KEPT},
@@ -115,6 +130,8 @@ class TorchModule:
     def __setstate__(self, saved: dict[str, Any]) -> None:
         check_versions(saved["versions"])
         self.mod, self.executable = None, executable_of(saved["library"])
+        #: A loaded library cannot be written again.
+        self._library = saved["library"]
         self._weights, self._state = saved["weights"], saved["state"]
         self.__dict__.update(saved["others"])
         self._begin()
@@ -178,15 +195,20 @@ class TorchModule:
 
     def _held(self, device: Any) -> list[Any]:
         """What the module writes, on the GPU that it runs on."""
-        names = self._state.buffers
-        if missing := [name for name in names if name not in self.buffers]:
-            raise ScheduleError(f"buffers has no {', '.join(missing)}, which the module writes.")
+        names = self._buffer_names()
         for name in names:
             one = self.buffers[name]
             if one.device != device or one is not self._placed.get(name):
                 with sys.modules["torch"].inference_mode(False):  # Others write to them.
                     self.buffers[name] = self._placed[name] = _ready(one.to(device))
         return [self.buffers[name] for name in names]
+
+    def _buffer_names(self) -> list[str]:
+        """Names of what the module writes, all of which ``buffers`` has."""
+        names = [*self._state.buffers]
+        if missing := [name for name in names if name not in self.buffers]:
+            raise ScheduleError(f"buffers has no {', '.join(missing)}, which the module writes.")
+        return names
 
     def _machine(self, given: Sequence[Any]) -> TorchMachine:
         """What runs on the GPU that tensors lie on."""

@@ -47,7 +47,8 @@ def group_quantised(weight: np.ndarray, bits: int, dtype: str) -> tuple[np.ndarr
 
     def part(begin: int) -> None:
         some = slice(begin, begin + rows)
-        _quantise(_wide(weight[some]), bits, words[some], scales[some])
+        with np.errstate(all="ignore"):  # Of what is not finite the caller asks the scales.
+            _quantise(_wide(weight[some]), bits, words[some], scales[some])
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS)) as threads:
         [*threads.map(part, range(0, n, rows))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -56,7 +57,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
     OSError if the content does not fit on the disk; the file is as it was.
     """
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    # Another thread may do the same, or a process of another container with the same number.
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with fresh.open("wb") as file:
             file.write(content)
