@@ -194,13 +194,18 @@ _COMPILE = FunctionOfThread(COMPILER)
 
 @cache
 def compiler_version(compiler: str) -> str:
-    """Of nvrtc or nvcc, as it says itself."""
+    """Of nvrtc or nvcc, as it says itself; empty if it is not there, which compiling tells."""
     if compiler == "nvcc":
-        command = [shutil.which("nvcc") or "nvcc", "--version"]
+        if (nvcc := shutil.which("nvcc")) is None:
+            return ""
+        command = [nvcc, "--version"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    from cuda.bindings import nvrtc
+    try:
+        from cuda.bindings import nvrtc
 
-    return str(nvrtc.nvrtcVersion()[1:])
+        return str(nvrtc.nvrtcVersion()[1:])
+    except (ImportError, RuntimeError):
+        return ""
 
 
 def _by_nvcc(source: str, arch: str) -> MachineCode:
