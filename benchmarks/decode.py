@@ -122,7 +122,7 @@ def rounded(model: Any, weights: str) -> Any:
         digits = words[..., None] >> np.arange(0, WORD, bits, dtype="uint32") & (1 << bits) - 1
         counts = digits.reshape(n, k).astype("float32") - (1 << bits - 1)
         weight = torch.from_numpy(counts * np.repeat(scales.astype("float32"), GROUP, 1))
-        one.weight = torch.nn.Parameter(weight.to(own))
+        one.weight = torch.nn.Parameter(weight.to(own), requires_grad=False)
     return copied
 
 

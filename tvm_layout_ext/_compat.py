@@ -190,6 +190,13 @@ DRIVER_FUNCTIONS = (
 )
 
 
+def has_cuda_runtime() -> bool:
+    """Whether TVM makes and loads CUDA modules of machine code, for which it wants a driver."""
+    import tvm
+
+    return tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is not None
+
+
 def load_cuda_runtime(driver: str) -> bool:
     """Load TVM's CUDA runtime where TVM has not, with a stand-in for the driver's library.
 
@@ -202,18 +209,15 @@ def load_cuda_runtime(driver: str) -> bool:
 
     import tvm
 
-    def there() -> bool:
-        return tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True) is not None
-
     runtime = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
-    if there() or not runtime.exists():
-        return there()
+    if has_cuda_runtime() or not runtime.exists():
+        return has_cuda_runtime()
     try:
         for library in (driver, str(runtime)):
             ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
     except OSError:
         return False
-    return there()
+    return has_cuda_runtime()
 
 
 def serve_rpc(

@@ -10,11 +10,12 @@ import tvm
 from tvm import relax
 
 import tvm_layout_ext as tlx
+from benchmarks.decode import rounded
+from tests.models.language_models import language_model
 from tvm_layout_ext.models.for_torch import dynamo
 from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.for_torch.torch_module import TorchModule
 from tvm_layout_ext.models.imported.export import exported
-from tvm_layout_ext.models.quantised.group_quantise import GROUP, group_quantised
 from tvm_layout_ext.models.quantised.pack_weights import BITS, PackWeights
 
 torch = pytest.importorskip("torch")
@@ -135,41 +136,18 @@ def test_a_module_without_weights_is_compiled_as_ever(caplog: pytest.LogCaptureF
     assert "comes to" not in caplog.text
 
 
-def language_model(kind: str, **sizes: Any) -> Any:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    plain = {
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-        "vocab_size": 600,
-        "max_position_embeddings": 256,
-        **sizes,
-    }
-    config = getattr(transformers, f"{kind}Config")(**plain)
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).bfloat16().eval()
-    return model.requires_grad_(False)
-
-
-def round_weights(model: Any, bits: int) -> None:
-    """Give linears the weights that are multiplied; a table keeps its own."""
-    for one in model.modules():
-        if not isinstance(one, torch.nn.Linear):
-            continue
-        words, scales = group_quantised(one.weight.detach().float().numpy(), bits, "bfloat16")
-        digits = words[..., None] >> np.arange(0, 32, bits, dtype="uint32") & (1 << bits) - 1
-        counts = digits.reshape(one.weight.shape).astype("float32") - (1 << bits - 1)
-        weight = torch.from_numpy(counts * np.repeat(scales.astype("float32"), GROUP, 1))
-        one.weight = torch.nn.Parameter(weight.bfloat16(), requires_grad=False)
+def packable(kind: str, **sizes: Any) -> Any:
+    """A language model all of whose linears are packed."""
+    plain = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 600}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
+    return language_model(kind, **plain, **heads, **sizes).requires_grad_(False)
 
 
 @pytest.mark.costly
 @pytest.mark.parametrize(("weights", "tied"), [("int4", True), ("int8", False)])
 def test_a_language_model_keeps_its_keys(weights: str, tied: bool) -> None:
     """Step by step as the whole sequence by rounded weights, and otherwise than by its own."""
-    model = language_model("Llama", tie_word_embeddings=tied, num_hidden_layers=1)
+    model = packable("Llama", tie_word_embeddings=tied, num_hidden_layers=1)
     given = torch.randint(0, 600, (2, 8))
     net = tlx.with_static_cache(model, 20, batch=2)
     mod, state = imported(exported(net, (given[:, :1], torch.arange(1))))
@@ -178,8 +156,7 @@ def test_a_language_model_keeps_its_keys(weights: str, tied: bool) -> None:
     tables = [one for one in constants(mod) if list(one.shape) == [600, 256]]
     assert [str(one.dtype) for one in tables] == ["bfloat16"]
     plain = model(given).logits.float()
-    round_weights(model, BITS[weights])
-    whole = model(given).logits.float()
+    whole = rounded(model, weights)(given).logits.float()
     main = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
     tensors = tvm.runtime.from_dlpack
     held = [tensors(one.clone()) for one in state.buffers.values()]
@@ -206,7 +183,7 @@ def constants(mod: tvm.IRModule) -> list[Any]:
 
 
 def test_all_products_of_a_step_are_by_packed_weights() -> None:
-    model = language_model("Qwen3", head_dim=64, tie_word_embeddings=True)
+    model = packable("Qwen3", head_dim=64, tie_word_embeddings=True)
     net = tlx.with_static_cache(model, 128)
     fast = tlx.compile_torch(
         net,
@@ -229,15 +206,14 @@ def test_all_products_of_a_step_are_by_packed_weights() -> None:
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_chunk_and_steps_on_a_gpu(weights: str, graphs: bool) -> None:
     """They share words and scales, and are torch's by rounded weights."""
-    model = language_model("Qwen3", head_dim=64, tie_word_embeddings=True)
+    model = packable("Qwen3", head_dim=64, tie_word_embeddings=True)
     given = torch.randint(0, 600, (1, 24))
     net = tlx.with_static_cache(model, 128)
     chunk, step = (
         tlx.compile_torch(net, (given[:, :n], torch.arange(n)), weights=weights, cuda_graphs=graphs)
         for n in (16, 1)
     )
-    round_weights(model, BITS[weights])
-    whole = model.cuda().float()(given.cuda()).logits.cpu()
+    whole = rounded(model, weights).cuda().float()(given.cuda()).logits.cpu()
     atol = 0.03 * float(whole.abs().max())
     logits = chunk(given[:, :16].cuda(), torch.arange(16).cuda())
     np.testing.assert_allclose(logits[:, -1].float().cpu(), whole[:, 15], atol=atol)

@@ -139,7 +139,7 @@ def test_a_copy_shares_all(counting: Any) -> None:
 def test_without_a_driver_or_a_compiler_nothing_is_saved(
     counting: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_is_there", lambda _: False)
+    monkeypatch.setattr(library, "has_cuda_runtime", lambda: False)
     text = tlx.compile_torch(torch.nn.ReLU().eval(), (torch.ones(64),), target=HOPPER)
     with pytest.raises(tlx.TargetError, match="no machine code to save"):
         text.save(tmp_path / "net.tlx")

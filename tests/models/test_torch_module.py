@@ -13,6 +13,7 @@ from tvm import relax
 import tvm_layout_ext as tlx
 from tests.models import running
 from tests.models.cpu import OnCpu, by_cpu
+from tests.models.language_models import language_model
 from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.for_torch.torch_module import TorchModule
 from tvm_layout_ext.models.imported.experts import experts
@@ -643,36 +644,6 @@ def test_a_buffer_that_is_turned_is_kept_row_by_row() -> None:
     fast.buffers["a"] = torch.randn(4, 8).T
     before = fast.buffers["a"].clone()
     assert torch.equal(fast(torch.randn(8, 4), torch.tensor([0])), before)
-
-
-#: What models have beside, or not at all.
-_OTHERS: dict[str, dict[str, Any]] = {
-    "Falcon": {"head_dim": None},
-    "Phi3": {"pad_token_id": 0},
-    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
-    "GPTNeo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
-}
-
-
-def language_model(kind: str = "Llama", dtype: str = "bfloat16", **sizes: Any) -> Any:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    plain = {
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 2,
-        "head_dim": 32,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": 500,
-        "max_position_embeddings": 256,
-        **_OTHERS.get(kind, {}),
-        **sizes,
-    }
-    given = {name: one for name, one in plain.items() if one is not None}
-    config = getattr(transformers, f"{kind}Config")(**given)
-    made = getattr(transformers, f"{kind}ForCausalLM")(config)
-    return made.to(getattr(torch, dtype)).eval()
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,11 @@ def _built(kernels: tvm.IRModule, target: Target) -> Any:
     writing, arch = threading.Lock(), str(target.attrs["arch"])
 
     def compiled(source: str) -> bytes:
+        # Versions are asked for once, as one thread at a time is here.
+        key = disk.image_key(source, arch)
         writing.release()
         try:
-            return _image(source, arch)
+            return _image(key, source, arch)
         finally:
             writing.acquire()
 
@@ -87,12 +89,11 @@ def _work(func: Any) -> int:
     return 1 + len(nodes_in(func.body, tirx.Mul))
 
 
-def _image(source: str, arch: str) -> bytes:
+def _image(key: str, source: str, arch: str) -> bytes:
     """Machine code, from the disk or made in a process of its own.
 
     What is slow is told, and not kept, to be told again.
     """
-    key = disk.image_key(source, arch)
     if (known := disk.known(key)) is not None:
         return known
     code = compiled_code(source, arch, apart=True)

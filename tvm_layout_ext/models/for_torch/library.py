@@ -11,12 +11,10 @@ import tvm
 from tvm import relax
 from tvm.support import cc
 
-from ..._compat import tvm_version
+from ..._compat import has_cuda_runtime, tvm_version
 from ..._version import __version__
 from ...errors import ScheduleError, TargetError
 
-#: TVM's functions that make a CUDA module, of machine code or of its bytes, if there is a driver.
-_CREATE, _LOAD = "ffi.Module.create.cuda", "ffi.Module.load_from_bytes.cuda"
 _LIBRARY = "module.so"
 
 
@@ -36,7 +34,7 @@ def check_versions(saved: dict[str, str]) -> None:
 
 def library_of(executable: Any) -> bytes:
     """The shared library of an executable; TargetError if it cannot be made here."""
-    if _has_cuda(executable.mod) and not _is_there(_CREATE):
+    if _has_cuda(executable.mod) and not has_cuda_runtime():
         raise TargetError(
             "A module that was compiled without a CUDA driver has no machine code to save."
         )
@@ -56,14 +54,10 @@ def executable_of(library: bytes) -> Any:
         try:
             return relax.VMExecutable(tvm.runtime.load_module(str(path)))
         except Exception as error:
-            if _is_there(_LOAD):
+            if has_cuda_runtime():
                 raise
             raise TargetError("A saved module is loaded where there is a CUDA driver.") from error
 
 
 def _has_cuda(module: Any) -> bool:
     return str(module.kind) == "cuda" or any(map(_has_cuda, module.imports))
-
-
-def _is_there(name: str) -> bool:
-    return tvm.get_global_func(name, allow_missing=True) is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from ...errors import ScheduleError, TargetError
 from ...gpu.hardware import architecture
 from ...ir.diagnostics import reason
 from ...ir.queries import size_of
+from ...tune.records.files import replacing
 from ..default_schedule import FunctionChoice
 from ..imported.legal_sizes import LegalSizes
 from .library import check_versions, executable_of, library_of, versions
@@ -103,13 +103,8 @@ class TorchModule:
         compiler, which links it.
         """
         # What was loaded from the path may still read its weights there.
-        path = Path(path)
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
+        with replacing(Path(path)) as fresh:
             sys.modules["torch"].save(self, fresh)
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
 
     def __copy__(self) -> TorchModule:
         new = object.__new__(type(self))

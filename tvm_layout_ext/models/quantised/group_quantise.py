@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+
+from ...tune.measure.environment import cores
 
 #: Neighbours along K that share a scale, as in MLC's ``q4f16_1``.
 GROUP = 32
@@ -50,7 +51,7 @@ def group_quantised(weight: np.ndarray, bits: int, dtype: str) -> tuple[np.ndarr
         with np.errstate(all="ignore"):  # Of what is not finite the caller asks the scales.
             _quantise(_wide(weight[some]), bits, words[some], scales[some])
 
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, _THREADS)) as threads:
+    with ThreadPoolExecutor(min(cores(), _THREADS)) as threads:
         [*threads.map(part, range(0, n, rows))]
     return words, scales
 

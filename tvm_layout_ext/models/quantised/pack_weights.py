@@ -63,7 +63,7 @@ class PackWeights:
         """Rewrite a module."""
         main = mod[_MAIN]
         reader = Bindings.of(main)
-        packed = _Packed(self.bits)
+        packed = _PackedWeights(self.bits)
         found = [
             (reader.bound[one.var], partial(one.unpacked, self.bits, parts))
             for one in _products(reader)
@@ -123,7 +123,7 @@ class _Weighted:
 
     def rows(self) -> np.ndarray:
         """The weight N x K."""
-        found = array_in_place(self.constant.value)
+        found = _array_in_place(self.constant.value)
         return found if self.is_turned else found.T
 
     def unpacked(self, bits: int, parts: tuple[relax.Var, relax.Var], inside: Any) -> relax.Expr:
@@ -150,7 +150,7 @@ def _products(reader: Bindings) -> Iterator[_Weighted]:
             yield _Weighted(var, call, value, is_turned)
 
 
-class _Packed:
+class _PackedWeights:
     """Weights that have been packed, and those that stay."""
 
     def __init__(self, bits: int) -> None:
@@ -226,7 +226,7 @@ def _dequantised(
     return te.compute(shape, one, name="dequantize")
 
 
-def array_in_place(tensor: Any) -> np.ndarray:
+def _array_in_place(tensor: Any) -> np.ndarray:
     """What a tensor of TVM's holds, without a copy."""
     if str(tensor.dtype) != "bfloat16":
         return np.from_dlpack(tensor)

@@ -57,13 +57,19 @@ def replace_file(path: Path, content: bytes) -> None:
 
     OSError if the content does not fit on the disk; the file is as it was.
     """
+    with replacing(path) as fresh, fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a place for a file that takes another one's place at the end, unless something fails."""
     # Another thread may do the same, or a process of another container with the same number.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield fresh
         fresh.replace(path)
     finally:
         with suppress(FileNotFoundError):
