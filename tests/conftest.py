@@ -16,6 +16,8 @@ import pytest
 
 from tests import frames, sampling
 
+#: What is built stays on no disk, so that no test sees what another one has made otherwise.
+os.environ["TVM_LAYOUT_EXT_CACHE"] = "/dev/null/cache"
 #: Files of few tests that take long are the first to be handed out: of three workers one mostly
 #: waits for processes, and two compute.
 _LONG = (

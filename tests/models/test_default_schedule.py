@@ -23,8 +23,9 @@ from tests.tune.apply.test_apply import unscheduled
 from tvm_layout_ext.analysis.contraction import read_contraction
 from tvm_layout_ext.build import device_program
 from tvm_layout_ext.gpu.hardware import architecture
-from tvm_layout_ext.models import default_schedule, rules
+from tvm_layout_ext.models import rules
 from tvm_layout_ext.models.on_tensor_cores import configuration
+from tvm_layout_ext.models.scheduled import choose
 from tvm_layout_ext.schedules import gemm
 from tvm_layout_ext.tune.space.functions import blocks_of, same_function
 
@@ -107,7 +108,7 @@ def test_a_fallback_has_its_sentence(
 ) -> None:
     sentence = "fuse_rows needs rows of a known length"
     left = {name: rule for name, rule in rules.RULES.items() if name != "blocks"}
-    monkeypatch.setattr(default_schedule, "RULES", left)
+    monkeypatch.setattr(choose, "RULES", left)
     mod = relax_module(lambda x: relax.op.add(relax.op.nn.softmax(x), x), (4, "n"))
     with caplog.at_level(logging.WARNING, "tvm_layout_ext"), tlx.decisions.collect() as told:
         found = scheduled(mod)
@@ -145,7 +146,7 @@ def test_a_rule_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("no luck")
 
     every = {"tensor cores": broken, "blocks": broken, rules.LAST: rules.RULES[rules.LAST]}
-    monkeypatch.setattr(default_schedule, "RULES", every)
+    monkeypatch.setattr(choose, "RULES", every)
     (one,) = scheduled(unscheduled(64))
     check(one)
     assert (one.choice.rule, one.choice.refused) == (rules.LAST, ("no luck.", "no luck."))
@@ -153,7 +154,7 @@ def test_a_rule_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> No
         one.choice.text == "dlight's Transpose schedules it. no luck."
         or "no luck" in one.choice.text
     )
-    monkeypatch.setattr(default_schedule, "RULES", dict.fromkeys(every, broken))
+    monkeypatch.setattr(choose, "RULES", dict.fromkeys(every, broken))
     with TARGET:
         left = (schedule := tlx.DefaultSchedule())(unscheduled(64))
     assert same_function(left["main"], unscheduled(64)["main"])
@@ -167,7 +168,7 @@ def test_a_mistake_of_a_rule_is_told_as_one(
         raise TypeError("no number")
 
     rules_with_one = {"rows": mistaken, rules.LAST: rules.RULES[rules.LAST]}
-    monkeypatch.setattr(default_schedule, "RULES", rules_with_one)
+    monkeypatch.setattr(choose, "RULES", rules_with_one)
     with TARGET:
         (schedule := tlx.DefaultSchedule())(unscheduled(64))
     sentence = "Rule rows fails by a mistake of tvm_layout_ext, TypeError: no number."

@@ -12,7 +12,9 @@ from .. import decisions
 from ..decisions import Decision
 
 
-class _Made(NamedTuple):
+class Made(NamedTuple):
+    """A function and what it became, under which options, and what passes told."""
+
     source: tirx.PrimFunc
     lowered: tirx.PrimFunc
     context: tvm.transform.PassContext
@@ -20,7 +22,7 @@ class _Made(NamedTuple):
 
 
 #: The latest, by the handles of their bodies; each is given once.
-_MADE: dict[int, _Made] = {}
+_MADE: dict[int, Made] = {}
 #: More than any model has; a denoiser has some 200 functions, of which rules lower some twice.
 _MOST = 512
 
@@ -29,14 +31,19 @@ def keep(source: tirx.PrimFunc, lowered: tirx.PrimFunc, told: Sequence[Decision]
     """Keep what a function became in the first half of the pipeline, and what its passes told."""
     key = source.body.__chandle__()
     _MADE.pop(key, None)
-    _MADE[key] = _Made(source, lowered, tvm.transform.PassContext.current(), tuple(told))
+    _MADE[key] = Made(source, lowered, tvm.transform.PassContext.current(), tuple(told))
     if len(_MADE) > _MOST:
         del _MADE[next(iter(_MADE))]
 
 
+def made_of(func: tirx.PrimFunc) -> Made | None:
+    """What is kept of a function."""
+    return _MADE.get(func.body.__chandle__())
+
+
 def take(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     """What a function that has its target became under these options; None if nobody lowered it."""
-    one = _MADE.get(func.body.__chandle__())
+    one = made_of(func)
     if one is None or not _is(one, func):
         return None
     del _MADE[func.body.__chandle__()]
@@ -49,7 +56,7 @@ def take(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     return made
 
 
-def _is(one: _Made, func: tirx.PrimFunc) -> bool:
+def _is(one: Made, func: tirx.PrimFunc) -> bool:
     """Whether a function is the same but for its attributes, and lowered as it would be now."""
     source, target = one.source, func.attrs.get("target", None)
     return (

@@ -11,32 +11,19 @@ from tvm import tirx
 from tvm.target import Target
 
 from .. import decisions
-from ..build import lower
 from ..checks import takes_module
-from ..ir import lowered_once
-from ..ir.diagnostics import reason
 from ..ir.ops import IS_SCHEDULED
-from ..ir.tidy import tidy
 from ..ir.walk import launches, top_statements
 from ..target import better_than_guess
 from ..tune.apply.apply import Best
 from ..tune.records.records import Source
-from .any_size.pixels_as_rows import without_places
-from .any_size.sizes_as_variables import sizes_as_variables
-from .modelled import least_seconds, seconds
-from .rule import REFUSALS, Scheduled
-from .rules import LAST, MODELLED, RULES, SLOWER
+from .rules import LAST
+from .scheduled.answer import Answer
+from .scheduled.answers import answers
+from .scheduled.choose import NOBODY
 
 _log = logging.getLogger("tvm_layout_ext")
 _MAKER = "DefaultSchedule"
-#: What only a mistake of this package raises: others are asked, and the choice says so.
-_MISTAKES = (AssertionError, AttributeError, IndexError, KeyError, NameError, TypeError)
-#: How many times the least time a schedule may take before others are asked.
-_WORTH = 1.5
-#: What a model that was fitted to our kernels may be wrong about dlight's.
-_DOUBT = 1.25
-#: Seconds by which two short kernels may differ from one measurement to the next.
-_NOISE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -55,7 +42,7 @@ class FunctionChoice:
     @property
     def fell_back(self) -> bool:
         """Whether none of this package's own rules took it."""
-        return self.rule in (LAST, "none")
+        return self.rule in (LAST, NOBODY)
 
 
 @takes_module
@@ -99,24 +86,37 @@ class DefaultSchedule:
             for one in self.best.applied[known:]:
                 if one.how != "none":
                     self.choices.append(FunctionChoice(one.name, "record", one.text))
+        wanted = {
+            gv: (func, target)
+            for gv, func in mod.functions.items()
+            if _is_ours(func) and (target := _target(func, around)) is not None
+        }
+        found = dict(zip(wanted, answers([*wanted.values()]), strict=True))
         changed = {
-            gv: self._scheduled(gv.name_hint, func, around) if _is_ours(func) else func
+            gv: self._scheduled(gv.name_hint, func, found[gv]) if gv in found else func
             for gv, func in mod.functions.items()
         }
         return tvm.IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
 
-    def _scheduled(self, name: str, func: tirx.PrimFunc, around: Target | None) -> tirx.PrimFunc:
-        own = func.attrs.get("target", None)
-        target = own if own is not None else around
-        if target is None or target.kind.name != "cuda":
-            return func
-        target = better_than_guess(target) or target
-        with target:
-            choice, found = choose(name, func, target)
+    def _scheduled(self, name: str, func: tirx.PrimFunc, answer: Answer) -> tirx.PrimFunc:
+        rule, text, refused, mistakes = answer.choice
+        for one in mistakes:
+            _log.warning("%s: %s", name, one)
+        choice = FunctionChoice(name, rule, text, refused)
         self.choices.append(choice)
         decisions.note(_MAKER, name, choice.text, refused=choice.fell_back)
         _log.log(logging.WARNING if choice.fell_back else logging.INFO, "%s: %s", name, choice.text)
-        return func if found is None else found.function.with_attr(IS_SCHEDULED, True)
+        made = answer.function
+        return func if made is None else made.with_attr(IS_SCHEDULED, True)
+
+
+def _target(func: tirx.PrimFunc, around: Target | None) -> Target | None:
+    """The CUDA target that a function is scheduled for, if there is one."""
+    own = func.attrs.get("target", None)
+    target = own if own is not None else around
+    if target is None or target.kind.name != "cuda":
+        return None
+    return better_than_guess(target) or target
 
 
 def _is_ours(func: Any) -> bool:
@@ -129,74 +129,3 @@ def _is_ours(func: Any) -> bool:
 def _has_loops_beside(func: tirx.PrimFunc) -> bool:
     """Whether loops outside of a function's kernels would run on the host."""
     return any(isinstance(stmt, tirx.For) and not launches(stmt) for stmt in top_statements(func))
-
-
-def choose(
-    name: str, func: tirx.PrimFunc, target: Target
-) -> tuple[FunctionChoice, Scheduled | None]:
-    """Ask the rules in order; the schedule of the first that has one which can be lowered.
-
-    Where a rule that moves memory is modelled to take much longer than moving the parameters, the
-    others are asked, too, and the fastest by the model is taken.
-    """
-    own = without_places(sizes_as_variables(tidy(func)))
-    refused, rules = list[str](), list(RULES)
-    if launches(func.body):
-        refused, rules = ["It launches kernels of its own, and has loops beside them."], [LAST]
-    slow: list[tuple[float, str, Scheduled]] = []
-    for rule in rules:
-        try:
-            # dlight knows the forms in which TVM writes its operators.
-            found = _applied(rule, func if rule == LAST else own, target)
-        except REFUSALS as error:
-            refused.append(reason(error))
-            continue
-        except _MISTAKES as error:
-            what = f"{type(error).__name__}: {reason(error)}"
-            refused.append(f"Rule {rule} fails by a mistake of tvm_layout_ext, {what}")
-            _log.warning("%s: %s", name, refused[-1])
-            continue
-        if found is None:
-            continue
-        if rule in MODELLED and (took := _too_long(func, found, target)):
-            slow.append((took, rule, found))
-            continue
-        if not slow or rule != LAST:
-            return _chosen(name, rule, found, refused), found
-        slow.append((seconds(found.function, target) * _DOUBT, rule, found))
-    if slow:
-        most = min(took for took, *_ in slow) + _NOISE
-        rule, found = next((rule, found) for took, rule, found in slow if took <= most)
-        times = ", ".join(f"{took * 1e6:.3g} us by {which}" for took, which, _ in slow)
-        return _chosen(name, rule, found, [*refused, f"Modelled: {times}."]), found
-    why = " ".join(dict.fromkeys(refused))
-    return FunctionChoice(name, "none", f"Nothing schedules it. {why}", tuple(refused)), None
-
-
-def _applied(rule: str, func: tirx.PrimFunc, target: Target) -> Scheduled | None:
-    """What a rule makes of a function, lowered once if it is one of ours, and not checked yet."""
-    with decisions.collect():  # What rules try is not what is done.
-        found = RULES[rule](func, target)
-        if found is not None and rule != LAST:
-            func = found.function
-            with decisions.collect() as told:
-                lowered = lower(func.with_attr("global_symbol", "main"), target=target)
-            lowered_once.keep(func, lowered["main"], told)
-    return found
-
-
-def _too_long(func: tirx.PrimFunc, found: Scheduled, target: Target) -> float:
-    """Modelled seconds of a schedule, or 0 where others need not be asked."""
-    least = least_seconds(func)
-    if least is None:
-        return 0.0
-    took = seconds(found.function, target)
-    return took if took > _WORTH * least + _NOISE else 0.0
-
-
-def _chosen(name: str, rule: str, found: Scheduled, refused: list[str]) -> FunctionChoice:
-    why = " ".join(dict.fromkeys(refused))
-    text = f"{found.text} schedules it. {why}" if rule == LAST else f"{found.text}."
-    if rule in SLOWER and why:
-        text += f" No faster rule takes it: {why}"
-    return FunctionChoice(name, rule, text, tuple(refused))

@@ -47,6 +47,7 @@ from .moves.weights_as_rows import WeightsAsRows
 from .paged.cache import PagedCache
 from .quantised.fuse_weights import FuseWeights
 from .quantised.pack_weights import PackWeights
+from .scheduled.answers import side_by_side
 from .sums.round_operands import RoundOperands
 from .sums.sums_in_steps import SumsInSteps
 from .sums.widen_functions import legalize_ops
@@ -115,8 +116,15 @@ class RelaxPipeline:
             *self.planned,
             *final[at:],
         ]
-        with self.target:
+        with side_by_side(_size(mod)), self.target:
             return tvm.transform.Sequential(passes)(mod)
+
+
+def _size(mod: tvm.IRModule) -> int:
+    """Operators of a module, or functions that are made of them."""
+    bodies = [one.body for one in mod.functions.values() if isinstance(one, relax.Function)]
+    blocks = [block for body in bodies for block in getattr(body, "blocks", ())]
+    return sum(len(block.bindings) for block in blocks)
 
 
 def lower_relax(mod: tvm.IRModule, target: str | Target | None = None) -> tvm.IRModule:

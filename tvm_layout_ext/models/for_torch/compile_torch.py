@@ -22,6 +22,7 @@ from ..imported.mixed_precision import MixedPrecision
 from ..pipeline import RelaxPipeline
 from ..quantised.pack_weights import BITS, PackWeights, check_weights
 from ..relax_values import NARROW_FLOATS
+from ..scheduled.answers import side_by_side
 from ..tf32 import CONV, MATMUL, allow_tf32, has_tf32
 from .all_cores import by_all_cores
 from .memory_apart import MemoryApart
@@ -93,17 +94,19 @@ def compile_torch(
     if weights is not None:
         _check_narrow(module, dtype)
     resolved = resolve(target)
-    program = exported(module, args, kwargs, dynamic_shapes)
-    sizes = LegalSizes(program)
-    mod, state = imported(program)
-    mod = _in_type(mod, state, module, dtype)
     schedule, apart = DefaultSchedule(log), WeightsApart()
     pack = None if weights is None else PackWeights(BITS[weights])
     pipeline = RelaxPipeline(resolved, schedule, [apart, MemoryApart()], pack)
     # A graph of TVM's would have no memory of its own.
     no_graph = tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False})
-    with no_graph, by_all_cores():
-        executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
+    # Processes that schedule start while torch exports.
+    with side_by_side(_size(module)):
+        program = exported(module, args, kwargs, dynamic_shapes)
+        sizes = LegalSizes(program)
+        mod, state = imported(program)
+        mod = _in_type(mod, state, module, dtype)
+        with no_graph, by_all_cores():
+            executable = tvm.compile(mod, target=resolved, relax_pipeline=pipeline)
     if dtype is None and has_tf32(resolved) and not _narrow_types(module):
         _tell_of_full_products(schedule.choices)
     return TorchModule(
@@ -117,6 +120,12 @@ def compile_torch(
         weights=apart.weights,
         cuda_graphs=cuda_graphs and _have_known_sizes(mod),
     )
+
+
+def _size(module: Any) -> int:
+    """Modules in a module, and operators of those that are graphs."""
+    parts = [*module.modules()] if hasattr(module, "modules") else []
+    return len(parts) + sum(len(one.graph.nodes) for one in parts if hasattr(one, "graph"))
 
 
 def check_type(dtype: Any) -> None:

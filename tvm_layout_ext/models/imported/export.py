@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,7 +12,9 @@ from typing import Any
 
 from ...errors import ScheduleError
 from ...ir.diagnostics import reason
+from .decompose import decomposed
 
+_log = logging.getLogger("tvm_layout_ext")
 #: Torch's option by which conditions of sizes are asserted where they are not proven.
 _ASSERTED = "prefer_deferred_runtime_asserts_over_guards"
 #: Torch's function that writes out a layer of an LSTM.
@@ -121,10 +124,16 @@ def _in_operators(torch: Any, program: Any) -> Any:
     table, norm = torch.export.default_decompositions(), torch.ops.aten.instance_norm.default
     graphs = (one.graph for one in program.graph_module.modules() if hasattr(one, "graph"))
     norms = [node for graph in graphs for node in graph.nodes if node.target is norm]
+    kept = set[Any]()
     if all(node.args[3:6] == (None, None, True) for node in norms):
         table.pop(norm, None)
+        kept.add(norm)
     with _states_of_lstms(torch):
-        return program.run_decompositions(table)
+        try:
+            return decomposed(torch, program, dict(table.items()), kept)
+        except Exception as error:  # Torch has the last word.
+            _log.info("Torch traces the whole program once more: %s", reason(error))
+            return program.run_decompositions(table)
 
 
 @contextmanager

@@ -1,0 +1,141 @@
+"""``answers``: of each function of a module, from the disk, of other processes, or made here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from ...calls import disk
+from ...ir.diagnostics import reason
+from ...ir.queries import nodes_in
+from ...tune.measure.environment import cores
+from ...tune.measure.worker import Worker
+from ...tune.measure.worker_pool import WorkerPool
+from ..rules import RULES
+from .answer import Answer, Request
+
+_log = logging.getLogger("tvm_layout_ext")
+_PACKAGE = __name__.partition(".")[0]
+#: So many processes schedule: the longest function of a model takes as long as eight average ones.
+_MOST = 8
+#: Cores below which processes, which import TVM, would take from each other what they save.
+_LEAST_CORES = 4
+#: Operators or modules of a model from which on it has functions enough.
+LEAST_SIZE = 32
+#: A GPU's memory is for the process that runs the model.
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+_pool: ContextVar[WorkerPool | None] = ContextVar("layout_ext_schedulers", default=None)
+
+
+@contextmanager
+def side_by_side(size: int, processes: int | None = None) -> Iterator[None]:
+    """While entered, functions are scheduled in other processes, which start at once.
+
+    By default as many as cores, and none for a model of a smaller ``size`` than :data:`LEAST_SIZE`.
+    """
+    if processes is None:
+        have = cores()
+        processes = min(have, _MOST) if have >= _LEAST_CORES and size >= LEAST_SIZE else 0
+    if not processes or _pool.get() is not None:
+        yield
+        return
+    # A program may have found this package by a path of its own.
+    environment = _NO_GPU | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with tempfile.TemporaryDirectory(prefix="tvm_layout_ext_schedule_") as folder:
+        logs = [Path(folder) / f"{number}.log" for number in range(processes)]
+        pool = WorkerPool([Worker(log, Request.__module__, (), environment) for log in logs])
+        token = _pool.set(pool)
+        try:
+            yield
+        finally:
+            _pool.reset(token)
+            pool.close()
+
+
+def answers(wanted: Sequence[tuple[tirx.PrimFunc, Target]]) -> Iterator[Answer]:
+    """What becomes of each function, in order.
+
+    What this package alone decides is kept on disk: not with instruments of passes, rules of a
+    user, or where a function calls others.
+    """
+    if tvm.transform.PassContext.current().instruments or not _are_ours():
+        yield from (Answer.of(*one) for one in wanted)
+        return
+    requests = [None if _calls_others(one[0]) else Request.of(*one) for one in wanted]
+    keys = [None if one is None else _key(one) for one in requests]
+    found = [None if key is None else disk.known(key) for key in keys]
+    asked = _asked([None if known else one for one, known in zip(requests, found, strict=True)])
+    for one, key, known, future in zip(wanted, keys, found, asked, strict=True):
+        data = known if future is None else _received(future)
+        answer = None if data is None else _read(data)
+        if answer is None:
+            answer = Answer.of(*one)
+            data = None if key is None else _written(answer)
+        else:
+            answer.repeat()
+        if key is not None and known is None and data is not None:
+            disk.keep(key, data)
+        yield answer
+
+
+def _are_ours() -> bool:
+    """Whether all rules are of this package, whose files a key tells."""
+    return all(rule.__module__.partition(".")[0] == _PACKAGE for rule in RULES.values())
+
+
+def _calls_others(func: tirx.PrimFunc) -> bool:
+    return bool(nodes_in(func.body, tvm.ir.GlobalVar))
+
+
+def _key(request: Request) -> str:
+    rules = [(name, rule.__module__, rule.__qualname__) for name, rule in RULES.items()]
+    text, options, level = request
+    return f"{disk.key_of(text, repr(options), level, rules)}.schedule"
+
+
+def _asked(requests: Sequence[Request | None]) -> list[Future[bytes] | None]:
+    """Answers that are under way, those of the longest texts first."""
+    pool, begun = _pool.get(), dict[int, Future[bytes]]()
+    wanted = [(len(one.text), at, one) for at, one in enumerate(requests) if one is not None]
+    if pool is not None and len(wanted) > 1:
+        for _, at, one in sorted(wanted, key=lambda it: -it[0]):
+            begun[at] = pool.submit(one.answered)
+    return [begun.get(at) for at in range(len(requests))]
+
+
+def _received(future: Future[bytes]) -> bytes | None:
+    try:
+        return future.result()
+    except Exception as error:
+        _log.warning("A function is scheduled here, as another process fails: %s", reason(error))
+        return None
+
+
+def _read(data: bytes) -> Answer | None:
+    """An answer, or None of a file that somebody else wrote."""
+    try:
+        return Answer.from_bytes(data)
+    except Exception as error:
+        _log.info("A schedule on disk cannot be read: %s", reason(error))
+        return None
+
+
+def _written(answer: Answer) -> Any:
+    try:
+        return answer.to_bytes()
+    except Exception as error:
+        _log.info("A schedule is not kept on disk: %s", reason(error))
+        return None
