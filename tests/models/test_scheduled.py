@@ -98,7 +98,7 @@ def test_a_process_that_fails_is_told_and_the_function_scheduled_here(
     block: tvm.IRModule, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = asked(block)
-    monkeypatch.setattr(answer.Request, "answered", lambda self: 1 // 0)
+    monkeypatch.setattr(answer.ScheduleRequest, "answered", lambda self: 1 // 0)
     with side_by_side(0, processes=1):
         assert same(asked(block), here)
     assert len(caplog.records) == len(here[1])

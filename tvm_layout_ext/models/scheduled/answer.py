@@ -84,7 +84,7 @@ def _messages() -> Iterator[list[tuple[int, str]]]:
         _LOGGER.removeHandler(handler)
 
 
-class Request(NamedTuple):
+class ScheduleRequest(NamedTuple):
     """A function, its target and the options of passes, as they are asked of a process."""
 
     text: str  #: JSON of function and target
@@ -92,7 +92,7 @@ class Request(NamedTuple):
     level: int  #: Of messages that are told
 
     @classmethod
-    def of(cls, func: tirx.PrimFunc, target: Target) -> Request:
+    def of(cls, func: tirx.PrimFunc, target: Target) -> ScheduleRequest:
         """A request under the present options."""
         context = tvm.transform.PassContext.current()
         passes = [*map(str, context.required_pass)], [*map(str, context.disabled_pass)]

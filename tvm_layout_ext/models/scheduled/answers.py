@@ -24,7 +24,7 @@ from ...tune.measure.environment import cores
 from ...tune.measure.worker import Worker
 from ...tune.measure.worker_pool import WorkerPool
 from ..rules import RULES
-from .answer import Answer, Request
+from .answer import Answer, ScheduleRequest
 
 _log = logging.getLogger("tvm_layout_ext")
 _PACKAGE = __name__.partition(".")[0]
@@ -56,7 +56,9 @@ def side_by_side(size: int, processes: int | None = None) -> Iterator[None]:
     environment = _NO_GPU | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with tempfile.TemporaryDirectory(prefix="tvm_layout_ext_schedule_") as folder:
         logs = [Path(folder) / f"{number}.log" for number in range(processes)]
-        pool = WorkerPool([Worker(log, Request.__module__, (), environment) for log in logs])
+        pool = WorkerPool(
+            [Worker(log, ScheduleRequest.__module__, (), environment) for log in logs]
+        )
         token = _pool.set(pool)
         try:
             yield
@@ -74,7 +76,7 @@ def answers(wanted: Sequence[tuple[tirx.PrimFunc, Target]]) -> Iterator[Answer]:
     if tvm.transform.PassContext.current().instruments or not _are_ours():
         yield from (Answer.of(*one) for one in wanted)
         return
-    requests = [None if _calls_others(one[0]) else Request.of(*one) for one in wanted]
+    requests = [None if _calls_others(one[0]) else ScheduleRequest.of(*one) for one in wanted]
     keys = [None if one is None else _key(one) for one in requests]
     found = [None if key is None else disk.known(key) for key in keys]
     asked = _asked([None if known else one for one, known in zip(requests, found, strict=True)])
@@ -100,13 +102,13 @@ def _calls_others(func: tirx.PrimFunc) -> bool:
     return bool(nodes_in(func.body, tvm.ir.GlobalVar))
 
 
-def _key(request: Request) -> str:
+def _key(request: ScheduleRequest) -> str:
     rules = [(name, rule.__module__, rule.__qualname__) for name, rule in RULES.items()]
     text, options, level = request
     return f"{disk.key_of(text, repr(options), level, rules)}.schedule"
 
 
-def _asked(requests: Sequence[Request | None]) -> list[Future[bytes] | None]:
+def _asked(requests: Sequence[ScheduleRequest | None]) -> list[Future[bytes] | None]:
     """Answers that are under way, those of the longest texts first."""
     pool, begun = _pool.get(), dict[int, Future[bytes]]()
     wanted = [(len(one.text), at, one) for at, one in enumerate(requests) if one is not None]
