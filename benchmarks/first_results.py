@@ -51,7 +51,7 @@ def started(name: str, backend: str) -> float:
         call: Any = net
     else:
         net, given = made(name), torch.randint(0, 1000, (1, count))
-        call = _Logits(net)
+        call = _logits_of(net)
     given = given.cuda()
     wanted = _tensor(call(given))
     torch.cuda.synchronize()
@@ -71,7 +71,7 @@ def _tensor(result: Any) -> Any:
     return getattr(first, "last_hidden_state", first)
 
 
-def _Logits(net: Any) -> Any:  # noqa: N802
+def _logits_of(net: Any) -> Any:
     """A language model as a module from tokens to logits."""
     import torch
 
