@@ -11,7 +11,7 @@ from tvm import s_tir, tirx
 
 from ...coalesce.rows.traffic import unravel
 from ...gpu.hardware import WARP_SIZE
-from ...ir.queries import distinct, is_load_of, loads_in, substitute
+from ...ir.queries import distinct, is_among, is_load_of, loads_in, substitute
 from ...ir.rebuild import block_with, realize_with, sequence, whole_region
 from .product import RowsProduct
 
@@ -49,10 +49,11 @@ class RowsKernel:
     def function(self) -> tirx.PrimFunc:
         """The function with this kernel as its body."""
         func, product = self.product.func, self.product
-        values = (product.weight, product.x, *(one.body.value for one in product.after))
+        weights = [one.weight for one in product.members]
+        values = (*weights, product.x, *(one.body.value for one in product.after))
         loads = [load for value in values for load in loads_in(value)]
-        made = product.block.body.buffer
-        read = distinct(one.source for one in loads if not one.source.same_as(made))
+        made = [one.block.body.buffer for one in product.members]
+        read = distinct(one.source for one in loads if not is_among(one.source, made))
         stores = [one.body.buffer for one in product.after or (product.block,)]
         regions = [[whole_region(one) for one in some] for some in (read, stores)]
         block = s_tir.SBlock(
@@ -69,9 +70,11 @@ class RowsKernel:
         root = block_with(func.body.block, body=stmt, alloc_buffers=[])
         return func.with_body(realize_with(func.body, root))
 
-    def values(self, column: Any, term: Any, row: Any) -> dict[Any, Any]:
-        """Values of the product's iterators."""
-        product = self.product
+    def values(
+        self, column: Any, term: Any, row: Any, member: RowsProduct | None = None
+    ) -> dict[Any, Any]:
+        """Values of the iterators of the product, or of one of several."""
+        product = member or self.product
         values = {one.var: tirx.const(0, "int64") for one in product.block.iter_vars}
         extents = [product.what.extents[i] for i in product.rows]
         for at, value in zip(product.rows, unravel(row, extents), strict=True):
@@ -80,19 +83,27 @@ class RowsKernel:
         values[product.block.iter_vars[product.k].var] = term
         return values
 
-    def stored(self, column: Any, row: Any, own: Any) -> Any:
-        """Store what becomes of a sum."""
+    def stored(self, column: Any, row: Any, *own: Any) -> Any:
+        """Store what becomes of a sum, or of those of all members."""
         product, block = self.product, self.product.block
         values = self.values(column, tirx.const(0, "int64"), row)
-        own = own.astype(str(block.body.buffer.dtype))
+        buffers = [one.block.body.buffer for one in product.members]
+        sums = [
+            (buffer, one.astype(str(buffer.dtype)))
+            for buffer, one in zip(buffers, own, strict=True)
+        ]
+
+        def known(load: Any) -> Any:
+            return next((one for buffer, one in sums if is_load_of(load, buffer)), load)
+
         made = [substitute(at, values) for at in block.body.indices]
         done = []
         for one in product.after:
             at = dict(zip((x.var for x in one.iter_vars), made, strict=True))
-            swap = (tvm.ir.TensorLoad, lambda x: own if is_load_of(x, block.body.buffer) else x)
+            swap = (tvm.ir.TensorLoad, known)
             value = substitute(tvm_ffi.structural_map(one.body.value, [swap], order="post"), at)
             indices = [substitute(i, at) for i in one.body.indices]
             done.append(tirx.BufferStore(one.body.buffer, value, indices))
         if not product.after:
-            done = [tirx.BufferStore(block.body.buffer, own, made)]
+            done = [tirx.BufferStore(*sums[0], made)]
         return sequence(done)

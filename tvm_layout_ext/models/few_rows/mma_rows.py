@@ -4,6 +4,9 @@ A warp has 16 columns of the product, which are the rows of ``m16n8k16``, and 8 
 its columns. A lane reads 16 bytes of the weights of two columns. Which terms lie where in a
 fragment does not matter, as long as both factors agree: so a lane's own weights are its fragment.
 Parts of ``x`` are put into shared memory in the order of these fragments.
+
+Of two products that meet in one value a warp has 8 columns each. A lane's two columns are the same
+one of both then, so that it has all sums of a value.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class MmaRows(RowsKernel):
         self.vectors = 0 if self.terms % self.step else self.terms // self.step
         self.tiles = -(-product.count // ROWS)
         self.count = count if isinstance(count, int) else tirx.Cast("int32", count)
-        columns = -(-self.width // COLUMNS)
+        self.each_member = COLUMNS // len(product.members)
+        columns = -(-self.width // self.each_member)
         self.sharing = next(
             n for n in (1, 2, 4, 8) if n == most or columns * n >= MULTIPROCESSORS * busy
         )
@@ -64,7 +68,7 @@ class MmaRows(RowsKernel):
         self.group, self.thread = tirx.floordiv(self.lane, 4), tirx.floormod(self.lane, 4)
         self.share = tirx.floormod(self.warp, self.sharing)
         tile = self.grid * (WARPS // self.sharing) + tirx.floordiv(self.warp, self.sharing)
-        self.first = tile * COLUMNS
+        self.first = tile * self.each_member
 
     def allocate(self, own: int, together: int, is_ahead: bool = False) -> None:
         """Make the buffers, of so many vectors of a warp in a chunk, and some loaded together.
@@ -101,6 +105,12 @@ class MmaRows(RowsKernel):
         """Tell it in a clause."""
         share = f", {self.sharing} warps to a column" if self.sharing > 1 else ""
         return f"{self.tiles * ROWS} rows by mma.sync{self.how}{share}"
+
+    def column_of(self, h: int) -> tuple[int, Any]:
+        """Which product one of a lane's two columns is of, and its place there."""
+        is_alone = self.product.beside is None
+        place = self.first + self.group + (h * 8 if is_alone else 0)
+        return (0 if is_alone else h), tirx.min(place, self.width - 1).astype("int64")
 
     def load(self, u: Any, vector: Any) -> Any:
         """Load a vector of the weights of both columns."""
@@ -270,14 +280,15 @@ class MmaRows(RowsKernel):
         yield unrolled(count, add)
 
     def _results(self) -> Iterator[Any]:
+        count = 4 // len(self.product.members)
         for tile in range(self.tiles):
-            for i in range(4):
+            for i in range(count):
                 column = self.first + self.group + i // 2 * 8
                 row = tile * ROWS + self.thread * 2 + i % 2
-                own = tirx.BufferLoad(self.sums, [tile * 4 + i])
-                stored = self.stored(column.astype("int64"), row.astype("int64"), own)
+                own = [tirx.BufferLoad(self.sums, [tile * 4 + at]) for at in range(i, 4, count)]
+                stored = self.stored(column.astype("int64"), row.astype("int64"), *own)
                 inside = []
-                if self.width % (COLUMNS * self.warps // self.sharing):
+                if self.width % (self.each_member * self.warps // self.sharing):
                     inside.append(column < self.width)
                 if not isinstance(self.count, int) or self.count % ROWS:
                     inside.append(row < self.count)

@@ -9,12 +9,12 @@ from tvm.target import Target
 
 from ...gpu.hardware import MAX_ACCESS_BYTES, architecture
 from ...ir.queries import loads_in, substitute
+from ...ir.rebuild import sequence
 from ...ir.walk import top_statements
 from ...tune.space.functions import blocks_of
 from ..products import inlined
 from ..relax_values import NARROW_FLOATS
 from ..rule import Scheduled
-from .kernel import unrolled
 from .mma_rows import ROWS, WARPS, MmaRows
 from .product import RowsProduct, follows, has_numbers
 
@@ -104,16 +104,16 @@ class PlainRows(MmaRows):
         """Load 8 terms of each column."""
         term = (vector * 4 + self.thread) * self.vector
 
-        def column(h: Any) -> Any:
+        def column(h: int) -> Any:
             var = tirx.Var("v", "int32")
-            n = tirx.min(self.first + self.group + h * 8, self.width - 1).astype("int64")
+            _, n = self.column_of(h)
             values = self.values(n, (term + var).astype("int64"), tirx.const(0, "int64"))
             at = [substitute(i, values) for i in self.product.weight.indices]
             load = tirx.BufferLoad(self.product.weight.source, at)
             put = tirx.BufferStore(self.held, load, [u, h, var])
             return tirx.For(var, 0, self.each, tirx.ForKind.VECTORIZED, put)
 
-        return unrolled(2, column)
+        return sequence(map(column, range(2)))
 
     def unpack(self, u: int, h: int, word: int, p: int) -> list[Any]:
         """Two neighbours are a register."""

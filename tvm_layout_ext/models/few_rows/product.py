@@ -35,6 +35,8 @@ class RowsProduct:
         Weights along ``k`` that an element of ``packed`` has.
     x : TensorLoad
         The other factor.
+    beside : RowsProduct, optional
+        Another product of the same rows and sizes, if what is computed is made of both.
     """
 
     func: tirx.PrimFunc
@@ -49,6 +51,12 @@ class RowsProduct:
     n: int
     k: int
     rows: tuple[int, ...]
+    beside: RowsProduct | None = None
+
+    @property
+    def members(self) -> tuple[RowsProduct, ...]:
+        """The product, and the one beside it."""
+        return (self,) if self.beside is None else (self, self.beside)
 
     @property
     def count(self) -> int:

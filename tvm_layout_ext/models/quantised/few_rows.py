@@ -32,13 +32,11 @@ def few_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     """Write a kernel of a product of up to :data:`MOST_ROWS` rows by weights that are packed.
 
     A warp has some columns. Its lanes share out the terms, and what they have is summed up by
-    shuffles. None where nothing is unpacked, or there are more rows.
+    shuffles. None where nothing is unpacked, for two products, or where there are more rows.
     """
     del target  # The kernel suits all.
     product = read_unpacked(func)
-    if product is None:
-        return None
-    if product.count > MOST_ROWS:
+    if product is None or product.beside is not None or product.count > MOST_ROWS:
         return None
     kernel = _FewRows(product)
     name = product.block.name_hint

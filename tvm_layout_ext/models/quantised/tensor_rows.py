@@ -5,6 +5,7 @@ The kernel is that of :mod:`..few_rows.mma_rows`, whose lanes unpack what they h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from ...errors import ScheduleError
 from ...gpu.hardware import MAX_ACCESS_BYTES, architecture
 from ...ir.queries import distinct, loads_in, substitute
 from ...ir.rebuild import sequence
-from ..few_rows.kernel import unrolled
 from ..few_rows.mma_rows import PTX, ROWS, WARPS, MmaRows
 from ..few_rows.product import RowsProduct
 from ..on_tensor_cores import by_warpgroups, on_tensor_cores
@@ -70,6 +71,15 @@ def tensor_rows(func: tirx.PrimFunc, target: Target) -> Scheduled | None:
     return None if kernel is None else _scheduled(kernel, kernel.function())
 
 
+def is_taken(func: tirx.PrimFunc) -> bool:
+    """Whether :func:`tensor_rows` has a kernel of a function of known rows."""
+    try:
+        product = read_unpacked(func)
+    except ScheduleError:
+        return False
+    return product is not None and _kernel(product, product.count) is not None
+
+
 def _of_any_rows(func: tirx.PrimFunc, size: Any, target: Target) -> Scheduled | None:
     """Kernels of so many rows each, and what other products of any rows have for more."""
     kernels = []
@@ -93,15 +103,17 @@ def _of_any_rows(func: tirx.PrimFunc, size: Any, target: Target) -> Scheduled | 
 
 def _kernel(product: RowsProduct, count: Any) -> TensorRows | None:
     """The kernel of a product of up to as many rows as it has, or None if it is not legal."""
-    form = _form(product)
-    if form is None:
+    forms = [_form(one) for one in product.members]
+    known = [one for one in forms if one is not None]
+    # Members are unpacked by the same instructions.
+    if len(known) < len(forms) or len({one[:2] for one in known}) > 1:
         return None
-    kernel = TensorRows(product, count, *form)
+    kernel = TensorRows(product, count, *known[0][:2], [one[2] for one in known])
     return kernel if kernel.vectors and kernel.fits() else None
 
 
 def _scheduled(kernel: TensorRows, func: tirx.PrimFunc) -> Scheduled:
-    name = kernel.product.block.name_hint
+    name = " and ".join(one.block.name_hint for one in kernel.product.members)
     return Scheduled.of(func, f"{name} by packed weights, {kernel.text()}")
 
 
@@ -161,12 +173,14 @@ class TensorRows(MmaRows):
 
     along, how = 1, ", unpacked in registers"
 
-    def __init__(self, product: RowsProduct, count: Any, bits: int, taken: int, scale: Any) -> None:
+    def __init__(
+        self, product: RowsProduct, count: Any, bits: int, taken: int, scales: Sequence[Any]
+    ) -> None:
         tiles = -(-product.count // ROWS)
         most = _MOST_SHARING if tiles < 4 else _MOST_SHARING // 2
         words = MAX_ACCESS_BYTES * 8 // _WORD
         super().__init__(product, count, words, product.each, _BUSY[tiles > 2], most)
-        self.bits, self.taken, self.scale = bits, taken, scale
+        self.bits, self.taken, self.scale_of = bits, taken, scales
         self.apart = self.pairs
         staged = _OTHERS.get((self.tiles, self.sharing == WARPS), _STAGED)
         own = max(1, min(staged // self.staged_bytes, self.vectors) // self.sharing)
@@ -190,8 +204,10 @@ class TensorRows(MmaRows):
     def fits(self) -> bool:
         """Whether a lane's weights share a scale, and its part of ``x`` lies together."""
         k = self.product.block.iter_vars[self.product.k].var
-        ends = [self._scale(tirx.const(0, "int64"), tirx.IntImm("int64", i * self.vector), e)
-                for i in range(4) for e in (0, self.vector - 1)]  # fmt: skip
+        zero = tirx.const(0, "int64")
+        ends = [self._scale(member, zero, tirx.IntImm("int64", i * self.vector), e)
+                for member in range(len(self.scale_of)) for i in range(4)
+                for e in (0, self.vector - 1)]  # fmt: skip
         pairs = zip(ends[::2], ends[1::2], strict=True)
         return self.product.x.indices[-1].same_as(k) and all(
             tvm_ffi.structural_equal(one, other) for one, other in pairs
@@ -201,19 +217,18 @@ class TensorRows(MmaRows):
         """Load packed weights, and their scale in both halves of a register."""
         known = tirx.min(vector, self.vectors - 1) * 4 + self.thread
 
-        def column(h: Any) -> Any:
-            var = tirx.Var("v", "int32")
-            n = tirx.min(self.first + self.group + h * 8, self.width - 1).astype("int64")
-            values = self.values(n, tirx.const(0, "int64"), tirx.const(0, "int64"))
+        def column(h: int) -> Any:
+            var, zero = tirx.Var("v", "int32"), tirx.const(0, "int64")
+            member, n = self.column_of(h)
+            product = self.product.members[member]
+            values = self.values(n, zero, zero, product)
             load = next(
-                one
-                for one in loads_in(self.product.written)
-                if one.source.same_as(self.product.packed)
+                one for one in loads_in(product.written) if one.source.same_as(product.packed)
             )
             indices = [substitute(i, values) for i in load.indices[:-1]]
             at = known.astype("int64") * self.words + var
-            word = tirx.BufferLoad(self.product.packed, [*indices, at])
-            scale = self._scale(n, known.astype("int64") * self.vector, 0)
+            word = tirx.BufferLoad(product.packed, [*indices, at])
+            scale = self._scale(member, n, known.astype("int64") * self.vector, 0)
             bits = tirx.Cast("uint32", T.reinterpret("uint16", scale))
             twice = tirx.bitwise_or(bits, tirx.shift_left(bits, tirx.const(16, "uint32")))
             if self.vectors % self.chunk:  # Beyond the last vector nothing is added.
@@ -226,12 +241,13 @@ class TensorRows(MmaRows):
                 ]
             )
 
-        return unrolled(2, column)
+        return sequence(map(column, range(2)))
 
-    def _scale(self, column: Any, first: Any, e: int) -> Any:
-        """The scale of the weight ``e`` of a vector."""
-        values = self.values(column, first + e, tirx.const(0, "int64"))
-        return tvm.sym.Analyzer().simplify(substitute(self.scale, values))
+    def _scale(self, member: int, column: Any, first: Any, e: int) -> Any:
+        """The scale of the weight ``e`` of a vector of a product."""
+        product = self.product.members[member]
+        values = self.values(column, first + e, tirx.const(0, "int64"), product)
+        return tvm.sym.Analyzer().simplify(substitute(self.scale_of[member], values))
 
     def unpack(self, u: int, h: int, word: int, p: int) -> list[Any]:
         """Put two weights into a register: by their bits, less what is taken, times the scale.

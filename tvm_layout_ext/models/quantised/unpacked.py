@@ -1,15 +1,17 @@
-"""A product by weights that a block of its function unpacks, and what an element of these is."""
+"""Products by weights that a block of their function unpacks, and what an element of these is."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
-from ...analysis.contraction import read_contraction
+from ...analysis.contraction import Contraction, Operand, read_contraction
 from ...errors import ScheduleError
-from ...ir.queries import loads_in, substitute
+from ...ir.queries import is_among, loads_in, substitute
 from ...ir.walk import top_statements
 from ...tune.space.functions import blocks_of
 from ..few_rows.product import RowsProduct, follows, has_numbers
@@ -23,39 +25,86 @@ _MAGIC, _POWER = 0x4B000000, 1 << 23
 def read_unpacked(func: tirx.PrimFunc) -> RowsProduct | None:
     """Take such a function apart; None if no block unpacks an operand of a product.
 
+    Two products of the same rows may meet in what is computed of both.
+
     Raises
     ------
     ScheduleError
         If there is one, and the function is something else.
     """
     sch, products = inlined(func)
-    if len(products) != 1:
+    if len(products) not in (1, 2):
         return None
     func = sch.mod["main"]
     blocks = [block for _, block in blocks_of(func)]
-    product = next(one for one in blocks if one.init is not None)
-    what = read_contraction(product)
-    makers = [_maker(blocks, side.buffer) for side in (what.a, what.b)]
-    if (makers[0] is None) == (makers[1] is None):
+    multiplied = [one for one in blocks if str(one.name_hint) in products]
+    found = [_side(blocks, one) for one in multiplied]
+    sides = [one for one in found if one is not None]
+    if len(sides) < len(found):
         return None
-    maker, side = next((m, s) for m, s in zip(makers, (what.a, what.b), strict=True) if m)
-    other = what.b if side is what.a else what.a
-    own, rows = (what.columns, what.rows) if side is what.b else (what.rows, what.columns)
-    after = tuple(one for one in blocks if one is not product and one is not maker)
-    name = product.name_hint
-    if len(blocks) != len(top_statements(func)) or not all(follows(one, product) for one in after):
+    made = [*multiplied, *(one.maker for one in sides)]
+    after = tuple(one for one in blocks if not is_among(one, made))
+    name = " and ".join(one.name_hint for one in multiplied)
+    if len(blocks) != len(top_statements(func)) or not all(
+        follows(one, product) for one in after for product in multiplied
+    ):
         raise ScheduleError(f"Block {name} is not all that its function computes.")
+    read = [_read(func, block, after, side) for block, side in zip(multiplied, sides, strict=True)]
+    if len(read) == 1:
+        return read[0]
+    if not after or not _have_same_rows(*read):
+        raise ScheduleError(f"Blocks {name} are not of the same rows, or meet in no value.")
+    return replace(read[0], beside=read[1])
+
+
+class _Side(NamedTuple):
+    """The block that unpacks a factor of a product, and both factors."""
+
+    maker: Any
+    what: Contraction
+    own: Operand
+    other: Operand
+
+
+def _side(blocks: list[Any], product: Any) -> _Side | None:
+    """The factor of a product that a block unpacks, or None if that is none or both."""
+    what = read_contraction(product)
+    pairs = [(what.a, what.b), (what.b, what.a)]
+    found = [(_maker(blocks, own.buffer), what, own, other) for own, other in pairs]
+    sides = [_Side(*one) for one in found if one[0] is not None]
+    return sides[0] if len(sides) == 1 else None
+
+
+def _read(func: tirx.PrimFunc, product: Any, after: tuple[Any, ...], side: _Side) -> RowsProduct:
+    """A product by a factor that is unpacked."""
+    what, name = side.what, product.name_hint
+    is_last = side.own is what.b
+    own, rows = (what.columns, what.rows) if is_last else (what.rows, what.columns)
     wide = [i for i in what.batch if what.extents[i] > 1]
     n, k = ([i for i in group if what.extents[i] > 1] for group in (own, what.depth))
     if wide or len(n) != 1 or len(k) != 1 or not has_numbers(product):
         raise ScheduleError(f"Block {name} has a batch, or several or symbolic n or k.")
-    load = next(one for one in loads_in(product.body) if one.source.same_as(side.buffer))
-    values = dict(zip((one.var for one in maker.iter_vars), load.indices, strict=True))
-    written = substitute(maker.body.value, values)
+    loads = loads_in(product.body)
+    load = next(one for one in loads if one.source.same_as(side.own.buffer))
+    values = dict(zip((one.var for one in side.maker.iter_vars), load.indices, strict=True))
+    written = substitute(side.maker.body.value, values)
     packed, each = _packed(written, product.iter_vars[k[0]])
-    x = next(one for one in loads_in(product.body) if one.source.same_as(other.buffer))
+    x = next(one for one in loads if one.source.same_as(side.other.buffer))
     weights = widened(written), written, packed
     return RowsProduct(func, product, after, what, *weights, each, x, n[0], k[0], tuple(rows))
+
+
+def _have_same_rows(one: RowsProduct, other: RowsProduct) -> bool:
+    """Whether two products have the same sizes, and one factor in common."""
+    variables = zip(other.block.iter_vars, one.block.iter_vars, strict=False)
+    same = {theirs.var: own.var for theirs, own in variables}
+    indices = [substitute(i, same) for i in other.x.indices]
+    return (
+        (one.what.extents, one.n, one.k, one.rows)
+        == (other.what.extents, other.n, other.k, other.rows)
+        and one.x.source.same_as(other.x.source)
+        and all(map(tvm_ffi.structural_equal, one.x.indices, indices))
+    )
 
 
 def _maker(blocks: list[Any], buffer: Any) -> Any | None:
