@@ -211,14 +211,26 @@ def test_other_reshapes_keep_products_apart(kind: str, shape: tuple[int, ...]) -
         ("bias", {}),
         ("one", {"k": 36}),  # Rows that TMA cannot copy.
         ("one", {"dtype": "float32"}),
-        ("packed", {"rows": (4,)}),  # Unpacked as they are read.
-        ("packed", {"rows": (1,)}),
         ("packed", {"rows": ("n",)}),  # Of few they would be unpacked into memory.
     ],
 )
 def test_other_products_stay_apart(kind: str, wishes: dict[str, Any]) -> None:
     mod = fused(_module(kind, **wishes))
     assert not any("gated" in gv.name_hint for gv in mod.functions)
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (5, 8)])
+def test_packed_halves_of_some_rows_are_unpacked_in_the_same_kernel(rows: tuple[int, ...]) -> None:
+    rules = _rules(_module("packed", rows, k=128))
+    assert rules.pop("gated") == "packed weights"
+    assert all("reshape" in name for name in rules)
+
+
+def test_halves_that_lanes_do_not_unpack_stay_apart() -> None:
+    """Of 64 terms a lane's vectors are not whole."""
+    rules = _rules(_module("packed", (1, 4)))
+    assert not any("gated" in name for name in rules)
+    assert "packed weights on threads" in rules.values()
 
 
 def test_packed_weights_of_many_rows_are_unpacked_before() -> None:

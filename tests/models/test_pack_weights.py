@@ -213,11 +213,11 @@ def functions(mod: tvm.IRModule, bits: int) -> list[Scheduled]:
     )
 
 
-@pytest.mark.parametrize("rows", [4, "n"])
-def test_what_surrounds_products_is_part_of_them(rows: Any) -> None:
+@pytest.mark.parametrize(("rows", "count"), [(4, 2), ("n", 3)])
+def test_what_surrounds_products_is_part_of_them(rows: Any, count: int) -> None:
     """Also where the host chooses: gates of any number of rows would be unpacked into memory."""
     found = functions(relax_module(_gated, (rows, 256), (rows, 256)), 4)
-    assert [one.choice.rule for one in found] == ["packed weights"] * 3
+    assert [one.choice.rule for one in found] == ["packed weights"] * count
 
 
 def test_many_rows_are_multiplied_by_warpgroups() -> None:

@@ -37,7 +37,7 @@ class Mlp(torch.nn.Module):  # type: ignore[misc]
 
 
 def rules_of(fast: TorchModule) -> list[str]:
-    return [one.rule for one in fast.choices if "matmul" in one.name]
+    return [one.rule for one in fast.choices if "matmul" in one.name or "gated" in one.name]
 
 
 @pytest.mark.parametrize("weights", [*BITS])
@@ -49,7 +49,8 @@ def test_products_are_by_packed_weights(weights: str, dtype: str, how: dict[str,
     kind = getattr(torch, dtype)
     given = (torch.zeros(4, 256, dtype=kind),)
     fast = tlx.compile_torch(Mlp().to(kind).eval(), given, target=HOPPER, weights=weights, **how)
-    assert rules_of(fast).count("packed weights") == 3
+    assert rules_of(fast).count("packed weights") == 2
+    assert [one.rule for one in fast.choices if "gated" in one.name] == ["packed weights"]
     words = [one for one in fast._weights if str(one.dtype) == "uint32"]
     size = 256 * 512 * BITS[weights] // 32
     assert [int(np.prod(one.shape)) for one in words] == [size] * len(words)
@@ -116,7 +117,7 @@ def test_what_torch_compile_cuts_out_is_packed(monkeypatch: pytest.MonkeyPatch) 
     net = torch.compile(Mlp().half().eval(), backend=tlx.torch_backend, options=options)
     with torch.no_grad(), pytest.raises(tlx.TargetError, match="GPU"):
         net(torch.zeros(4, 256).half())
-    assert [rules_of(one).count("packed weights") for one in made] == [3]
+    assert [rules_of(one).count("packed weights") for one in made] == [2]
 
 
 class Half(torch.nn.Module):  # type: ignore[misc]
@@ -193,6 +194,9 @@ def test_all_products_of_a_step_are_by_packed_weights() -> None:
         cuda_graphs=True,
     )
     assert {*rules_of(fast)} == {"packed weights"}
+    # A layer's gate is one of its products, and nothing is left beside it.
+    assert [one.name for one in fast.choices if "sigmoid" in one.name] == []
+    assert [one.name for one in fast.choices if "gated" in one.name] == ["gated"]
     assert [one.rule for one in fast.choices].count("attention") == 1
     assert not [one for one in fast.choices if one.fell_back or one.rule == "dlight"]
     # The table of embeddings, beside the head of the same weights.
