@@ -33,6 +33,7 @@ from .convolutions.wide_groups import WideGroups
 from .default_schedule import DefaultSchedule
 from .fold_constants import FoldConstants
 from .gated.gather import GatedProducts
+from .imported.fuse_writes import FuseWrites
 from .imported.gather_rows import GatherRows
 from .imported.hoist_reshapes import HoistReshapes
 from .imported.merge_products import MergeProducts
@@ -201,6 +202,7 @@ def lowered_passes(
         FusionPatterns(),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
+        FuseWrites(),
         *([] if pack is None else [pack.as_constants]),
         # Before schedules, or TVM no longer sees which functions only reshape.
         _ReshapesAsViews(),

@@ -50,9 +50,9 @@ class MergeProducts:
     One product has larger tiles, reads its rows once and is launched once. Weights, and biases if
     there are any, are joined by NumPy: they are constants that nobody else reads. Parameters stay
     two weights or three, as joining them would take time at each call. Heads are sliced where their
-    readers read slices in place: an attention, or what is computed element by element or along
-    rows, as rotary embeddings and norms of heads. Merged is what stands between two attentions, so
-    that keys of all layers of a decoder are not kept at once.
+    readers read slices in place: an attention, a cache (``FuseWrites``), or what is computed
+    element by element or along rows, as rotary embeddings and norms of heads. Merged is what stands
+    between two attentions, so that keys of all layers of a decoder are not kept at once.
 
     TVM's ``CombineParallelMatmul`` joins parameters when they come, pairs that a gate needs, and
     sums of 32 bits, which are rounded and get their biases behind the slices.
@@ -199,7 +199,9 @@ class _Finder:
         )
 
     def _attends(self, call: Any, value: Any) -> bool:
-        """Whether a call is attention with a kernel, and reads heads."""
+        """Whether a call is attention with a kernel, and reads heads, or writes them to a cache."""
+        if name_of(call) == "call_tir_inplace":
+            return bool(value.same_as(call.args[1].fields[-1]))
         if name_of(call) not in _ATTENTION or not any(map(value.same_as, call.args[:3])):
             return False
         key = (*(str(one.ty) for one in call.args), str(call.attrs))
