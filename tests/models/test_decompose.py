@@ -143,11 +143,34 @@ def narrow(net: Any, x: Any) -> Any:
     return x.half().add_(x)
 
 
+def decayed(net: Any, x: Any) -> Any:
+    y = x + net.kept
+    net.kept.mul_(0.5)
+    net.kept[:, 0] = x[:, 0]
+    return y
+
+
+def halved(net: Any, x: Any) -> Any:
+    y = x + 1
+    first, _ = y.chunk(2)
+    first.add_(1)
+    return y
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
+    "a part of a buffer that was written": (decayed, "a view of what aten"),
+    "a part of a value": (halved, "a view of what aten.add_.Tensor writes is read"),
+    "other strides": (
+        lambda net, x: torch.empty(4, 8).copy_(x.reshape(8, 4).t()).as_strided((32,), (1,)),
+        "other strides",
+    ),
     "a view of what is written": (viewed, "a view of what aten.add_.Tensor writes is read"),
-    "a part of a buffer": (lambda net, x: net.kept[:2].add_(1) + x[:2], "writes a part of b_kept"),
+    "a part of a buffer": (
+        lambda net, x: net.kept[:2].add_(1) + x[:2],
+        "a view of what aten.add_.Tensor writes is read",
+    ),
     "an input": (lambda net, x: x.add_(1), "it writes to given_0"),
-    "another type": (narrow, "writes another type"),
+    "another type": (narrow, "another type"),
     "sizes by data": (lambda net, x: x.nonzero(), "sizes are dynamic"),
 }
 
@@ -157,6 +180,24 @@ def test_what_torch_has_to_trace_is_told(name: str) -> None:
     function, why = REFUSED[name]
     with pytest.raises(UntraceableError, match=why):
         light(exported(Of(function), torch.ones(4, 8)))
+
+
+class Shared(Net):  # type: ignore[misc]
+    """Two buffers, of which one is a part of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("whole", torch.zeros(4, 4))
+        self.register_buffer("row", self.whole[0])
+
+    def forward(self, x: Any) -> Any:
+        self.whole.add_(1)
+        return x + self.row
+
+
+def test_buffers_in_one_place_are_torchs() -> None:
+    with pytest.raises(UntraceableError, match="it writes to b_whole"):
+        light(exported(Shared(), torch.ones(4)))
 
 
 def test_dynamic_sizes_and_recurrent_layers_are_torchs() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tvm_layout_ext.ir import lowered_once
 from tvm_layout_ext.models import rules
 from tvm_layout_ext.models.scheduled import answer, answers
 from tvm_layout_ext.models.scheduled.answers import LEAST_SIZE, side_by_side
+from tvm_layout_ext.tune.measure import worker
 
 
 def kept(folder: Path) -> list[Path]:
@@ -162,3 +165,44 @@ def test_messages_are_told_again(
     monkeypatch.setattr(answer, "choose", no_rules)
     assert same(asked(block), first)
     assert [one.getMessage() for one in caplog.records] == said
+
+
+def test_messages_of_another_level_are_another_answer(folder: Path, block: tvm.IRModule) -> None:
+    asked(block)
+    count, logger = len(kept(folder)), logging.getLogger("tvm_layout_ext")
+    before = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        asked(block)
+    finally:
+        logger.setLevel(before)
+    assert len(kept(folder)) == 2 * count
+
+
+def test_a_function_that_calls_another_is_not_kept(folder: Path) -> None:
+    other = tvm.ir.GlobalVar("other")
+    x = tirx.Var("x", "int64")
+    call = tirx.Evaluate(tvm.ir.Call("int64", other, [x]))
+    assert answers._calls_others(tirx.PrimFunc([x], call))
+    assert not answers._calls_others(tirx.PrimFunc([x], tirx.Evaluate(x)))
+
+
+def test_without_processes_all_is_scheduled_here(
+    block: tvm.IRModule, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(*_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    here = asked(block)
+    monkeypatch.setattr(worker, "start", refuses)
+    with side_by_side(0, processes=2):
+        assert same(asked(block), here)
+    assert "scheduled in this process" in caplog.text
+
+
+def test_what_is_no_answer_is_made_anew(folder: Path, block: tvm.IRModule) -> None:
+    first = asked(block)
+    text = tvm.ir.save_json([None, None])
+    for path in kept(folder):
+        path.write_bytes(zlib.compress(pickle.dumps((1, text, (), ()))))
+    assert same(asked(block), first)

@@ -75,10 +75,21 @@ def name_of(value: Any) -> str:
     return str(value.op.name).removeprefix("relax.")
 
 
-def calls_operator(mod: tvm.IRModule, name: str) -> bool:
-    """Whether a Relax function of a module calls an operator."""
-    found = (one for func in mod.functions.values() for one in nodes_of(func))
-    return any(name_of(one) == name for one in found)
+def operators_of(mod: tvm.IRModule) -> set[str]:
+    """Names of the operators that a module's Relax functions call, as of :func:`name_of`."""
+    functions = [one for one in mod.functions.values() if isinstance(one, relax.Function)]
+    return {name_of(one) for func in functions for one in _values_of(func)}
+
+
+def _values_of(func: relax.Function) -> list[Any]:
+    """What variables of a function are bound to: calls have variables as arguments, not calls."""
+    if not isinstance(func.body, relax.SeqExpr):
+        return nodes_of(func)
+    values = [one.value for block in func.body.blocks for one in block.bindings]
+    # Which hold functions or branches, whose bindings are others.
+    if any(isinstance(one, (relax.If, relax.SeqExpr, relax.Function)) for one in values):
+        return nodes_of(func)
+    return [*values, func.body.body]
 
 
 def dims_of(value: Any) -> list[int] | None:

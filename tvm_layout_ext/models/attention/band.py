@@ -16,10 +16,10 @@ from ...ir.queries import are_equal, size_of
 from ..affine_values import AffineReader
 from ..known_values import array_of, scalar_of
 from ..relax_values import (
-    calls_operator,
     extents_of,
     has_shape,
     name_of,
+    operators_of,
     rewritten,
     source_of,
 )
@@ -148,7 +148,7 @@ class MasksAsBands:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        has_weights = any(calls_operator(mod, one) for one in ("nn.softmax", "exp"))
+        has_weights = operators_of(mod) & {"nn.softmax", "exp"}
         return rewritten(mod, _AsBands) if has_weights else mod
 
 

@@ -12,10 +12,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ...ir.queries import size_of
 from ..relax_values import (
     bound_to,
-    calls_operator,
     extents_of,
     has_shape,
     name_of,
+    operators_of,
     rewritten,
     slices_of,
     source_of,
@@ -35,7 +35,7 @@ class SinksApart:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        if not all(calls_operator(mod, one) for one in ("nn.softmax", "concat")):
+        if not operators_of(mod) >= {"nn.softmax", "concat"}:
             return mod
         # What is left of the old softmax would read scores, too.
         return relax.transform.DeadCodeElimination()(rewritten(mod, _Apart))

@@ -16,7 +16,7 @@ from ..merge_alike import MergeAlike
 from ..moves.axes import PositiveAxes
 from ..moves.clips import Clips
 from ..moves.sizes import SizesAsTensors
-from ..relax_values import calls_operator, name_of, rewritten
+from ..relax_values import name_of, operators_of, rewritten
 from ..tf32 import CONV, types_of
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ChannelsLast:
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
         # TVM's pass knows fewer operators than a model without layouts may have.
-        if not any(calls_operator(mod, name) for name in _LAYOUTS):
+        if operators_of(mod).isdisjoint(_LAYOUTS):
             return mod
         try:
             for one in (Clips, SizesAsTensors, PositiveAxes):

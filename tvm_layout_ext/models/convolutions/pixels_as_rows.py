@@ -16,11 +16,11 @@ from ..relax_values import (
     FLOATS,
     VIEWS,
     bound_in_reach,
-    calls_operator,
     dims_of,
     extents_of,
     has_shape,
     name_of,
+    operators_of,
     rewritten,
     source_of,
 )
@@ -51,7 +51,7 @@ class PixelsAsRows:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        if not calls_operator(mod, "nn.conv2d"):
+        if "nn.conv2d" not in operators_of(mod):
             return mod
         # Of a result that is read as a row alone, the view is left over.
         return relax.transform.DeadCodeElimination()(rewritten(mod, _Rows))

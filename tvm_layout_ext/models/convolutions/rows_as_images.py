@@ -11,10 +11,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..relax_values import (
     ELEMENTWISE,
     bound_to,
-    calls_operator,
     extents_of,
     has_shape,
     name_of,
+    operators_of,
     rewritten,
 )
 
@@ -35,7 +35,7 @@ class RowsAsImages:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        if not calls_operator(mod, "nn.conv1d"):
+        if "nn.conv1d" not in operators_of(mod):
             return mod
         # Of a result that is read as an image alone, the view is left over.
         return relax.transform.DeadCodeElimination()(rewritten(mod, _OneRowImages))

@@ -14,11 +14,11 @@ from ...ir.queries import is_number, size_of
 from ..imported.places import part_of
 from ..relax_values import (
     bound_to,
-    calls_operator,
     dims_of,
     extents_of,
     has_shape,
     name_of,
+    operators_of,
     rewritten,
 )
 
@@ -49,7 +49,7 @@ class TransposedConvolutions:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        if not any(calls_operator(mod, name) for name in _TAKEN):
+        if operators_of(mod).isdisjoint(_TAKEN):
             return mod
         return rewritten(mod, _PixelsAsChannels)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
@@ -25,8 +26,9 @@ def decomposed(
 
     That traces the whole program once more, and a model has each layer many times. Here operators
     of the same inputs are traced once, by the same decompositions, and what writes to a tensor
-    gives a new one, as functionalization has it. UntraceableError where sizes are dynamic, an
-    operator has a program of its own, or a view of what is written is read afterwards.
+    gives a new one, as functionalization has it. UntraceableError says what is left to torch: as
+    dynamic sizes, recurrent layers, operators with programs of their own, inputs that are written,
+    and views of what is written that are read afterwards.
     """
     return _Program(torch, program, table, kept).rewritten()
 
@@ -53,9 +55,13 @@ class _Program:
         self.pieces = dict[Any, Any]()
         #: Storage of new nodes: views have that of what they show.
         self.storage = dict[Any, Any]()
+        #: Old nodes by the storage of the new ones that they have, or had.
+        self.sharing = defaultdict[Any, list[Any]](list)
         self.last_use = {
             used: at for at, node in enumerate(self.nodes) for used in node.all_input_nodes
         }
+        # What an input holds in the end is given, if it was written.
+        self.last_use |= {one: len(self.nodes) for one in self.nodes if one.op == "placeholder"}
 
     def rewritten(self) -> Any:
         """A program whose graph has core operators alone."""
@@ -81,14 +87,14 @@ class _Program:
         new.name, new.meta = node.name, dict(node.meta)
         if not _has_known_size(new.meta.get("val")):
             raise UntraceableError("sizes are dynamic")
-        self.env[node] = new
+        self._bind(node, new)
 
     def _call(self, at: int, node: Any) -> None:
         if str(node.target) == _PROVEN:
             return
         if node.target.__name__ == "getitem":
             of, index = node.args
-            self.env[node] = self.env[of][index]
+            self._bind(node, self.env[of][index])
             return
         schema = getattr(node.target, "_schema", None)
         if schema is None or not hasattr(node.target, "overloadpacket"):
@@ -99,7 +105,7 @@ class _Program:
             self._write(at, node)
         else:
             target = self.plain.get(node.target, node.target)
-            self.env[node] = self._traced(target, node.args, node.kwargs)
+            self._bind(node, self._traced(target, node.args, node.kwargs))
 
     def _write(self, at: int, node: Any) -> None:
         """An operator that writes to its first input, as the one that gives a new tensor."""
@@ -109,23 +115,22 @@ class _Program:
             raise UntraceableError(f"{node.target} writes")
         (target, *_), kwargs = node.args, node.kwargs
         before = self.env[target]
-        if (base := self._storage(before)) is not before and base.op == "placeholder":
-            raise UntraceableError(f"{node.target} writes a part of {base.name}")
-        for old, new in self.env.items():
-            if new is not before and self._shares(new, before) and self.last_use.get(old, -1) > at:
-                raise UntraceableError(f"a view of what {node.target} writes is read")
+        names = self.sharing[self._storage(before)]
+        if any(self.env[old] is not before and self.last_use.get(old, -1) > at for old in names):
+            raise UntraceableError(f"a view of what {node.target} writes is read")
         result = self._traced(plain, node.args, kwargs)
-        if _kind(result.meta["val"])[:2] != _kind(before.meta["val"])[:2]:
-            raise UntraceableError(f"{node.target} writes another type")
-        for old, new in [*self.env.items()]:
-            if new is before:
-                self.env[old] = result
-        self.env[node] = result
+        if _kind(result.meta["val"]) != _kind(before.meta["val"]):
+            raise UntraceableError(f"{node.target} gives another type or other strides")
+        for old in [one for one in names if self.env[one] is before]:
+            self._bind(old, result)
+        self._bind(node, result)
 
-    def _shares(self, one: Any, other: Any) -> bool:
-        leaves = self.torch.utils._pytree.tree_leaves(one)
-        nodes = [leaf for leaf in leaves if isinstance(leaf, self.torch.fx.Node)]
-        return any(self._storage(leaf) is self._storage(other) for leaf in nodes)
+    def _bind(self, old: Any, new: Any) -> None:
+        """Have new nodes stand for an old one."""
+        self.env[old] = new
+        leaves = self.torch.utils._pytree.tree_leaves(new)
+        for root in {self._storage(one) for one in leaves if isinstance(one, self.torch.fx.Node)}:
+            self.sharing[root].append(old)
 
     def _storage(self, node: Any) -> Any:
         return self.storage.get(node, node)
@@ -238,7 +243,7 @@ class _Program:
             node = placeholders[one.arg.name]
             if (new := self.env[node]).op == "placeholder" and new.name == node.name:
                 continue
-            if one.kind is not InputKind.BUFFER:
+            if one.kind is not InputKind.BUFFER or self._is_shared(one):
                 raise UntraceableError(f"it writes to {one.arg.name}")
             argument = TensorArgument(new.name)
             specs.append(OutputSpec(OutputKind.BUFFER_MUTATION, argument, one.target))
@@ -255,6 +260,18 @@ class _Program:
         signature = copy.copy(old)
         signature.input_specs, signature.output_specs = [*map(copy.copy, old.input_specs)], specs
         return signature
+
+    def _is_shared(self, spec: Any) -> bool:
+        """Whether another input lies where a buffer does."""
+        held = {**self.program.state_dict, **self.program.constants}
+        specs = self.program.graph_signature.input_specs
+        others = [held.get(one.target) for one in specs if one is not spec]
+        place = _place(held[spec.target])
+        return any(_place(one) == place for one in others if isinstance(one, self.torch.Tensor))
+
+
+def _place(tensor: Any) -> int:
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _is_written(argument: Any) -> bool:
@@ -275,8 +292,9 @@ def _has_known_size(value: Any) -> bool:
     return all(isinstance(size, int) for one in values for size in getattr(one, "shape", ()))
 
 
-def _copied(torch: Any, old: Any, new: Any, _non_blocking: bool = False) -> Any:
+def _copied(torch: Any, old: Any, new: Any, non_blocking: bool = False) -> Any:
     """What ``old`` holds after ``new`` is copied to it: a tensor of its own."""
+    del non_blocking
     wide = new if new.shape == old.shape else torch.ops.aten.expand(new, old.shape)
     return torch.ops.aten.clone(wide) if new.dtype == old.dtype else wide.to(old.dtype)
 
@@ -292,6 +310,6 @@ def _apart(torch: Any, value: Any) -> Any:
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-def _constant(torch: Any, leaf: Any) -> Any:
-    """An input that is no tensor, with its type: 1, True and 1.0 are equal."""
-    return None if isinstance(leaf, torch.fx.Node) else (type(leaf), repr(leaf))
+def _constant(torch: Any, leaf: Any) -> str | None:
+    """An input that is no tensor; 1, True and 1.0, which are equal, read otherwise."""
+    return None if isinstance(leaf, torch.fx.Node) else repr(leaf)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...errors import ScheduleError
 from ...ir.diagnostics import reason
-from .decompose import decomposed
+from .decompose import UntraceableError, decomposed
 
 _log = logging.getLogger("tvm_layout_ext")
 #: Torch's option by which conditions of sizes are asserted where they are not proven.
@@ -131,9 +131,14 @@ def _in_operators(torch: Any, program: Any) -> Any:
     with _states_of_lstms(torch):
         try:
             return decomposed(torch, program, dict(table.items()), kept)
-        except Exception as error:  # Torch has the last word.
+        except UntraceableError as error:
             _log.info("Torch traces the whole program once more: %s", reason(error))
             return program.run_decompositions(table)
+        except Exception as error:  # If it is torch's own, torch raises it again.
+            found = program.run_decompositions(table)
+            what = f"{type(error).__name__}: {reason(error)}"
+            _log.warning("Torch traced the whole program once more, after %s", what)
+            return found
 
 
 @contextmanager

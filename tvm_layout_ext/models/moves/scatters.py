@@ -12,11 +12,11 @@ from ...ir.queries import size_of
 from ..relax_values import (
     bound_in_reach,
     bound_to,
-    calls_operator,
     cleaned,
     extents_of,
     has_shape,
     name_of,
+    operators_of,
     rewritten,
     slices_of,
     whole_numbers,
@@ -31,7 +31,7 @@ def scatters_as_sums(mod: tvm.IRModule) -> tvm.IRModule:
     left, and scores to which MViT adds its positions, all but those of its first token, are no
     attention: eight clips took 23.1 ms, and 10.7 since (H200).
     """
-    if not calls_operator(mod, "slice_scatter"):
+    if "slice_scatter" not in operators_of(mod):
         return mod
     return cleaned(rewritten(mod, _Sums))
 

@@ -55,6 +55,8 @@ class Answer(NamedTuple):
     def from_bytes(cls, data: bytes) -> Answer:
         """What :meth:`to_bytes` gave."""
         choice, functions, told, said = pickle.loads(zlib.decompress(data))
+        if not isinstance(choice, RuleChoice):
+            raise ValueError("A rule's choice is not there.")
         function, lowered = tvm.ir.load_json(functions)
         return cls(choice, function, lowered, told, said)
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -51,19 +51,31 @@ def side_by_side(size: int, processes: int | None = None) -> Iterator[None]:
     if not processes or _pool.get() is not None:
         yield
         return
-    # A program may have found this package by a path of its own.
-    environment = _NO_GPU | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with tempfile.TemporaryDirectory(prefix="tvm_layout_ext_schedule_") as folder:
-        logs = [Path(folder) / f"{number}.log" for number in range(processes)]
-        pool = WorkerPool(
-            [Worker(log, ScheduleRequest.__module__, (), environment) for log in logs]
-        )
+    with ExitStack() as stack:
+        try:
+            pool = _begun(processes, stack)
+        except (OSError, RuntimeError) as error:
+            _log.warning("Functions are scheduled in this process: %s", reason(error))
+            pool = None
         token = _pool.set(pool)
         try:
             yield
         finally:
             _pool.reset(token)
-            pool.close()
+
+
+def _begun(processes: int, stack: ExitStack) -> WorkerPool:
+    """Processes that start, and end with a stack."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tvm_layout_ext_schedule_"))
+    # A program may have found this package by a path of its own.
+    environment = _NO_GPU | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    logs, imports = Path(folder), ScheduleRequest.__module__
+    workers = [Worker(logs / f"{at}.log", imports, (), environment) for at in range(processes)]
+    for one in workers:
+        stack.callback(one.close)
+    pool = WorkerPool(workers)
+    stack.callback(pool.close)
+    return pool
 
 
 def answers(wanted: Sequence[tuple[tirx.PrimFunc, Target]]) -> Iterator[Answer]:
@@ -116,7 +128,11 @@ def _asked(missing: Mapping[str, ScheduleRequest]) -> dict[str | None, Future[An
     if pool is None or len(missing) < 2:
         return {}
     longest_first = sorted(missing.items(), key=lambda it: -len(it[1].text))
-    return {key: _arrived(key, pool.submit(one.answered)) for key, one in longest_first}
+    try:
+        return {key: _arrived(key, pool.submit(one.answered)) for key, one in longest_first}
+    except RuntimeError as error:  # No thread is left that could wait for a process.
+        _log.warning("Functions are scheduled in this process: %s", reason(error))
+        return {}
 
 
 def _arrived(key: str, data: Future[bytes]) -> Future[Answer]:

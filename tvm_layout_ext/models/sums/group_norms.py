@@ -16,9 +16,9 @@ from ..relax_values import (
     FLOATS,
     NARROW_FLOATS,
     bound_in_reach,
-    calls_operator,
     extents_of,
     name_of,
+    operators_of,
     rewritten,
 )
 
@@ -41,7 +41,7 @@ class GroupNormsInSteps:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
         """Rewrite the Relax functions of a module."""
-        if not any(calls_operator(mod, name) for name in _NORMS):
+        if operators_of(mod).isdisjoint(_NORMS):
             return mod
         return relax.transform.DeadCodeElimination()(rewritten(mod, _GroupsApart))
 

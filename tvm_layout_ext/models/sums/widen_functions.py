@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..known_values import scalar_of
 from ..moves.fills import FILLS
 from ..moves.takes import lower_take
-from ..relax_values import NARROW_FLOATS, calls_operator, name_of, rewritten
+from ..relax_values import NARROW_FLOATS, name_of, operators_of, rewritten
 from ..tf32 import OPERATORS, lower_rounded
 from .adaptive_pools import POOLED_AXES, lower_uneven_pool
 from .group_norms import GroupNormsInSteps, widened_from
@@ -46,7 +46,7 @@ class _GroupNorms:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: Any) -> tvm.IRModule:
-        if not calls_operator(mod, "nn.group_norm"):
+        if "nn.group_norm" not in operators_of(mod):
             return mod
         return relax.transform.DeadCodeElimination()(rewritten(mod, _LowerGroupNorms))
 
