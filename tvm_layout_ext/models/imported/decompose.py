@@ -10,7 +10,6 @@ from typing import Any
 
 #: What an exported program asserts of a tensor that a trace has proven.
 _PROVEN = "aten._assert_tensor_metadata.default"
-
 #: Layers that become steps, if torch does not take them for one of its CPU kernels.
 _RECURRENT = ("aten.lstm", "aten.gru", "aten.rnn_tanh", "aten.rnn_relu")
 
@@ -115,13 +114,13 @@ class _Program:
             raise UntraceableError(f"{node.target} writes")
         (target, *_), kwargs = node.args, node.kwargs
         before = self.env[target]
-        names = self.sharing[self._storage(before)]
-        if any(self.env[old] is not before and self.last_use.get(old, -1) > at for old in names):
+        same = self.sharing[self._storage(before)]
+        if any(self.env[old] is not before and self.last_use.get(old, -1) > at for old in same):
             raise UntraceableError(f"a view of what {node.target} writes is read")
         result = self._traced(plain, node.args, kwargs)
         if _kind(result.meta["val"]) != _kind(before.meta["val"]):
             raise UntraceableError(f"{node.target} gives another type or other strides")
-        for old in [one for one in names if self.env[one] is before]:
+        for old in [one for one in same if self.env[one] is before]:
             self._bind(old, result)
         self._bind(node, result)
 
@@ -141,7 +140,9 @@ class _Program:
         leaves, spec = tree.tree_flatten((args, kwargs))
         given = [self.env[one] if isinstance(one, self.torch.fx.Node) else one for one in leaves]
         nodes = [one for one in given if isinstance(one, self.torch.fx.Node)]
-        values = [one.meta["val"] for one in nodes]
+        values = [one.meta.get("val") for one in nodes]
+        if not all(hasattr(one, "fake_mode") for one in values):
+            raise UntraceableError(f"{target} takes what is no tensor")
         constants = [_constant(self.torch, one) for one in given]
         key = target, spec, tuple(constants), tuple(map(_kind, values))
         if key not in self.pieces:

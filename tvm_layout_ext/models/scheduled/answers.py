@@ -43,7 +43,8 @@ _pool: ContextVar[WorkerPool | None] = ContextVar("layout_ext_schedulers", defau
 def side_by_side(size: int, processes: int | None = None) -> Iterator[None]:
     """While entered, functions are scheduled in other processes, which start at once.
 
-    By default as many as cores, and none for a model of a smaller ``size`` than :data:`LEAST_SIZE`.
+    By default as many as cores, up to eight: none of few cores, or for a model of a ``size`` below
+    :data:`LEAST_SIZE`. Where none can start, a warning tells it.
     """
     if processes is None:
         have = cores()
