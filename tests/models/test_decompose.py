@@ -79,6 +79,14 @@ NETS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "parts": (lambda: Of(lambda _, x: [one + 1 for one in x.split(2)]), (torch.ones(4, 8),)),
     "numbers by type": (lambda: Of(lambda _, x: (x + 1, x + True, x + 1.0)), (torch.ones(4, 8),)),
+    "a resize": (
+        lambda: Of(lambda _, x: torch.nn.functional.interpolate(x, scale_factor=2.0)),
+        (torch.ones(1, 2, 4, 4),),
+    ),
+    "a smooth resize": (
+        lambda: Of(lambda _, x: torch.nn.functional.interpolate(x, size=9, mode="bilinear")),
+        (torch.ones(1, 2, 4, 4),),
+    ),
     "an input named as Python's": (lambda: Input(), (torch.ones(4, 8),)),
 }  # fmt: skip
 
@@ -160,6 +168,10 @@ def halved(net: Any, x: Any) -> Any:
 REFUSED: dict[str, tuple[Any, str]] = {
     "a part of a buffer that was written": (decayed, "a view of what aten"),
     "a part of a value": (halved, "a view of what aten.add_.Tensor writes is read"),
+    "a matrix by turned rows": (
+        lambda net, x: x.reshape(2, 4, 4).transpose(0, 1) @ torch.ones(4, 3),
+        "a matrix is multiplied by rows",
+    ),
     "other strides": (
         lambda net, x: torch.empty(4, 8).copy_(x.reshape(8, 4).t()).as_strided((32,), (1,)),
         "other strides",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,7 @@ class UntraceableError(Exception):
     """A program has what is not decomposed operator by operator; the text says what."""
 
 
-def decomposed(
-    torch: Any, program: Any, table: Mapping[Any, Any], kept: Collection[Any] = ()
-) -> Any:
+def decomposed(torch: Any, program: Any, table: Mapping[Any, Any]) -> Any:
     """What ``program.run_decompositions(table)`` gives of a program of known sizes.
 
     That traces the whole program once more, and a model has each layer many times. Here operators
@@ -29,16 +27,18 @@ def decomposed(
     dynamic sizes, recurrent layers, operators with programs of their own, inputs that are written,
     and views of what is written that are read afterwards.
     """
-    return _Program(torch, program, table, kept).rewritten()
+    return _Program(torch, program, table).rewritten()
 
 
 class _Program:
     """An exported program while it is rewritten."""
 
-    def __init__(
-        self, torch: Any, program: Any, table: Mapping[Any, Any], kept: Collection[Any]
-    ) -> None:
-        self.torch, self.program, self.kept = torch, program, kept
+    def __init__(self, torch: Any, program: Any, table: Mapping[Any, Any]) -> None:
+        from torch._export.utils import _collect_all_valid_cia_ops
+
+        self.torch, self.program = torch, program
+        #: Composites that stay, as resizes: those that may, and that the table leaves out.
+        self.kept = {op for op in _collect_all_valid_cia_ops() if op not in table}
         # Composites are written out by torch's dispatcher, which knows of better ways for some.
         self.table = {op: how for op, how in table.items() if not self._is_composite(op)}
         aten = torch.ops.aten
@@ -100,11 +100,20 @@ class _Program:
             raise UntraceableError(f"{node.target} is no operator")
         if str(node.target.overloadpacket) in _RECURRENT:
             raise UntraceableError("recurrent layers are written out where torch traces gradients")
+        if node.target is self.torch.ops.aten.matmul.default:
+            self._check_matmul(node)
         if schema.is_mutable:
             self._write(at, node)
         else:
             target = self.plain.get(node.target, node.target)
             self._bind(node, self._traced(target, node.args, node.kwargs))
+
+    def _check_matmul(self, node: Any) -> None:
+        """Leave a product to torch that it folds, or not, by what has gradients in its trace."""
+        values = [self.env[one].meta["val"] for one in node.args[:2]]
+        ranks = [one.ndim for one in values]
+        if max(ranks) > 2 >= min(ranks) and not values[ranks.index(max(ranks))].is_contiguous():
+            raise UntraceableError("a matrix is multiplied by rows that do not lie one by one")
 
     def _write(self, at: int, node: Any) -> None:
         """An operator that writes to its first input, as the one that gives a new tensor."""

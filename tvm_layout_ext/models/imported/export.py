@@ -124,13 +124,11 @@ def _in_operators(torch: Any, program: Any) -> Any:
     table, norm = torch.export.default_decompositions(), torch.ops.aten.instance_norm.default
     graphs = (one.graph for one in program.graph_module.modules() if hasattr(one, "graph"))
     norms = [node for graph in graphs for node in graph.nodes if node.target is norm]
-    kept = set[Any]()
     if all(node.args[3:6] == (None, None, True) for node in norms):
         table.pop(norm, None)
-        kept.add(norm)
     with _states_of_lstms(torch):
         try:
-            return decomposed(torch, program, dict(table.items()), kept)
+            return decomposed(torch, program, dict(table.items()))
         except UntraceableError as error:
             _log.info("Torch traces the whole program once more: %s", reason(error))
             return program.run_decompositions(table)
