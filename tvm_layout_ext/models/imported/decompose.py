@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -248,12 +248,12 @@ class _Program:
         if any(one.kind is not OutputKind.USER_OUTPUT for one in old.output_specs):
             raise UntraceableError("it says already what it writes")
         placeholders = {node.name: node for node in self.nodes if node.op == "placeholder"}
-        results, specs = list[Any](), list[Any]()
+        results, specs, shared = list[Any](), list[Any](), self._shared()
         for one in old.input_specs:
             node = placeholders[one.arg.name]
             if (new := self.env[node]).op == "placeholder" and new.name == node.name:
                 continue
-            if one.kind is not InputKind.BUFFER or self._is_shared(one):
+            if one.kind is not InputKind.BUFFER or one.target in shared:
                 raise UntraceableError(f"it writes to {one.arg.name}")
             argument = TensorArgument(new.name)
             specs.append(OutputSpec(OutputKind.BUFFER_MUTATION, argument, one.target))
@@ -271,13 +271,17 @@ class _Program:
         signature.input_specs, signature.output_specs = [*map(copy.copy, old.input_specs)], specs
         return signature
 
-    def _is_shared(self, spec: Any) -> bool:
-        """Whether another input lies where a buffer does."""
+    def _shared(self) -> set[str]:
+        """Names of parameters, buffers and constants that lie where others do."""
         held = {**self.program.state_dict, **self.program.constants}
-        specs = self.program.graph_signature.input_specs
-        others = [held.get(one.target) for one in specs if one is not spec]
-        place = _place(held[spec.target])
-        return any(_place(one) == place for one in others if isinstance(one, self.torch.Tensor))
+        names = [one.target for one in self.program.graph_signature.input_specs]
+        places = {
+            name: _place(held[name])
+            for name in names
+            if isinstance(held.get(name), self.torch.Tensor)
+        }
+        count = Counter(places.values())
+        return {name for name, place in places.items() if count[place] > 1}
 
 
 def _place(tensor: Any) -> int:

@@ -57,7 +57,7 @@ def read_unpacked(func: tirx.PrimFunc) -> RowsProduct | None:
     return replace(read[0], beside=read[1])
 
 
-class _Side(NamedTuple):
+class _UnpackedFactor(NamedTuple):
     """The block that unpacks a factor of a product, and both factors."""
 
     maker: Any
@@ -66,16 +66,18 @@ class _Side(NamedTuple):
     other: Operand
 
 
-def _side(blocks: list[Any], product: Any) -> _Side | None:
+def _side(blocks: list[Any], product: Any) -> _UnpackedFactor | None:
     """The factor of a product that a block unpacks, or None if that is none or both."""
     what = read_contraction(product)
     pairs = [(what.a, what.b), (what.b, what.a)]
     found = [(_maker(blocks, own.buffer), what, own, other) for own, other in pairs]
-    sides = [_Side(*one) for one in found if one[0] is not None]
+    sides = [_UnpackedFactor(*one) for one in found if one[0] is not None]
     return sides[0] if len(sides) == 1 else None
 
 
-def _read(func: tirx.PrimFunc, product: Any, after: tuple[Any, ...], side: _Side) -> RowsProduct:
+def _read(
+    func: tirx.PrimFunc, product: Any, after: tuple[Any, ...], side: _UnpackedFactor
+) -> RowsProduct:
     """A product by a factor that is unpacked."""
     what, name = side.what, product.name_hint
     is_last = side.own is what.b
