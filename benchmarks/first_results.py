@@ -19,19 +19,12 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.decode import made
-from benchmarks.imported import MODELS
 from benchmarks.memory_bound import provenance
+from benchmarks.torch_backend import CONTESTANTS, IMAGES, LANGUAGE, error_of, of_images
 
-#: Backends of torch.compile.
 BACKENDS = ("inductor", "ours")
-#: Images of ``float16``, or tokens.
-INPUTS = {
-    "ResNet-50": 16,
-    "ViT-B/16, 4 layers": 16,
-    "BERT-base, 4 layers": 512,
-    "Llama-3-8B, 4 layers": 64,
-    "Qwen3-0.6B": 64,
-}
+#: Images of ``float16``, 0 for tokens as ``torch_backend`` has them; tokens of a language model.
+INPUTS = {name: counts[-1] for name, counts in IMAGES.items()} | dict.fromkeys(LANGUAGE, 64)
 _TIMEOUT = 180
 
 
@@ -39,51 +32,40 @@ def started(name: str, backend: str) -> float:
     """Seconds of the first call of a model."""
     import torch
 
-    import tvm_layout_ext as tlx
-
     torch.set_grad_enabled(False)
-    torch.manual_seed(0)
-    count = INPUTS[name]
-    if name in MODELS:
-        net = MODELS[name]().eval().half().cuda()
-        images = torch.randn(count, 3, 224, 224).half()
-        given = torch.randint(0, 1000, (4, count)) if "BERT" in name else images
-        call: Any = net
-    else:
-        net, given = made(name), torch.randint(0, 1000, (1, count))
-        call = _logits_of(net)
-    given = given.cuda()
-    wanted = _tensor(call(given))
+    make = of_images if name in IMAGES else _of_tokens
+    call = make(name, INPUTS[name])
+    wanted = call({})()
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    fast = torch.compile(call, backend=tlx.torch_backend if backend == "ours" else backend)
-    found = _tensor(fast(given))
+    found = call(CONTESTANTS[backend])()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - begun
-    error = float((found - wanted).abs().max() / wanted.abs().max())
+    error = error_of(found, wanted)
     if error > 0.1:
         raise RuntimeError(f"{name} by {backend} is off by {error:.2g}.")
     return seconds
 
 
-def _tensor(result: Any) -> Any:
-    first = result[0] if isinstance(result, tuple) else result
-    return getattr(first, "last_hidden_state", first)
-
-
-def _logits_of(net: Any) -> Any:
-    """A language model as a module from tokens to logits."""
+def _of_tokens(name: str, count: int) -> Any:
+    """What makes a call of a language model, from tokens to logits."""
     import torch
 
     class Logits(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.net = net
+            self.net = made(name)
 
         def forward(self, tokens: Any) -> Any:
             return self.net(tokens, use_cache=False).logits
 
-    return Logits().eval()
+    net, tokens = Logits().eval(), torch.randint(0, 1000, (1, count)).cuda()
+
+    def call(options: dict[str, Any]) -> Any:
+        module = torch.compile(net, **options) if options else net
+        return lambda: module(tokens)
+
+    return call
 
 
 def _in_process(name: str, backend: str, folder: str) -> float | None:

@@ -44,7 +44,8 @@ _FIRST = 4
 _Make = Callable[[dict[str, Any]], Callable[[], Any]]
 
 
-def _of_images(name: str, batch: int) -> _Make:
+def of_images(name: str, batch: int) -> _Make:
+    """What makes a call of a network, of so many images, or of tokens."""
     import torch
 
     torch.manual_seed(0)
@@ -108,7 +109,7 @@ def measured(make: _Make, contestants: Mapping[str, dict[str, Any]]) -> dict[str
             each = _wall(call)
             torch.cuda.empty_cache()
             memory = (free - torch.cuda.mem_get_info()[0]) / 1e6
-            error = _error(got, wanted)
+            error = error_of(got, wanted)
             found[who] = {"call": each, "first": first, "memory": memory, "error": error}
         except Exception as error:  # A dash in the table.
             found[who] = {"failed": f"{type(error).__name__} {str(error)[:300]}"}
@@ -127,7 +128,7 @@ def _wall(call: Callable[[], Any]) -> float:
     return models.in_turn(call, repeats, rounds=5)
 
 
-def _error(got: Any, wanted: Any) -> float:
+def error_of(got: Any, wanted: Any) -> float:
     """The largest difference as a share of the largest element; of tokens, the share of others."""
     if not wanted.is_floating_point():
         return float((got != wanted).float().mean())
@@ -145,7 +146,7 @@ def main(
 
     torch.set_grad_enabled(False)
     makes: dict[str, Callable[[], _Make]] = {
-        f"{name}, {batch} images" if batch else name: lambda one=name, n=batch: _of_images(one, n)
+        f"{name}, {batch} images" if batch else name: lambda one=name, n=batch: of_images(one, n)
         for name, batches in IMAGES.items()
         for batch in batches
     }
