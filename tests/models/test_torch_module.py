@@ -206,6 +206,10 @@ def test_arguments_of_another_form_are_refused_and_so_is_a_machine_without_a_gpu
         fast(torch.zeros(32, 64))
     with pytest.raises(tlx.ScheduleError, match="no tensor"):
         tlx.compile_torch(net(), (), target=HOPPER)
+    with pytest.raises(tlx.ScheduleError, match=r"in a tuple, as \(x,\), not a Tensor"):
+        tlx.compile_torch(net(), torch.zeros(32, 64), target=HOPPER)
+    with pytest.raises(tlx.ScheduleError, match="by their names in a dict, not a list"):
+        tlx.compile_torch(net(), (torch.zeros(32, 64),), [torch.zeros(32, 64)], target=HOPPER)
 
 
 def test_arguments_with_names_come_in_any_order() -> None:

@@ -11,6 +11,7 @@ import tvm
 import tvm_layout_ext as tlx
 from tests.programs.swizzles import operand
 from tvm_layout_ext import te
+from tvm_layout_ext.cubin import COMPILER, compiling_by
 from tvm_layout_ext.errors import ScheduleError
 from tvm_layout_ext.report.explain import AccessRow, Explanation, draw_arguments, explain
 from tvm_layout_ext.report.load import load_file
@@ -214,3 +215,19 @@ def test_buffers_have_the_rows_that_a_swizzle_gives_them(mode: str, stride: int)
     (buffer,) = explain(operand(mode)).shared
     assert (buffer.shape, buffer.stride, buffer.padding) == ((128, 32), stride, stride - 32)
     assert buffer.bytes == 128 * stride * 2
+
+
+def test_cuda_is_written_and_not_compiled() -> None:
+    """With a driver TVM's build asks its compiler, by the GPU of this machine; without one never."""
+    stock = tvm.get_global_func("target.build.cuda")
+
+    def asking(mod: tvm.IRModule, target: Any) -> Any:
+        tvm.get_global_func(COMPILER)("")
+        return stock(mod, target)
+
+    tvm.register_global_func("target.build.cuda", asking, override=True)
+    try:
+        with compiling_by(lambda _: pytest.fail("The kernel is compiled.")):
+            assert "__global__" in explain(*make_transpose()).cuda
+    finally:
+        tvm.register_global_func("target.build.cuda", stock, override=True)

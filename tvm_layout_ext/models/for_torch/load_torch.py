@@ -24,7 +24,7 @@ def load_torch(path: str | os.PathLike[str]) -> TorchModule:
     Raises
     ------
     ScheduleError
-        If other versions of TVM or of this package wrote it, or it is no such file.
+        If other versions of TVM or of this package wrote it, or there is no such file.
     TargetError
         If there is no CUDA driver.
 
@@ -39,8 +39,10 @@ def load_torch(path: str | os.PathLike[str]) -> TorchModule:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # Of torch's own specs of arguments.
             found = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
-    except (ScheduleError, TargetError, FileNotFoundError):
+    except (ScheduleError, TargetError):
         raise
+    except FileNotFoundError as error:
+        raise ScheduleError(f"There is no file {path}.") from error
     except ModuleNotFoundError as error:
         raise ScheduleError(f"{path} needs {error.name}, which is not installed.") from error
     except Exception as error:

@@ -34,9 +34,15 @@ def exported(
         raise ScheduleError(
             f"compile_torch exports by torch, which is not here: {error}"
         ) from error
-    args, kwargs = tuple(args), dict(kwargs or {})
     if not isinstance(module, torch.nn.Module):
         raise ScheduleError(f"compile_torch takes a torch.nn.Module, not {type(module).__name__}.")
+    if not isinstance(args, tuple | list):
+        what = type(args).__name__
+        raise ScheduleError(f"args are the module's inputs in a tuple, as (x,), not a {what}.")
+    if not isinstance(kwargs, Mapping | None):
+        what = type(kwargs).__name__
+        raise ScheduleError(f"kwargs are inputs by their names in a dict, not a {what}.")
+    args, kwargs = tuple(args), dict(kwargs or {})
     if module.training:
         raise ScheduleError("The module is in training; call its eval() before.")
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
