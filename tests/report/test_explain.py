@@ -218,7 +218,7 @@ def test_buffers_have_the_rows_that_a_swizzle_gives_them(mode: str, stride: int)
 
 
 def test_cuda_is_written_and_not_compiled() -> None:
-    """With a driver TVM's build asks its compiler, by the GPU of this machine; without one never."""
+    """With a driver TVM's build asks its compiler, without one it does not."""
     stock = tvm.get_global_func("target.build.cuda")
 
     def asking(mod: tvm.IRModule, target: Any) -> Any:

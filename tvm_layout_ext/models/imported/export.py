@@ -6,7 +6,7 @@ import copy
 import inspect
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -23,8 +23,8 @@ _ONE_LAYER = "one_layer_lstm"
 
 def exported(
     module: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
+    args: Any,
+    kwargs: Any = None,
     dynamic_shapes: Any = None,
 ) -> Any:
     """A module as a decomposed program on the host; ScheduleError, a sentence, if torch cannot."""
