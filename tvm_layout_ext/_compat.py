@@ -150,6 +150,17 @@ def assemble(host: Any, device: dict[Any, Any]) -> Any:
     return Executable(tir_to_runtime(host, device, tvm.target.Target(kind)))
 
 
+def read_json(text: str) -> Any:
+    """What ``tvm.ir.save_json`` of this very TVM wrote.
+
+    ``load_json`` first brings it to the latest schema by Python's ``json``: 1.76 s instead of 0.24
+    for the 28 functions of a ResNet-50.
+    """
+    from tvm_ffi import serialization
+
+    return serialization.from_json_graph_str(text)
+
+
 def assert_statement(condition: Any, text: str) -> Any:
     """Create an ``assert`` that raises a ``ValueError``.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 
+from .._compat import read_json
 from ..build import lower
 from ..checks import path_of
 from ..errors import ScheduleError
@@ -137,7 +138,7 @@ def _made(
         return tvm.ir.save_json(module).encode()
 
     key = disk.key_of(operator.name, task.shape, dtype, arch, log and Log(log).stamp())
-    module = tvm.ir.load_json(disk.remembered(f"{key}.json", lowered).decode())
+    module = read_json(disk.remembered(f"{key}.json", lowered).decode())
     tensors, inputs, _ = probe(operator, dtype)
     return FixedKernel(
         operator.name, module, arch, len(tensors) - inputs, operator.flops(task.shape)

@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from ... import decisions
+from ..._compat import read_json
 from ...decisions import Decision
 from ...ir import lowered_once
 from .choose import RuleChoice, choose
@@ -57,7 +58,7 @@ class Answer(NamedTuple):
         choice, functions, told, said = pickle.loads(zlib.decompress(data))
         if not isinstance(choice, RuleChoice):
             raise ValueError("A rule's choice is not there.")
-        function, lowered = tvm.ir.load_json(functions)
+        function, lowered = read_json(functions)
         return cls(choice, function, lowered, told, said)
 
     def repeat(self) -> None:
@@ -104,7 +105,7 @@ class ScheduleRequest(NamedTuple):
     def answered(self) -> bytes:
         """The answer, in a process that nothing else uses."""
         _LOGGER.setLevel(self.level)
-        func, target = tvm.ir.load_json(self.text)
+        func, target = read_json(self.text)
         level, required, disabled, config = self.options
         with tvm.transform.PassContext(level, required, disabled, config=config):
             return Answer.of(func, target).to_bytes()
