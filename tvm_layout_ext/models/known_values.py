@@ -66,26 +66,32 @@ def scalar_of(value: Any, binding: Callable[[Any], Any]) -> float | None:
 
 
 def array_of(
-    value: Any, binding: Callable[[Any], Any], repeated: bool = False
+    value: Any,
+    binding: Callable[[Any], Any],
+    repeated: bool = False,
+    kept: dict[Any, tuple[np.ndarray | None, int]] | None = None,
 ) -> np.ndarray | None:
     """What a value holds that depends on no input, or None where that is not known.
 
     ``binding`` gives the expression that a variable is bound to. With ``repeated`` an extent that
-    is symbolic is 1, where the same elements are repeated along it.
+    is symbolic is 1, where the same elements are repeated along it. ``kept`` is what was worked out
+    of variables before, by the same binding, and takes what is worked out now: each layer of a
+    model asks for what the layers before it have asked for.
     """
-    return _Known(binding, repeated).array(value, _DEEP)
+    return _Known(binding, repeated, {} if kept is None else kept).array(value, _DEEP)
 
 
 @dataclass
 class _Known:
     """A reader of what is known, which reads each variable once.
 
-    A mask that slices are put into, as Swin's in windows, reads each of its states twice.
+    A mask that slices are put into, as Swin's in windows, reads each of its states twice. ``kept``
+    has what variables hold, and how many operators were followed to find it.
     """
 
     binding: Callable[[Any], Any]
     repeated: bool
-    kept: dict[Any, np.ndarray | None] = field(default_factory=dict)
+    kept: dict[Any, tuple[np.ndarray | None, int]]
     affine: AffineReader = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,12 +103,12 @@ class _Known:
             return None
         if not isinstance(value, relax.Var):
             return self._made(bound_to(value, self.binding), deep)
-        if value not in self.kept:
+        found, followed = self.kept.get(value, (None, 0))
+        if found is None and followed < deep:
             found = self._made(bound_to(value, self.binding), deep)
-            if found is not None and found.size > _MOST_KEPT:
-                return found
-            self.kept[value] = found
-        return self.kept[value]
+            if found is None or found.size <= _MOST_KEPT:
+                self.kept[value] = found, deep
+        return found
 
     def _made(self, value: Any, deep: int) -> np.ndarray | None:
         """What an operator gives, or a constant is."""

@@ -154,6 +154,10 @@ class MasksAsBands:
 
 @mutator
 class _AsBands(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.known = dict[Any, Any]()
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if name_of(call) != "add":
@@ -162,7 +166,7 @@ class _AsBands(PyExprMutator):
         extents, own = (extents_of(one) or () for one in call.args)
         if len(own) < 2 or not are_equal(extents[-2:], own[-2:]) or not has_shape(call, extents):
             return call
-        mask, band = array_of(added, self.lookup_binding, repeated=True), None
+        mask, band = array_of(added, self.lookup_binding, True, self.known), None
         if mask is None:
             band = Band.of_places(added, scores, self.lookup_binding)
         elif (band := Band.of(mask, scores)) is not None:

@@ -72,6 +72,10 @@ def _adds_to_scores(func: Any) -> bool:
 
 @mutator
 class _Compose(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.known = dict[Any, Any]()
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         if name_of(call) == "astype" and self._was(call.args[0], call.ty.dtype):
@@ -258,7 +262,8 @@ class _Compose(PyExprMutator):
 
     def _is_all_true(self, condition: Any) -> bool:
         """Whether a condition holds everywhere, as that of padding does where none is given."""
-        known = array_of(self._past(condition, COPIES), self.lookup_binding, repeated=True)
+        copied = self._past(condition, COPIES)
+        known = array_of(copied, self.lookup_binding, True, self.known)
         return known is not None and bool(known.all())
 
     def _cast(self, value: Any, dtype: Any) -> Any:
@@ -328,7 +333,7 @@ class _Compose(PyExprMutator):
         if name_of(call) != "add":
             return value, None
         scores, added = call.args
-        mask = array_of(added, self.lookup_binding, repeated=True)
+        mask = array_of(added, self.lookup_binding, True, self.known)
         if mask is not None and not mask.any():
             return scores, None
         if mask is None:

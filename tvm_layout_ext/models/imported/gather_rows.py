@@ -52,6 +52,7 @@ class _Chains:
         bindings = (one for block in func.body.blocks for one in block.bindings)
         self.bound = {one.var: one.value for one in bindings}
         self.order = list(self.bound)
+        self.places = {var: place for place, var in enumerate(self.order)}
         self.used = {var: set(uses_of(value)) for var, value in self.bound.items()}
         self.users: dict[Any, list[Any]] = {}
         for var, used in (*self.used.items(), (None, uses_of(func.body.body))):
@@ -96,16 +97,23 @@ class _Chains:
         """A sum and what is computed from it along its rows, with nothing else in between."""
         # A chain of one result needs nothing that is computed from it: looking past it takes time.
         inside, outside = {first: None}, set[Any]()
-        for var in self.order[self.order.index(first) + 1 :]:
+        place, last = self.places[first] + 1, self._last_user(first)
+        while place <= last:
+            var, place = self.order[place], place + 1
             used = self.used[var]
             if not used.isdisjoint(outside):
                 outside.add(var)
             elif not used.isdisjoint(inside):
                 if var not in taken and self._is_along(var, rows):
                     inside[var] = None
+                    last = max(last, self._last_user(var))
                 else:
                     outside.add(var)
         return list(inside)
+
+    def _last_user(self, var: Any) -> int:
+        """The place of the last binding that reads a variable, -1 if none does."""
+        return max((self.places.get(user, -1) for user in self.users.get(var, ())), default=-1)
 
     def _before(self, inside: set[Any], rows: Sequence[Any], taken: set[Any]) -> set[Any]:
         """What only a chain reads, and is computed by elements of its rows, but ends no product."""

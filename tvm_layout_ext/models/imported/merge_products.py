@@ -122,6 +122,7 @@ class _Finder:
 
     def __init__(self, reader: Bindings, reads: Counter[Any]) -> None:
         self.reader, self.reads = reader, reads
+        self.places = {var: place for place, var in enumerate(reader.order)}
         self.kernels: dict[Any, bool] = {}
 
     def found(self, block: Iterable[Any]) -> Iterator[tuple[relax.Call, Make]]:
@@ -213,7 +214,7 @@ class _Finder:
     def _meets(self, value: Any) -> bool:
         """Whether all that is computed of a value meets in one, and becomes a function with it."""
         live, made, computes = {value}, set[Any](), False
-        for var in self.reader.order[self.reader.order.index(value) + 1 :]:
+        for var in self.reader.order[self.places[value] + 1 :]:
             call = self.reader.bound[var]
             if live.isdisjoint(uses_of(call)):
                 continue
