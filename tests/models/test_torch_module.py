@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 import tvm_layout_ext as tlx
 from tests.models import running
 from tests.models.cpu import OnCpu, by_cpu
 from tests.models.language_models import language_model
+from tvm_layout_ext._function_of_thread import FunctionOfThread
+from tvm_layout_ext.ir.queries import nodes_in
 from tvm_layout_ext.models.for_torch.state import imported
 from tvm_layout_ext.models.for_torch.torch_module import TorchModule
 from tvm_layout_ext.models.imported.experts import experts
@@ -63,6 +65,23 @@ def test_float32_stays_where_no_type_is_named_and_products_in_full_are_told(
     tlx.compile_torch(net(), **given, dtype="float32")
     (told,) = [one.getMessage() for one in caplog.records if "in full" in one.getMessage()]
     assert told.startswith("float32 is multiplied in full, without tensor cores, by fused_NT_matm")
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_functions_check_their_arguments_where_sizes_are_symbolic_alone(is_dynamic: bool) -> None:
+    """Of symbolic sizes they hold what kernels assume."""
+    checks, builder = [], FunctionOfThread("target.build.llvm")
+
+    def counting(host: tvm.IRModule, target: Any) -> Any:
+        for func in host.functions.values():
+            checks.extend(nodes_in(func.body, tirx.AssertStmt))
+        return builder.before()(host, target)
+
+    shapes = {"dynamic_shapes": ({0: torch.export.Dim("rows", min=2, max=64)},)}
+    with builder.replaced(counting):
+        module, x = torch.nn.Linear(64, 64).half().eval(), torch.zeros(32, 64).half()
+        tlx.compile_torch(module, (x,), target=HOPPER, **(shapes if is_dynamic else {}))
+    assert bool(checks) == is_dynamic
 
 
 class Convolved(torch.nn.Module):  # type: ignore[misc]
