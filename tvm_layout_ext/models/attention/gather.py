@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from ...analysis.attention import read_attention
@@ -92,8 +93,8 @@ class _Group:
     inputs: list[Any] = field(default_factory=list)
     numbers: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def function(self) -> tirx.PrimFunc:
-        """The bindings as one function of TIR."""
+    def function(self) -> relax.Function:
+        """The bindings as one function of Relax."""
         builder = relax.BlockBuilder()
         params = [relax.Var(f"in_{i}", one.ty) for i, one in enumerate(self.inputs)]
         values = [*self.numbers, *zip(self.inputs, params, strict=True)]
@@ -109,15 +110,21 @@ class _Group:
                     values.append((var, builder.emit(again)))
                 out = builder.emit_output(values[-1][1])
             builder.emit_func_output(out)
-        mod = builder.get()
-        (gv,) = mod.get_global_vars()
-        outer = [relax.Var(f"in_{i}", one.ty) for i, one in enumerate(self.inputs)]
-        with builder.function("main", outer):
-            builder.emit_func_output(builder.emit(relax.Call(gv, outer)))
-        with _quiet(logging.getLogger("topi")):
-            mod = relax.transform.FuseTIR()(relax.transform.LegalizeOps(FILLS)(builder.get()))
-        (func,) = (one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc))
-        return func.with_body(stripped(func.body, _FREE))
+        (func,) = builder.get().functions.values()
+        return func
+
+
+def _lowered(attention: relax.Function) -> tirx.PrimFunc:
+    """The function in TIR."""
+    builder = relax.BlockBuilder()
+    gv = builder.add_func(attention, "attention")
+    outer = [relax.Var(one.name, one.ty) for one in attention.params]
+    with builder.function("main", outer):
+        builder.emit_func_output(builder.emit(relax.Call(gv, outer)))
+    with _quiet(logging.getLogger("topi")):
+        mod = relax.transform.FuseTIR()(relax.transform.LegalizeOps(FILLS)(builder.get()))
+    (func,) = (one for one in mod.functions.values() if isinstance(one, tirx.PrimFunc))
+    return func.with_body(stripped(func.body, _FREE))
 
 
 def _check_sizes(call: relax.Call) -> None:
@@ -333,11 +340,18 @@ def _first_made(ways: Iterator[_Group]) -> tuple[relax.Call, Make] | None:
 
 def _made(group: _Group) -> tuple[relax.Call, Make]:
     """The call that ends a group, and what calls its kernel in that place."""
-    func = group.function()
+    func = _with_kernel(tvm_ffi.StructuralKey(group.function()))
+    return group.bindings[-1][1], partial(_called, group, func)
+
+
+@lru_cache(maxsize=64)
+def _with_kernel(attention: tvm_ffi.StructuralKey) -> tirx.PrimFunc:
+    """An attention in TIR, once for all layers that are alike; ScheduleError without a kernel."""
+    func = _lowered(attention.key)
     if loose := [str(one) for one in func.params if not hasattr(one, "shape")]:
         raise ScheduleError(f"No tensor of it says what {', '.join(loose)} is.")
     fit_attention(read_attention(func), architecture("sm_90a"))
-    return group.bindings[-1][1], partial(_called, group, func)
+    return func
 
 
 def _called(group: _Group, func: tirx.PrimFunc, inside: Any) -> relax.Expr:
