@@ -12,9 +12,9 @@ import tvm_layout_ext
 from tvm_layout_ext.ir import ops
 
 _NAMES = {key: name for key, name in vars(ops).items() if re.match(r"[A-Z]", key)}
-#: Attributes of functions, tags of launches, and beginnings of names.
+#: Attributes of functions, tags of launches, options, and beginnings of names.
 _NO_OPERATORS = re.compile(
-    "IS_SCHEDULED|NOALIAS|REDUCE_SCOPE|VOLATILE|KERNEL_LAUNCH|LAUNCH_BOUNDS|USE_|.*_PREFIX$"
+    "IS_SCHEDULED|NOALIAS|REDUCE_SCOPE|VOLATILE|KERNEL_LAUNCH|LAUNCH_BOUNDS|USE_|DISABLE_|.*_PREFIX$"
 )
 
 

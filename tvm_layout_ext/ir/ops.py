@@ -1,4 +1,4 @@
-"""Names of TVM 0.27's operators and attributes of functions, each told once.
+"""Names of TVM 0.27's operators, attributes of functions and options, each told once.
 
 A release that renames one changes this file; all else that moves with a release is in `_compat`.
 """
@@ -36,6 +36,7 @@ CUDA___SHFL_DOWN_SYNC = "tirx.cuda.__shfl_down_sync"
 CUDA___SHFL_SYNC = "tirx.cuda.__shfl_sync"
 CUDA___SHFL_UP_SYNC = "tirx.cuda.__shfl_up_sync"
 CUDA___SHFL_XOR_SYNC = "tirx.cuda.__shfl_xor_sync"
+DISABLE_ASSERT = "tirx.disable_assert"
 EXP = "tirx.exp"
 EXP2 = "tirx.exp2"
 FLOOR = "tirx.floor"

@@ -13,6 +13,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from ...errors import ScheduleError
+from ...ir import ops
 from ...ir.annotations import TF32
 from ...target import resolve
 from ..default_schedule import DefaultSchedule, FunctionChoice
@@ -31,6 +32,7 @@ from .torch_module import TorchModule
 from .weights_apart import WeightsApart
 
 _log = logging.getLogger("tvm_layout_ext")
+_GRAPHS = "relax.backend.use_cuda_graph"
 _TYPES = ("float32", TF32, *NARROW_FLOATS)
 
 
@@ -172,8 +174,8 @@ def _context(mod: tvm.IRModule) -> tvm.transform.PassContext:
     was compiled for: that each checks this at each call takes LLVM 1.4 of the 2 seconds that the
     host's code of a ResNet-50 takes. Of symbolic ones it holds what their kernels assume.
     """
-    unchecked = {"tirx.disable_assert": _has_known_sizes(mod)}
-    return tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": False, **unchecked})
+    options = {_GRAPHS: False, ops.DISABLE_ASSERT: _has_known_sizes(mod)}
+    return tvm.transform.PassContext(config=options)
 
 
 def _has_known_sizes(mod: tvm.IRModule) -> bool:
