@@ -18,6 +18,8 @@ from tests.models.running import TARGET, check, fused, scheduled
 from tests.programs.relaxed import emit, relax_module
 from tests.sampling import beside
 from tvm_layout_ext import simulate
+from tvm_layout_ext.analysis.attention import read_attention
+from tvm_layout_ext.models.attention import gather
 from tvm_layout_ext.models.attention.compose import ComposeAttention
 
 BATCH, HEADS, HEAD = 2, 2, 64
@@ -346,14 +348,18 @@ def test_heads_of_one_product_are_read_where_they_are() -> None:
     check(one)
 
 
-def test_layers_share_one_function() -> None:
+def test_layers_share_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """TVM annotates a buffer of the operator's own, by which equal functions differed."""
+    read = list[Any]()
+    monkeypatch.setattr(gather, "read_attention", lambda f: read.append(f) or read_attention(f))
+    gather._with_kernel.cache_clear()
 
     def build(q: Any, k: Any, v: Any) -> Any:
         return op.nn.attention(op.nn.attention(q, k, v), k, v)
 
     names = [gv.name_hint for gv in fused(relax_module(build, *[(1, 40, 2, HEAD)] * 3)).functions]
     assert sorted(names) == ["attention", "main"]
+    assert len(read) == 1
 
 
 def test_a_mask_of_which_nothing_is_hidden_leaves_what_it_is_put_over() -> None:

@@ -92,6 +92,29 @@ def test_what_two_operators_read_is_worked_out_once() -> None:
     np.testing.assert_equal(known(doubled), [[3, 1, 2]])
 
 
+def test_what_was_too_deep_is_worked_out_from_nearer() -> None:
+    """Between calls a value is kept with the number of operators that were followed to it."""
+
+    def counted() -> Any:
+        value = emit(op.add(whole(3), whole(0)))
+        for _ in range(200):
+            value = emit(op.add(value, whole(1)))
+        return value
+
+    reader = Bindings.of(relax_module(lambda _: counted(), ((BATCH, 3), "int64"))["main"])
+    asked, kept = list[Any](), dict[Any, Any]()
+
+    def binding(var: Any) -> Any:
+        asked.append(var)
+        return reader.call(var)
+
+    assert array_of(reader.order[200], binding, kept=kept) is None
+    np.testing.assert_equal(array_of(reader.order[100], binding, kept=kept), [103])
+    before = len(asked)
+    np.testing.assert_equal(array_of(reader.order[101], binding, kept=kept), [104])
+    assert len(asked) - before < 10
+
+
 @pytest.mark.parametrize(
     "build",
     [
